@@ -1,0 +1,9 @@
+"""Data sets as maps: a row number in, its token ids out. numpy only.
+
+The room does not know order (which row comes when), batches, torch or Ray. A stream without random access is
+not a data set here: it could not be resumed at another world size.
+"""
+
+from planner.data.dataset import Dataset, check_sum, open_dataset
+
+__all__ = ["Dataset", "check_sum", "open_dataset"]

@@ -1,0 +1,80 @@
+"""From what a job writes as `data.path` to a sorted list of files, and a fingerprint of their content."""
+
+import glob
+import hashlib
+import sysconfig
+from pathlib import Path
+
+from planner.errors import DataError
+
+STDLIB = "python-stdlib"
+# Folders of the standard library that are not its own source.
+_NOT_SOURCE = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+
+# Content above this is fingerprinted by evenly spaced blocks: reading 100 GB at each start would cost minutes.
+_READ_WHOLE_BYTES = 2**30
+_BLOCK_BYTES = 4096
+_NUM_BLOCKS = 4096
+
+
+def resolve(path: str) -> tuple[Path, list[Path]]:
+    """A root and the files below it, sorted by their path relative to it.
+
+    Raises:
+        DataError: nothing is there, or no file matches.
+    """
+    if path == STDLIB:
+        root = Path(sysconfig.get_paths()["stdlib"])
+        files = [f for f in root.rglob("*.py") if not _NOT_SOURCE.intersection(f.relative_to(root).parts)]
+    elif Path(path).is_file():
+        root, files = Path(path).parent, [Path(path)]
+    elif Path(path).is_dir():
+        root = Path(path)
+        files = [f for f in root.rglob("*") if f.is_file()]
+    else:
+        root = _glob_root(path)
+        files = [Path(f) for f in glob.glob(path, recursive=True) if Path(f).is_file()]
+    if not files:
+        raise DataError(f"data.path: no file at {path!r}; write a file, a folder, a glob or {STDLIB}")
+    return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
+
+
+def absolute(path: str) -> str:
+    """`path` for a process with another working directory."""
+    return path if path == STDLIB else str(Path(path).absolute())
+
+
+def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
+    """SHA-256 over names, sizes and content (or blocks of it, above 1 GiB), and over `facts` about the cut.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    digest = hashlib.sha256(repr(facts).encode())
+    total_bytes = sum(f.stat().st_size for f in files)
+    for file in files:
+        digest.update(f"{file.relative_to(root).as_posix()} {file.stat().st_size}\n".encode())
+    try:
+        if total_bytes <= _READ_WHOLE_BYTES:
+            for file in files:
+                digest.update(file.read_bytes())
+        else:
+            _digest_blocks(digest, files, total_bytes)
+    except OSError as error:
+        raise DataError(f"data.path: cannot read {error.filename}: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def _digest_blocks(digest: "hashlib._Hash", files: list[Path], total_bytes: int) -> None:
+    stride_bytes = max(total_bytes // _NUM_BLOCKS, _BLOCK_BYTES)
+    for file in files:
+        with file.open("rb") as stream:
+            for start in range(0, file.stat().st_size, stride_bytes):
+                stream.seek(start)
+                digest.update(stream.read(_BLOCK_BYTES))
+
+
+def _glob_root(pattern: str) -> Path:
+    parts = Path(pattern).parts
+    plain = [part for part in parts[: next((i for i, p in enumerate(parts) if glob.has_magic(p)), len(parts))]]
+    return Path(*plain) if plain else Path()

@@ -1,0 +1,544 @@
+"""A Ray cluster of several logical nodes on this machine, every port of it on 127.0.0.1.
+
+    the driver                            the supervisor, `python -m planner.dispatch.embedded`
+    EmbeddedCluster  -- one JSON line -->  _Supervisor -> ray.cluster_utils.Cluster -> gcs, raylets, workers
+                     <-- one JSON line --
+
+`Cluster.add_node` and Ray Train's `fit()` each want the main thread, so the cluster lives in a process of its
+own. That process is the leader of a session (Ctrl-C in the terminal does not reach it) and everything it starts
+stays in that session: this is how the two sides know what is theirs to kill. It works on Linux only.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from planner.errors import RunError
+
+LOOPBACK = "127.0.0.1"
+
+# Generous: two shared cores start a head in 2-7 s and a node in 1-3 s.
+START_DEADLINE_S = 120.0
+NODE_DEADLINE_S = 90.0
+CLOSE_DEADLINE_S = 30.0
+# How often the supervisor looks whether its driver is still there, should the pipe not have told it.
+HEARTBEAT_S = 1.0
+STDERR_TAIL_LINES = 15
+STDERR_TAIL_BYTES = 16384
+
+# A dead node is noticed after about period * threshold = 3 s; Ray's own defaults take 20 s and more.
+_HEALTH_CHECKS = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+def driver_environment() -> dict[str, str]:
+    """The variables a driver must have **before it imports ray** to reach an embedded cluster.
+
+    Without the first, `ray.init("127.0.0.1:port")` rewrites the address to the machine's outer one, where
+    nobody listens. With it, that process can reach clusters on this machine only.
+    """
+    return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeShape:
+    """What one logical node offers to Ray's scheduler; nothing is enforced, and GPUs need not exist.
+
+    Raises:
+        ValueError: an amount is negative, or the object store is smaller than Ray takes.
+    """
+
+    cpus: float
+    gpus: float = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    object_store_bytes: int = 150 * 2**20
+
+    def __post_init__(self) -> None:
+        """Check the amounts."""
+        amounts = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
+        negative = {name: amount for name, amount in amounts.items() if amount < 0}
+        if negative:
+            raise ValueError(f"a node cannot offer a negative amount: {negative}")
+        if self.object_store_bytes < 80 * 2**20:
+            raise ValueError(
+                f"object_store_bytes is {self.object_store_bytes:,}; Ray wants {80 * 2**20:,} (80 MiB) or more"
+            )
+
+
+ONE_CPU = NodeShape(cpus=1)
+
+
+class EmbeddedCluster:
+    """A context manager: a head without CPUs, `num_nodes` nodes beside it, and nothing left behind.
+
+    The cluster goes when the context is left, when the driver ends, and when the driver is killed. One thread
+    may be in `fit()` while another calls these methods.
+
+    Raises:
+        RunError: (from every method) the cluster did not start, did not answer in time, or has died. The
+            message ends with the last lines that the supervisor wrote.
+    """
+
+    def __init__(self, num_nodes: int = 4, shape: NodeShape = ONE_CPU) -> None:
+        self.num_nodes = num_nodes
+        self.shape = shape
+        self._link: _Link | None = None
+        self._address = ""
+
+    def __enter__(self) -> Self:
+        """Start the head and the nodes."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the cluster, whatever happened."""
+        self.close()
+
+    def start(self) -> None:
+        """Start the head and the nodes.
+
+        Raises:
+            RunError: this is not Linux, the cluster runs already, or it could not be started.
+        """
+        if not sys.platform.startswith("linux"):
+            raise RunError(f"the embedded cluster needs Linux, not {sys.platform}: give a cluster's address")
+        if self._link is not None:
+            raise RunError(f"the embedded cluster already runs at {self._address}: close it first")
+        self._link = _open_link()
+        try:
+            self._address = self._ask({"op": "start"}, START_DEADLINE_S)["address"]
+            for _ in range(self.num_nodes):
+                self.add_node()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where `ray.init(address=...)` finds the cluster, "127.0.0.1:port"; see `driver_environment`."""
+        if self._link is None:
+            raise RunError("the embedded cluster is not running: enter its context first")
+        return self._address
+
+    def add_node(self) -> str:
+        """Start one more node and return its id (hex) once it is registered."""
+        return str(self._ask({"op": "add", "shape": asdict(self.shape)}, NODE_DEADLINE_S)["node_id"])
+
+    def kill_node(self, node_id: str | None = None) -> str:
+        """SIGKILL a node with all its workers, as a preemption without notice does, and return its id.
+
+        Without an id it is the node added last. The processes are gone on return; Ray notices 1 to 4 s later.
+        """
+        return self._end_node("kill", node_id)
+
+    def remove_node(self, node_id: str | None = None) -> str:
+        """End a node in an orderly way (SIGTERM) and return its id; without an id the node added last."""
+        return self._end_node("remove", node_id)
+
+    def nodes(self) -> list[str]:
+        """The ids of the nodes whose raylet lives, oldest first, without the head."""
+        return [str(node_id) for node_id in self._ask({"op": "nodes"}, NODE_DEADLINE_S)["node_ids"]]
+
+    def close(self) -> None:
+        """End everything that was started and remove the temporary directory. Closing twice is once.
+
+        Raises:
+            RunError: a process outlived its SIGKILL.
+        """
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _end_node(self, how: str, node_id: str | None) -> str:
+        return str(self._ask({"op": how, "node_id": node_id}, NODE_DEADLINE_S)["node_id"])
+
+    def _ask(self, command: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        if self._link is None:
+            raise RunError("the embedded cluster is not running: enter its context first")
+        return self._link.ask(command, deadline_s)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The driver's end of the pipes.
+
+
+def _open_link() -> "_Link":
+    """Start a supervisor in a directory of its own.
+
+    Raises:
+        RunError: there is no room for the directory or the process.
+    """
+    try:
+        # Short, and under /tmp whatever TMPDIR says: Ray's socket paths must stay below about 100 characters.
+        home = Path(tempfile.mkdtemp(prefix="pl-", dir="/tmp"))
+    except OSError as error:
+        raise RunError(f"the embedded cluster needs a directory under /tmp: {error}") from error
+    try:
+        return _launch(home)
+    except OSError as error:
+        shutil.rmtree(home, ignore_errors=True)
+        raise RunError(f"the embedded cluster's supervisor could not be started: {error}") from error
+
+
+def _launch(home: Path) -> "_Link":
+    stderr = (home / "supervisor.log").open("w+b")  # held open: it can be read when the directory is gone
+    commands_out, commands_in = os.pipe()
+    answers_out, answers_in = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "planner.dispatch.embedded"],
+            stdin=commands_out,
+            stdout=answers_in,
+            stderr=stderr,
+            env=_supervisor_environment(home),
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(commands_in)
+        os.close(answers_out)
+        stderr.close()
+        raise
+    finally:
+        os.close(commands_out)
+        os.close(answers_in)
+    return _Link(process, commands_in, answers_out, stderr, home)
+
+
+def _supervisor_environment(home: Path) -> dict[str, str]:
+    """What gcs, raylets and workers inherit."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    package_root = str(Path(__file__).resolve().parents[2])
+    search_path = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **inherited,
+        **driver_environment(),
+        **_HEALTH_CHECKS,
+        "RAY_TMPDIR": str(home),
+        "GLOO_SOCKET_IFNAME": "lo",  # else gloo binds whatever address the host's name resolves to
+        "PYTHONPATH": os.pathsep.join(search_path),
+    }
+
+
+class _Link:
+    """One supervisor: its process, its two pipes, its directory, what it wrote to stderr."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], commands: int, answers: int, stderr: IO[bytes], home: Path
+    ) -> None:
+        self._process = process
+        self._commands = commands
+        self._answers = answers
+        self._stderr = stderr
+        self._home = home
+        self._lock = threading.Lock()
+        self._received = b""
+        self._num_asked = 0
+
+    def ask(self, command: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+        """Send one command and wait for its answer.
+
+        Raises:
+            RunError: no answer within `deadline_s`, the supervisor is gone, or it says why it cannot.
+        """
+        deadline = time.monotonic() + deadline_s
+        if not self._lock.acquire(timeout=deadline_s):
+            raise RunError(f"the embedded cluster: {command['op']}: not tried, busy for {deadline_s:g} s")
+        try:
+            answer = self._exchange(command, deadline)
+        except (TimeoutError, ConnectionError) as error:
+            raise RunError(f"the embedded cluster: {command['op']}: {error}{self._last_words()}") from error
+        finally:
+            self._lock.release()
+        if "error" in answer:
+            raise RunError(f"the embedded cluster: {command['op']}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """Let the supervisor tear its cluster down, or do it for one that cannot.
+
+        Raises:
+            RunError: a process outlived its SIGKILL.
+        """
+        os.close(self._commands)
+        self._await_exit(CLOSE_DEADLINE_S)
+        # The supervisor is not reaped yet, so nobody else can have its number, which is the session's too.
+        survivors = _kill_all(self._process.pid, CLOSE_DEADLINE_S)
+        if survivors:
+            raise RunError(f"the embedded cluster left processes that SIGKILL does not end: {survivors}")
+        self._process.wait()
+        os.close(self._answers)
+        self._stderr.close()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _exchange(self, command: dict[str, Any], deadline: float) -> dict[str, Any]:
+        self._num_asked += 1
+        line = json.dumps({**command, "id": self._num_asked}) + "\n"
+        os.write(self._commands, line.encode())  # far below a pipe's 64 KiB: it is never cut
+        while True:  # an answer to an earlier command that was given up (deadline, Ctrl-C) is passed over
+            answer: dict[str, Any] = json.loads(self._read_line(deadline))
+            if answer["id"] == self._num_asked:
+                return answer
+
+    def _read_line(self, deadline: float) -> bytes:
+        while b"\n" not in self._received:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError("no answer in time")
+            chunk = os.read(self._answers, 65536)
+            if not chunk:
+                raise ConnectionError("the supervisor has ended")
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _await_exit(self, deadline_s: float) -> None:
+        """Wait until the supervisor ends, without reaping it."""
+        deadline = time.monotonic() + deadline_s
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while os.waitid(os.P_PID, self._process.pid, options) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _last_words(self) -> str:
+        """What the supervisor wrote last; if it is ending, its traceback comes with its end."""
+        self._await_exit(HEARTBEAT_S)
+        length = os.fstat(self._stderr.fileno()).st_size
+        text = os.pread(self._stderr.fileno(), STDERR_TAIL_BYTES, max(0, length - STDERR_TAIL_BYTES))
+        lines = text.decode(errors="replace").splitlines()[-STDERR_TAIL_LINES:]
+        return "".join(f"\n  | {line}" for line in lines)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Which processes are ours, and ending them. Both sides use it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Process:
+    pid: int
+    parent: int
+    session: int
+    is_zombie: bool
+
+
+def _processes() -> list[_Process]:
+    """Every process of the machine that can be read."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        # "pid (name) state parent group session ..."; a name may hold spaces and brackets
+        state, parent, _, session, *_ = stat.rpartition(")")[2].split()
+        found.append(
+            _Process(pid=int(entry.name), parent=int(parent), session=int(session), is_zombie=state in "ZX")
+        )
+    return found
+
+
+def _descendants(root: int, processes: list[_Process]) -> Iterator[int]:
+    for process in processes:
+        if process.parent == root:
+            yield process.pid
+            yield from _descendants(process.pid, processes)
+
+
+def _members(leader: int) -> set[int]:
+    """The living processes in the leader's session or below it, without the leader."""
+    processes = _processes()
+    below = set(_descendants(leader, processes))
+    return {
+        p.pid
+        for p in processes
+        if not p.is_zombie and p.pid != leader and (p.session == leader or p.pid in below)
+    }
+
+
+def _kill_all(leader: int, deadline_s: float) -> set[int]:
+    """SIGKILL a session until it is empty, but for the leader if that is us; return what outlived it."""
+    deadline = time.monotonic() + deadline_s
+    if leader != os.getpid():
+        _kill(leader)
+    while (members := _members(leader)) and time.monotonic() < deadline:
+        for pid in members:
+            _kill(pid)
+        time.sleep(0.02)
+        if leader == os.getpid():
+            _reap()
+    return members
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself
+        os.kill(pid, signal.SIGKILL)
+
+
+def _reap() -> None:
+    """Take the ended children: the adopted ones have nobody else. Ray's Popen objects bear it."""
+    with contextlib.suppress(ChildProcessError):  # there is none
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The supervisor.
+
+
+class _Supervisor:
+    """Owns the Ray cluster and answers commands, in its process's main thread."""
+
+    def __init__(self) -> None:
+        self._cluster: Any = None
+        self._nodes: dict[str, Any] = {}  # node id -> ray._private.node.Node, oldest first
+
+    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do one command. What goes wrong inside Ray ends the supervisor: its traceback is the message."""
+        match command["op"]:
+            case "start":
+                return {"address": self._start()}
+            case "add":
+                return {"node_id": self._add(NodeShape(**command["shape"]))}
+            case "nodes":
+                return {"node_ids": [node_id for node_id, node in self._nodes.items() if _is_alive(node)]}
+            case "kill" | "remove" as how:
+                return self._end(how, command["node_id"])
+            case unknown:
+                return {"error": f"no such command: {unknown}"}
+
+    def _start(self) -> str:
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 0,  # Train leaves such a node out of its reservations
+                "include_dashboard": False,
+                "object_store_memory": ONE_CPU.object_store_bytes,
+                **_loopback_arguments(),
+            },
+        )
+        _handle_signals()
+        return str(self._cluster.address)
+
+    def _add(self, shape: NodeShape) -> str:
+        node = self._cluster.add_node(
+            num_cpus=shape.cpus,
+            num_gpus=shape.gpus,
+            resources=dict(shape.resources),
+            object_store_memory=shape.object_store_bytes,
+            **_loopback_arguments(),
+        )
+        _handle_signals()
+        self._nodes[node.node_id] = node
+        return str(node.node_id)
+
+    def _end(self, how: str, wanted: str | None) -> dict[str, Any]:
+        node_id = wanted if wanted is not None else next(reversed(self._nodes), None)
+        if node_id not in self._nodes:
+            return {"error": f"there is no node {node_id}; there are {list(self._nodes)}"}
+        node = self._nodes.pop(node_id)
+        if how == "kill":
+            _kill_tree(_raylet(node).pid)
+        self._cluster.remove_node(node, allow_graceful=how == "remove")
+        return {"node_id": node_id}
+
+
+def _loopback_arguments() -> dict[str, Any]:
+    # The agent's port would be 52365 on every head: two clusters could not run side by side.
+    return {"node_ip_address": LOOPBACK, "dashboard_agent_listen_port": None}
+
+
+def _raylet(node: Any) -> "subprocess.Popen[bytes]":
+    process: subprocess.Popen[bytes] = node.all_processes["raylet"][0].process
+    return process
+
+
+def _is_alive(node: Any) -> bool:
+    return _raylet(node).poll() is None
+
+
+def _kill_tree(root: int) -> None:
+    """SIGKILL a raylet and all below it. It is stopped first, so that it starts nothing more meanwhile."""
+    try:
+        os.kill(root, signal.SIGSTOP)
+    except ProcessLookupError:
+        return
+    for pid in [root, *_descendants(root, _processes())]:
+        _kill(pid)
+
+
+def _handle_signals() -> None:
+    """Undo what each of Ray's nodes installs: SIGTERM ends us in an orderly way, SIGINT is the driver's.
+
+    A handler that does nothing, not SIG_IGN: that would be inherited, and break `ray.cancel` in the workers.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of whoever loses his below us, so that a dead raylet's workers stay findable."""
+    import ctypes
+
+    pr_set_child_subreaper = 36  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def _commands(driver: int) -> Iterator[dict[str, Any]]:
+    """One command a line, until the driver closes the pipe or dies.
+
+    A child that the driver forked may hold the pipe's other end open, hence the look at who our parent is.
+    """
+    received = b""
+    while os.getppid() == driver:
+        ready, _, _ = select.select([0], [], [], HEARTBEAT_S)
+        if ready:
+            chunk = os.read(0, 65536)
+            if not chunk:
+                return
+            *lines, received = (received + chunk).split(b"\n")
+            yield from map(json.loads, lines)
+        _reap()
+
+
+def _supervise() -> None:
+    """Serve the driver until it is gone, then leave nothing behind."""
+    driver = os.getppid()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Ray prints must not look like an answer
+    home = Path(os.environ["RAY_TMPDIR"])
+    _handle_signals()
+    _adopt_orphans()
+    supervisor = _Supervisor()
+    try:
+        for command in _commands(driver):
+            answer = {**supervisor.answer(command), "id": command["id"]}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+    finally:
+        _kill_all(os.getpid(), CLOSE_DEADLINE_S)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _supervise()

@@ -1,0 +1,57 @@
+"""Every error that a user can meet.
+
+    PlannerError              what it says is for the user: no traceback, a non-zero exit
+    +-- UserError             the input is wrong (exit code 2)
+    |   +-- JobError          a job file
+    |   +-- PlanError         batch sizes or a world size that no plan can serve
+    |   +-- DataError         a data set
+    +-- RunError              the run cannot go on (exit code 1)
+        +-- StoreError        the run directory: unreachable, torn, foreign
+        |   +-- StaleGeneration   another driver has taken the run over
+        +-- ResumeRefused     what the job says now is not what the run was made with
+        +-- TrainingFailed    training stopped and will not go on by itself
+"""
+
+
+class PlannerError(Exception):
+    """A sentence for the user: what, with which numbers, and what to do."""
+
+    exit_code = 1
+
+
+class UserError(PlannerError):
+    """The input is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class JobError(UserError):
+    """A job file is wrong. The message has one line per mistake."""
+
+
+class PlanError(UserError):
+    """No plan serves these numbers."""
+
+
+class DataError(UserError):
+    """The data set cannot be read, or is too small for what is asked of it."""
+
+
+class RunError(PlannerError):
+    """The run cannot go on."""
+
+
+class StoreError(RunError):
+    """The run directory cannot be reached, or what lies there cannot be trusted."""
+
+
+class StaleGeneration(StoreError):
+    """A newer generation has claimed the run; this one must not commit."""
+
+
+class ResumeRefused(RunError):
+    """The job's identity (global batch, seed, data, model, optimizer) differs from the run's."""
+
+
+class TrainingFailed(RunError):
+    """Training stopped for a reason that trying again would not mend."""

@@ -1,0 +1,196 @@
+"""The job: what to train, on what, towards which goal. One frozen model, checked once at birth.
+
+A job names model, data, objective and goal; what can be derived (shares, rounds, accumulation) is derived
+by `planner.plan`. This module knows no file format (`planner.files` reads YAML), no torch and no Ray.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+# The largest values that the plan room promises to serve (see `planner.plan.layout`).
+MAX_GLOBAL_BATCH = 2**20
+MAX_MICRO = 4096
+MAX_WORKERS = 65_536
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class GptModel(_Section):
+    """A decoder-only transformer over bytes (vocabulary 256)."""
+
+    kind: Literal["gpt"]
+    layers: int = Field(ge=1, le=512)
+    width: int = Field(ge=1, le=65_536)
+    heads: int = Field(ge=1, le=1024)
+    context: int = Field(ge=1, le=2**20, description="tokens per sample")
+
+    @model_validator(mode="after")
+    def _width_splits_into_heads(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} does not split into {self.heads} heads; write a multiple of {self.heads}"
+            )
+        return self
+
+
+class TextData(_Section):
+    """Text files as one stream of bytes, cut into samples of `model.context` tokens."""
+
+    kind: Literal["text"]
+    path: str = Field(min_length=1, description="a file, a folder, a glob, or python-stdlib")
+
+
+class JsonlData(_Section):
+    """One JSON object per line; each row is a sample, cut to `model.context` tokens."""
+
+    kind: Literal["jsonl"]
+    path: str = Field(min_length=1, description="a file or a glob")
+    field: str = Field(default="text", min_length=1, description="the key that holds the text")
+
+
+class LmObjective(_Section):
+    """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
+
+    kind: Literal["lm"] = "lm"
+
+
+class Batch(_Section):
+    """The two numbers that a plan is made from."""
+
+    global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
+    max_micro: int = Field(ge=1, le=MAX_MICRO, description="the most samples that one forward pass can hold")
+
+
+class AdamW(_Section):
+    """AdamW with decoupled weight decay."""
+
+    kind: Literal["adamw"]
+    lr: float = Field(gt=0, le=100)
+    betas: tuple[
+        Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]
+    ] = Field(default=(0.9, 0.999), strict=False)
+    eps: float = Field(default=1e-8, gt=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=100)
+
+
+class RMSprop(_Section):
+    """RMSprop, as the DPO repository trains with."""
+
+    kind: Literal["rmsprop"]
+    lr: float = Field(gt=0, le=100)
+    alpha: float = Field(default=0.99, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=100)
+
+
+class SGD(_Section):
+    """Stochastic gradient descent with optional momentum."""
+
+    kind: Literal["sgd"]
+    lr: float = Field(gt=0, le=1000)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, le=100)
+
+
+class Schedule(_Section):
+    """Learning rate over optimizer steps: linear warmup, then one of three shapes down to `final_fraction`."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0, le=2**40)
+    final_fraction: float = Field(default=0.0, ge=0, le=1, description="of the peak rate, at the last step")
+
+
+class Train(_Section):
+    """How long, with what optimizer, in which precision. Exactly one of `steps` and `epochs`."""
+
+    steps: int | None = Field(default=None, ge=1, le=2**40)
+    epochs: int | None = Field(default=None, ge=1, le=2**20)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    optimizer: AdamW | RMSprop | SGD = Field(discriminator="kind")
+    schedule: Schedule = Schedule()
+    clip_norm: float | None = Field(default=1.0, gt=0, description="of the global gradient; null: no clipping")
+    precision: Literal["fp32", "bf16"] = "fp32"
+    activation_checkpointing: bool = False
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            found = "neither" if self.steps is None else "both"
+            raise ValueError(f"write exactly one of steps and epochs; found {found}")
+        return self
+
+
+class Eval(_Section):
+    """Held-out samples, taken out of the training order; 0 samples means no evaluation."""
+
+    samples: int = Field(default=0, ge=0, le=MAX_GLOBAL_BATCH)
+    every_steps: int = Field(default=100, ge=1, le=2**40)
+
+
+class Workers(_Section):
+    """How many workers the run may have, and what one of them takes from the cluster."""
+
+    min: int = Field(default=1, ge=1, le=MAX_WORKERS)
+    max: int = Field(default=8, ge=1, le=MAX_WORKERS)
+    cpus: float = Field(default=1.0, ge=0, le=4096)
+    gpus: int = Field(default=1, ge=0, le=1, description="1: a GPU each; 0: train on the CPU")
+    resources: dict[str, Annotated[float, Field(gt=0, le=2**40)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _range(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}; write a min of at most max")
+        if not self.cpus and not self.gpus and not self.resources:
+            raise ValueError("a worker must take something: set cpus, gpus or resources above 0")
+        return self
+
+
+class Checkpoint(_Section):
+    """Where the run lives and how often it commits."""
+
+    path: str = Field(default="", description="a folder or an fsspec URL; empty: runs/<name>")
+    every_steps: int = Field(default=100, ge=1, le=2**40)
+    keep: int = Field(default=2, ge=1, le=10_000)
+
+
+class Job(_Section):
+    """One training run, complete. Equal jobs have equal digests."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
+        description="1 to 63 of a-z, 0-9, dot, dash and underscore, of which a letter or digit first",
+    )
+    model: GptModel
+    data: Annotated[TextData | JsonlData, Field(discriminator="kind")]
+    objective: LmObjective = LmObjective()
+    batch: Batch
+    train: Train
+    eval: Eval = Eval()
+    workers: Workers = Workers()
+    checkpoint: Checkpoint = Checkpoint()
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _objective_by_name(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @property
+    def run_path(self) -> str:
+        """The folder or URL of the run."""
+        return self.checkpoint.path or f"runs/{self.name}"
+
+
+def to_json(job: Job) -> str:
+    """The job as canonical JSON: sorted keys, the names of the job file."""
+    return json.dumps(job.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+
+
+def digest(value: _Section) -> str:
+    """SHA-256 of the canonical JSON of a job or of one of its sections, as 64 hex digits."""
+    text = json.dumps(value.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

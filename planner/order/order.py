@@ -1,0 +1,115 @@
+"""The endless order of a job's training rows, and its held-out rows.
+
+    position p -> epoch p // num_samples, place p % num_samples
+               -> training index (that epoch's permutation, keyed by the seed)
+               -> row (the split, keyed by nothing but the number of rows)
+
+A position says nothing of workers, so a cursor (positions consumed so far) and the seed are the whole place
+in the data.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import DataError
+from planner.order.permutation import Permutations
+
+_MAX_POSITION = 2**63 - 1  # positions are int64
+
+# Any two different numbers do; changing one changes every run's order or split.
+_TRAINING = 1
+_HELD_OUT = 2
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """Which data row stands at which position.
+
+    Attributes:
+        num_rows: rows in the data set, at most 2**40.
+        num_held_out: rows kept for evaluation, never trained on. Which rows does not depend on the seed, so
+            two seeds of one job share an eval set; a larger eval set of the same data contains a smaller.
+        seed: another seed, another order; in [0, 2**64).
+
+    Raises:
+        DataError: a number is out of its range, or no training row is left.
+    """
+
+    num_rows: int
+    num_held_out: int = 0
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.num_held_out < 0:
+            raise DataError(f"num_held_out is {self.num_held_out}; write 0 to hold nothing out, or more")
+        if self.num_samples < 1:
+            raise DataError(
+                f"the data has {self.num_rows} rows and {self.num_held_out} are held out: none is left to "
+                f"train on; hold out at most {max(0, self.num_rows - 1)}, or give more data"
+            )
+        # Their own checks are ours: a wrong size or seed is refused at birth, not at the first batch.
+        self._shuffles()
+        self._split()
+
+    @property
+    def num_samples(self) -> int:
+        """Rows to train on: the length of an epoch, in samples."""
+        return self.num_rows - self.num_held_out
+
+    def rows(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The data rows at positions [start, stop) of the endless order.
+
+        Each epoch has a permutation of its own; a range may run across any number of epochs' ends.
+
+        Args:
+            start: first position, in samples since the beginning of training.
+            stop: one past the last position; below 2**63.
+
+        Returns:
+            (stop - start,) row numbers in [0, num_rows).
+
+        Raises:
+            DataError: not 0 <= start <= stop < 2**63.
+        """
+        _check_range("positions", start, stop, _MAX_POSITION)
+        epoch, place = np.divmod(np.arange(start, stop, dtype=np.int64), self.num_samples)  # (n,), (n,) int64
+        return self._row_of(self._shuffles().at(place, epoch))
+
+    def held_out_rows(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The held-out data rows with indices [start, stop), the same in every epoch and for every seed.
+
+        Args:
+            start: first index.
+            stop: one past the last index; at most num_held_out.
+
+        Returns:
+            (stop - start,) row numbers in [0, num_rows).
+
+        Raises:
+            DataError: not 0 <= start <= stop <= num_held_out.
+        """
+        _check_range("held-out indices", start, stop, self.num_held_out)
+        return self._row_of(self.num_samples + np.arange(start, stop, dtype=np.int64))
+
+    def _row_of(self, split_index: NDArray[np.int64]) -> NDArray[np.int64]:
+        # [0, num_samples) are training rows, [num_samples, num_rows) are held out.
+        if self.num_held_out == 0:
+            return split_index
+        return self._split().at(split_index, np.zeros_like(split_index))
+
+    def _shuffles(self) -> Permutations:
+        return Permutations(size=self.num_samples, seed=self.seed, purpose=_TRAINING)
+
+    def _split(self) -> Permutations:
+        return Permutations(size=self.num_rows, seed=_SPLIT_SEED, purpose=_HELD_OUT)
+
+
+def _check_range(what: str, start: int, stop: int, limit: int) -> None:
+    if not 0 <= start <= stop <= limit:
+        raise DataError(
+            f"{what} [{start}, {stop}) are asked for, which is not a half-open range within [0, {limit}); "
+            f"ask for 0 <= start <= stop <= {limit}"
+        )

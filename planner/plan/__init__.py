@@ -1,0 +1,9 @@
+"""From batch sizes, a world size and facts to one `Plan`: pure, deterministic, the standard library only.
+
+The room does not know time, randomness, files, torch or Ray; it is handed numbers and returns values.
+"""
+
+from planner.plan.choose import BatchSizes, Facts, choose
+from planner.plan.layout import Plan
+
+__all__ = ["BatchSizes", "Facts", "Plan", "choose"]

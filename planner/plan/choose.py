@@ -1,0 +1,50 @@
+"""The choice: batch sizes, a world size and facts in, one plan out."""
+
+from dataclasses import dataclass
+
+from planner.errors import PlanError
+from planner.job import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
+from planner.plan.layout import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizes:
+    """What the recipe fixes: `global_batch` samples per optimizer step, at most `max_micro` in a forward pass."""
+
+    global_batch: int
+    max_micro: int
+
+    def __post_init__(self) -> None:
+        _check("batch.global", self.global_batch, MAX_GLOBAL_BATCH)
+        _check("batch.max_micro", self.max_micro, MAX_MICRO)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What was gathered once at the start of a generation and written to the ledger.
+
+    Empty for now. It stands in every signature because a plan must be a function of all it uses: GPU kinds,
+    learned memory caps and fitted speeds enter here, and nowhere else.
+    """
+
+
+def choose(batch: BatchSizes, world_size: int, facts: Facts) -> Plan:
+    """The balanced plan for `world_size` workers; see `planner.plan.layout` for the arithmetic.
+
+    Raises:
+        PlanError: `world_size` is not in `[1, 65536]`.
+    """
+    del facts  # nothing in it yet
+    _check("the world size", world_size, MAX_WORKERS)
+    largest_share = -(-batch.global_batch // min(world_size, batch.global_batch))
+    return Plan(
+        global_batch=batch.global_batch,
+        world_size=world_size,
+        max_micro=batch.max_micro,
+        accumulation_steps=-(-largest_share // batch.max_micro),
+    )
+
+
+def _check(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise PlanError(f"{name} is {value}; write a whole number from 1 to {most}")

@@ -1,0 +1,98 @@
+"""One segment of records per generation, each line chained to the one before by SHA-256."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from planner.errors import StoreError
+from planner.store.records import NO_HEAD, GenerationRecord, Record, canonical, chained, parse_record
+from planner.store.storage import Storage
+
+# A local append costs microseconds; an object store rewrites the object, so there records wait.
+_REMOTE_FLUSH_S = 5.0
+
+
+def segment_name(generation: int) -> str:
+    """Where a generation's records lie."""
+    return f"ledger/{generation:06d}.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A record and the chain's value after it."""
+
+    record: Record
+    head: str
+
+
+class LedgerWriter:
+    """Appends records to one generation's segment. One process of a generation has one."""
+
+    def __init__(
+        self, storage: Storage, header: GenerationRecord, previous: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._storage, self._name = storage, segment_name(header.generation)
+        self._clock, self._flushed_s = clock, float("-inf")
+        self._waiting: list[str] = []
+        self.head = previous
+        self.write(header)
+
+    def write(self, record: Record) -> None:
+        """Add a record; it reaches the store at once on a file system, within seconds elsewhere."""
+        line = canonical(record)
+        self.head = chained(self.head, line)
+        self._waiting.append(f'{{"head":"{self.head}","record":{line}}}\n')
+        if self._storage.is_local or self._clock() - self._flushed_s > _REMOTE_FLUSH_S:
+            self.flush()
+
+    def flush(self, *, durable: bool = False) -> None:
+        """Hand all records to the store; `durable`: they survive a power cut when this returns."""
+        if self._waiting:
+            self._storage.append(self._name, "".join(self._waiting).encode())
+            self._waiting.clear()
+            self._flushed_s = self._clock()
+        if durable:
+            self._storage.sync(self._name)
+
+
+def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[Link]:
+    """The records of a generation, each checked against the chain that began at `previous`.
+
+    A torn last line, as a crash leaves it, ends the segment; anything else that does not fit raises.
+
+    Raises:
+        StoreError: there is no such segment, or the chain breaks; the line is named.
+    """
+    name = segment_name(generation)
+    head = previous
+    lines = storage.read(name).decode(errors="replace").split("\n")
+    for number, line in enumerate(lines[:-1], 1):
+        where = f"{name}:{number}"
+        written, body = split_line(line, where)
+        record = parse_record(body, where)
+        head = chained(head, body)
+        if head != written:
+            raise StoreError(f"{where}: the chain breaks here; a line was altered, removed or added")
+        yield Link(record=record, head=head)
+
+
+def split_line(line: str, where: str) -> tuple[str, str]:
+    """A line's head and its record as the very text that was chained.
+
+    Raises:
+        StoreError: the line is not of the form that `LedgerWriter` writes.
+    """
+    start, middle = '{"head":"', '","record":'
+    head, body = line[len(start) : len(start) + len(NO_HEAD)], line[len(start) + len(NO_HEAD) + len(middle) : -1]
+    if line != f"{start}{head}{middle}{body}}}" or not _is_json(body):
+        raise StoreError(f"{where}: not a ledger line; it was altered or torn")
+    return head, body
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

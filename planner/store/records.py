@@ -1,0 +1,192 @@
+"""The records of a ledger and the manifest of a commit: frozen, checked when read back."""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from planner.errors import StoreError
+
+FORMAT = 1
+NO_HEAD = "0" * 64
+"""the chain's value before the first record of a run"""
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Identity(_Value):
+    """What a run is: the same over all its generations, or it would be another training run."""
+
+    global_batch: int
+    seed: int
+    data: Digest
+    """the data set's fingerprint, cut and held-out part included"""
+    model: Digest
+    optimizer: str
+
+    def differences(self, other: "Identity") -> dict[str, tuple[str, str]]:
+        """Field -> (here, there), for every field that differs."""
+        here, there = self.model_dump(), other.model_dump()
+        return {key: (str(here[key]), str(there[key])) for key in here if here[key] != there[key]}
+
+
+class RunIdentity(_Value):
+    """`run.json`: names a run apart from every other, so that a foreign checkpoint is recognised."""
+
+    run_id: str
+    created_s: float
+
+
+class GenerationRecord(_Value):
+    """First record of a segment: one life of a worker group."""
+
+    kind: Literal["generation"] = "generation"
+    generation: int
+    run_id: str
+    parent: str
+    """the commit it went on from; empty for a fresh start"""
+    step: Count
+    cursor: Count
+    world_size: int
+    max_micro: int
+    plan_digest: str
+    identity: Identity
+    job_digest: Digest
+    total_steps: int
+    num_samples: int
+    facts: dict[str, Any]
+    changed: tuple[str, ...] = Field(strict=False)
+    """what differs from the parent's job, in words"""
+    time_s: float
+
+
+class StepRecord(_Value):
+    """One optimizer step, as it was measured."""
+
+    kind: Literal["step"] = "step"
+    step: Count
+    cursor: Count
+    """samples consumed when the step was done"""
+    samples: Count
+    """samples that entered a forward pass, over all workers"""
+    tokens: Count
+    """loss-bearing tokens, the mean's denominator"""
+    checksum: str = Field(pattern=r"^[0-9a-f]{16}$")
+    """sum over samples of `planner.data.check_sum`, modulo 2^64"""
+    loss: float
+    grad_norm: float
+    lr: float
+    seconds: float
+
+
+class EvalRecord(_Value):
+    """The mean loss over the held-out samples, before step `step`."""
+
+    kind: Literal["eval"] = "eval"
+    step: Count
+    samples: Count
+    tokens: Count
+    loss: float
+    seconds: float
+
+
+class CommitRecord(_Value):
+    """A manifest was written. It names the chain's head before this record."""
+
+    kind: Literal["commit"] = "commit"
+    step: Count
+    name: str
+    seconds: float
+
+
+class EventRecord(_Value):
+    """Anything a person reading the ledger later wants to know."""
+
+    kind: Literal["event"] = "event"
+    message: str
+    time_s: float
+
+
+Record = GenerationRecord | StepRecord | EvalRecord | CommitRecord | EventRecord
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+class FileDigest(_Value):
+    """One file of a checkpoint."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    size_bytes: int
+    sha256: Digest
+
+
+class Manifest(_Value):
+    """A commit: weights, optimizer, cursor and schedule together. Without it, the files beside it are nothing."""
+
+    format: Literal[1] = FORMAT
+    run_id: str
+    name: str
+    generation: int
+    parent: str
+    """the commit that the generation went on from; empty for a fresh start"""
+    step: Count
+    cursor: Count
+    total_steps: int
+    identity: Identity
+    plan_digest: str
+    world_size: int
+    facts: dict[str, Any]
+    job_digest: Digest
+    ledger_head: Digest
+    files: tuple[FileDigest, ...] = Field(strict=False)
+    versions: dict[str, str]
+    time_s: float
+
+
+def canonical(value: BaseModel) -> str:
+    """One line of JSON, keys sorted: what digests are taken over."""
+    return json.dumps(value.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def chained(head: str, line: str) -> str:
+    """The chain's value after a record: `sha256(head + line)`."""
+    return hashlib.sha256(f"{head}{line}".encode()).hexdigest()
+
+
+def seal(value: BaseModel) -> bytes:
+    """The value with a digest of itself, so that a later change shows."""
+    text = canonical(value)
+    return json.dumps({"sha256": chained("", text), "value": json.loads(text)}, indent=1, sort_keys=True).encode()
+
+
+def unseal(content: bytes, model: type[_Value], where: str) -> Any:
+    """The value back.
+
+    Raises:
+        StoreError: torn, altered, of another format, or not ours at all.
+    """
+    try:
+        document = json.loads(content)
+        value = model.model_validate(document["value"])
+    except (ValueError, ValidationError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(f"{where}: torn or not written by this version of planner") from error
+    if chained("", canonical(value)) != document.get("sha256"):
+        raise StoreError(f"{where}: altered since it was written (its digest does not match)")
+    return value
+
+
+def parse_record(line: str, where: str) -> Record:
+    """One record back from its line.
+
+    Raises:
+        StoreError: the line is not a record.
+    """
+    try:
+        return _RECORD.validate_json(line)
+    except ValidationError as error:
+        raise StoreError(f"{where}: not a ledger record") from error

@@ -1,0 +1,162 @@
+"""A run's folder, on this machine, on a shared mount or behind any fsspec URL."""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from planner.errors import StoreError
+
+_CHUNK_BYTES = 2**22
+
+
+class Storage:
+    """Named blobs below one root. Names are relative, with forward slashes; `..` is refused."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise StoreError(f"checkpoint.path: cannot use {url!r}: {error}") from error
+        self.is_local = isinstance(self._fs, LocalFileSystem)
+
+    def path(self, name: str) -> str:
+        """Where `name` lies, for a library that opens files itself; with its protocol where there is one."""
+        return self._at(name) if self.is_local else str(self._fs.unstrip_protocol(self._at(name)))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a blob or a folder of that name."""
+        with _translated(self.url, name):
+            return bool(self._fs.exists(self._at(name)))
+
+    def names(self, folder: str) -> list[str]:
+        """The names directly in a folder, sorted, without the folder; empty if there is no such folder."""
+        with _translated(self.url, folder):
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(self._at(folder), detail=False)
+            except FileNotFoundError:
+                return []
+        names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+        return sorted(name for name in names if not name.startswith("."))
+
+    def read(self, name: str) -> bytes:
+        """The whole blob.
+
+        Raises:
+            StoreError: it is not there, or cannot be read.
+        """
+        with _translated(self.url, name):
+            return bytes(self._fs.cat_file(self._at(name)))
+
+    def read_from(self, name: str, offset: int) -> bytes:
+        """The blob's bytes from `offset` on; empty if there is nothing there yet."""
+        with _translated(self.url, name):
+            try:
+                return bytes(self._fs.cat_file(self._at(name), start=offset))
+            except FileNotFoundError:
+                return b""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace the blob in one piece: a reader sees the old content or the new, never a part."""
+        with _translated(self.url, name):
+            if self.is_local:
+                with self._temporary(name, content) as temporary:
+                    os.replace(temporary, self._at(name))
+                    _sync_folder(Path(self._at(name)).parent)
+            else:
+                self._fs.pipe_file(self._at(name), content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Put if absent: true if this call made the blob, false if it was there already."""
+        with _translated(self.url, name):
+            try:
+                if self.is_local:
+                    # A hard link appears whole or not at all, and fails if the name is taken, on NFS too.
+                    with self._temporary(name, content) as temporary:
+                        os.link(temporary, self._at(name))
+                else:
+                    self._fs.pipe_file(self._at(name), content, mode="create")
+            except FileExistsError:
+                return False
+        return True
+
+    def append(self, name: str, content: bytes) -> None:
+        """Add to the end of a blob that one process writes."""
+        with _translated(self.url, name):
+            if self.is_local:
+                Path(self._at(name)).parent.mkdir(parents=True, exist_ok=True)
+            with self._fs.open(self._at(name), "ab") as stream:
+                stream.write(content)
+
+    def sync(self, name: str) -> None:
+        """Make what was appended survive a power cut. Object stores do so by themselves."""
+        if self.is_local:
+            with _translated(self.url, name), open(self._at(name), "rb") as stream:
+                os.fsync(stream.fileno())
+
+    def size_bytes(self, name: str) -> int:
+        """The blob's size, or -1 if it is not there."""
+        with _translated(self.url, name):
+            try:
+                return int(self._fs.info(self._at(name))["size"])
+            except FileNotFoundError:
+                return -1
+
+    def sha256(self, name: str) -> str:
+        """The blob's digest, 64 hex digits, read in pieces."""
+        digest = hashlib.sha256()
+        with _translated(self.url, name), self._fs.open(self._at(name), "rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+    def delete(self, name: str) -> None:
+        """Remove a blob or a folder with all that is in it; nothing happens if it is not there."""
+        with _translated(self.url, name):
+            if self._fs.exists(self._at(name)):
+                self._fs.rm(self._at(name), recursive=True)
+
+    def _at(self, name: str) -> str:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise StoreError(f"{name!r} does not stay inside {self.url}")
+        return f"{self._root.rstrip('/')}/{name}" if name else str(self._root)
+
+    @contextmanager
+    def _temporary(self, name: str, content: bytes) -> Iterator[str]:
+        folder = Path(self._at(name)).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{Path(name).name}.{uuid.uuid4().hex[:8]}"
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            yield str(temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _translated(url: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,208 @@
+"""Weights and optimizer state, sharded to and from the run's folder by torch.distributed.checkpoint (DCP).
+
+Only tensors are saved, so nothing but tensors is read: hyper-parameters come from the job, position from the
+manifest. DCP reshards: what W workers saved, any other number loads.
+"""
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.tensor import DTensor
+
+from planner.errors import StoreError, TrainingFailed
+from planner.store.records import FileDigest, Manifest
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.train.world import World
+
+MODEL, OPTIMIZER = "model", "optimizer"
+
+
+def save(storage: Storage, folder: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write every worker's shards below `folder`. A checkpoint only once a manifest names its files.
+
+    Raises:
+        TrainingFailed: on every worker, if any of them could not write.
+    """
+    try:
+        dcp.save(
+            {**_model_tensors(model), **_optimizer_tensors(model, optimizer)}, storage_writer=_writer(storage, folder)
+        )
+    except CheckpointException as error:
+        raise TrainingFailed(f"{storage.path(folder)}: cannot save: {_reason(error)}") from error
+
+
+def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDigest, ...]:
+    """Size and digest of every file in the checkpoint, each read back by one worker.
+
+    Reading back costs a pass over the files; it also proves that what was written can be read.
+
+    Raises:
+        StoreError: on every worker, if any file cannot be read.
+    """
+    # DCP's own metadata file begins with a dot, which `names` leaves out.
+    names = world.from_first(lambda: [".metadata", *storage.names(folder)])
+    mine = world.agree(lambda: [_digest(storage, folder, name) for name in names[world.rank :: world.world_size]])
+    return tuple(sorted((d for part in world.gather(mine) for d in part), key=lambda d: d.name))
+
+
+def load(
+    storage: Storage, manifest: Manifest, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Read a checked commit into the model and the optimizer, at whatever world size this is.
+
+    Raises:
+        StoreError: the files do not hold this model's and this optimizer's tensors, or hold anything but tensors.
+    """
+    folder = f"checkpoints/{manifest.name}"
+    reader = _reader(storage, folder)
+    reader.checked_names = frozenset(file.name for file in manifest.files)
+    saved = reader.read_metadata().state_dict_metadata
+    _create_optimizer_state(model, optimizer, saved)
+    wanted = {**_model_tensors(model), **_optimizer_tensors(model, optimizer)}
+    if missing := sorted(set(wanted) ^ set(saved)):
+        raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(missing[:5])}")
+    try:
+        dcp.load(wanted, storage_reader=reader)
+    except CheckpointException as error:
+        raise StoreError(f"{folder}: cannot load: {_reason(error)}") from error
+
+
+def check_some_files(world: World, run: Run, manifest: Manifest) -> None:
+    """Check all of a commit's files, each by one worker.
+
+    Raises:
+        StoreError: on every worker, if any file is missing, torn or altered.
+    """
+    world.agree(lambda: run.check_files(manifest, manifest.files[world.rank :: world.world_size]))
+
+
+def _digest(storage: Storage, folder: str, name: str) -> FileDigest:
+    path = f"{folder}/{name}"
+    return FileDigest(name=name, size_bytes=storage.size_bytes(path), sha256=storage.sha256(path))
+
+
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {f"{MODEL}/{name}": parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{OPTIMIZER}/{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _create_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
+) -> None:
+    """Make room for the saved state: a shard like its parameter where the shapes agree, a scalar otherwise."""
+    for name, parameter in model.named_parameters():
+        prefix = f"{OPTIMIZER}/{name}/"
+        for path in (path for path in saved if path.startswith(prefix)):
+            size, dtype = saved[path].size, saved[path].properties.dtype
+            like_parameter = size == parameter.shape and len(size) > 0
+            optimizer.state[parameter][path.removeprefix(prefix)] = (
+                torch.zeros_like(parameter, dtype=dtype) if like_parameter else torch.zeros(size, dtype=dtype)
+            )
+
+
+def _writer(storage: Storage, folder: str) -> FileSystemWriter:
+    if storage.is_local:
+        return FileSystemWriter(storage.path(folder))
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+    writer: FileSystemWriter = FsspecWriter(storage.path(folder))
+    return writer
+
+
+def _reader(storage: Storage, folder: str) -> "_TensorReader":
+    if storage.is_local:
+        return _TensorReader(storage.path(folder))
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+    class _RemoteTensorReader(_TensorReader, FsspecReader):  # type: ignore[misc]
+        """The same checks over fsspec."""
+
+    return _RemoteTensorReader(storage.path(folder))
+
+
+class _TensorReader(FileSystemReader):
+    """DCP's reader, but its pickled metadata may name nothing but what a checkpoint of tensors needs."""
+
+    checked_names: frozenset[str] = frozenset()
+    """the files whose digests were checked; no other is opened"""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The metadata, read without giving it the run of the interpreter.
+
+        Raises:
+            StoreError: it names a class or a file that a checkpoint of tensors has no use for.
+        """
+        path = self._get_metadata_path(kwargs.get("rank"))
+        with self.fs.create_stream(path, "rb") as stream:
+            metadata = _unpickle_metadata(stream.read(), str(path))
+        for info in metadata.storage_data.values():
+            if info.relative_path not in self.checked_names:
+                raise StoreError(f"{path}: names {info.relative_path!r}, a file that the manifest does not know")
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+# What DCP pickles into the metadata of a checkpoint that holds tensors alone (torch 2.13).
+_METADATA_CLASSES = frozenset(
+    {("torch", "Size"), ("torch.serialization", "_get_layout"), ("pathlib", "PosixPath"), ("pathlib", "WindowsPath")}
+    | {("torch.distributed.checkpoint.filesystem", "_StorageInfo")}
+    | {
+        ("torch.distributed.checkpoint.metadata", name)
+        for name in (
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )
+    }
+)
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and (module, name) not in _METADATA_CLASSES:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _unpickle_metadata(content: bytes, where: str) -> Metadata:
+    try:
+        metadata = _MetadataUnpickler(io.BytesIO(content)).load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, TypeError, ValueError) as error:
+        raise StoreError(f"{where}: not the metadata of a checkpoint of tensors ({error})") from error
+    only_tensors = isinstance(metadata, Metadata) and all(
+        isinstance(item, TensorStorageMetadata) for item in metadata.state_dict_metadata.values()
+    )
+    if not only_tensors:
+        raise StoreError(f"{where}: not the metadata of a checkpoint of tensors")
+    checked: Metadata = metadata
+    return checked
+
+
+def _reason(error: CheckpointException) -> str:
+    """The first worker's failure, in one line."""
+    rank, (failure, _) = min(error.failures.items())
+    return f"worker {rank}: {type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''}"

@@ -1,0 +1,92 @@
+"""The one control all-reduce of a step: int64, asynchronous, one step ahead.
+
+Started when a step's gradients are done, it carries that step's evidence (samples, loss, checksum) and the next
+step's denominators, and runs while the optimizer updates the weights. Everything is an integer, so the sums do
+not depend on the order in which workers are added.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from planner.train.world import World
+
+# A loss is sent in units of 2^-36 (1.5e-11). The sum over workers stays below 2^62, and so never overflows.
+_LOSS_UNIT = 2.0**-36
+_LARGEST_LOSS = 2.0**26
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What one worker adds, or the sum over all of them."""
+
+    denominators: tuple[int, ...]
+    """of the next step"""
+    samples: int = 0
+    loss: float = 0.0
+    """the worker's part of the global mean; NaN in the sum if any part was not finite (or above 2^26 / W)"""
+    check_sum: int = 0
+    """modulo 2^64"""
+    stop: int = 0
+    """workers that want to stop before the next step"""
+    failed: int = 0
+    """workers that cannot go on"""
+    report: int = 0
+    """whether metrics are due"""
+
+
+class Pending:
+    """A control all-reduce under way."""
+
+    def __init__(self, tensor: torch.Tensor, work: "dist.Work | None") -> None:
+        self._tensor, self._work = tensor, work
+
+    def wait(self) -> Tally:
+        """The sum over all workers."""
+        if self._work is not None:
+            self._work.wait()
+        return _decode(self._tensor.tolist())
+
+
+def start(world: World, tally: Tally) -> Pending:
+    """Begin to sum a tally over all workers. Every worker must call it equally often."""
+    tensor = torch.tensor(_encode(tally, world.world_size), dtype=torch.int64)
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=world.words, async_op=True)
+    return Pending(tensor, work)
+
+
+def exchange(world: World, tally: Tally) -> Tally:
+    """Sum a tally over all workers, now."""
+    return start(world, tally).wait()
+
+
+def _encode(tally: Tally, world_size: int) -> list[int]:
+    finite = math.isfinite(tally.loss) and abs(tally.loss) < _LARGEST_LOSS / world_size
+    high, low = divmod(tally.check_sum % 2**64, 2**32)
+    return [
+        tally.samples,
+        round(tally.loss / _LOSS_UNIT) if finite else 0,
+        0 if finite else 1,
+        # Two halves, so that the sum over workers never overflows an int64.
+        high,
+        low,
+        tally.stop,
+        tally.failed,
+        tally.report,
+        *tally.denominators,
+    ]
+
+
+def _decode(values: list[int]) -> Tally:
+    samples, loss, not_finite, high, low, stop, failed, report, *denominators = values
+    return Tally(
+        denominators=tuple(denominators),
+        samples=samples,
+        loss=math.nan if not_finite else loss * _LOSS_UNIT,
+        check_sum=(high * 2**32 + low) % 2**64,
+        stop=stop,
+        failed=failed,
+        report=report,
+    )

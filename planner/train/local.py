@@ -1,0 +1,104 @@
+"""Worker processes on this machine without Ray: real FSDP on gloo, for tests and for checking a job.
+
+The processes live on and serve one call after another, since importing torch costs more than a short run.
+"""
+
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from planner.errors import PlannerError, TrainingFailed
+
+# A worker that says nothing for this long hangs; the longest call of a test takes a fraction of it.
+_DEADLINE_S = 300.0
+
+
+class LocalWorkers:
+    """Up to `most` worker processes. A context manager: leaving it ends them."""
+
+    def __init__(self, most: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._workers = []
+        for _ in range(most):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+
+    def run(self, function: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
+        """Call `function(rank, *arguments)` on `world_size` workers in one process group; their results by rank.
+
+        Raises:
+            PlannerError: the lowest rank's, if a worker raised one.
+            TrainingFailed: a worker raised anything else (its traceback is in the message), died or hung.
+        """
+        with tempfile.TemporaryDirectory(prefix="planner-") as folder:
+            workers = self._workers[:world_size]
+            for rank, (_, pipe) in enumerate(workers):
+                pipe.send((function, arguments, rank, world_size, str(Path(folder) / "rendezvous")))
+            answers = [self._answer(rank, pipe) for rank, (_, pipe) in enumerate(workers)]
+        for answer in answers:
+            if isinstance(answer, PlannerError):
+                raise answer
+        return answers
+
+    def _answer(self, rank: int, pipe: Connection) -> Any:
+        if not pipe.poll(_DEADLINE_S):
+            self.close()
+            raise TrainingFailed(f"worker {rank} said nothing for {_DEADLINE_S:.0f} s")
+        try:
+            return pipe.recv()
+        except EOFError as error:
+            self.close()
+            raise TrainingFailed(f"worker {rank} died") from error
+
+    def close(self) -> None:
+        """End all workers."""
+        for process, pipe in self._workers:
+            pipe.close()
+            process.kill()
+            process.join()
+        self._workers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _serve(pipe: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, arguments, rank, world_size, rendezvous = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_call(function, arguments, rank, world_size, rendezvous))
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, file: str) -> Any:
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=world_size, timeout=timedelta(seconds=120)
+    )
+    try:
+        return function(rank, *arguments)
+    except PlannerError as error:
+        return error
+    except Exception:  # noqa: BLE001  # the worker's outer edge: the caller gets the traceback
+        return TrainingFailed(f"worker {rank}:\n{traceback.format_exc()}")
+    finally:
+        dist.destroy_process_group()

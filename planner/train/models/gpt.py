@@ -1,0 +1,81 @@
+"""A small decoder-only transformer over bytes, in the GPT-2 arrangement (pre-norm, learned positions).
+
+Shapes: B samples, T tokens, D width, H heads, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from planner.job import GptModel
+
+VOCABULARY = 256
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward layer, each around a residual."""
+
+    def __init__(self, config: GptModel, *, activation_checkpointing: bool) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.activation_checkpointing = activation_checkpointing
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.query_key_value = nn.Linear(config.width, 3 * config.width)
+        self.attention_out = nn.Linear(config.width, config.width)
+        self.feed_forward_norm = nn.LayerNorm(config.width)
+        self.feed_forward_in = nn.Linear(config.width, 4 * config.width)
+        self.feed_forward_out = nn.Linear(4 * config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, T, D)` -> `(B, T, D)`. Checkpointed inside the block, so that FSDP gathers its weights once more."""
+        if self.activation_checkpointing and torch.is_grad_enabled():
+            recomputed: Tensor = checkpoint(self._forward, x, use_reentrant=False)
+            return recomputed
+        return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        x = x + self._attend(self.attention_norm(x))
+        hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)))
+        out: Tensor = x + self.feed_forward_out(hidden)
+        return out
+
+    def _attend(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        heads = self.query_key_value(x).view(b, t, 3, self.heads, d // self.heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, D / H)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(b, t, d))
+        return out
+
+
+class Gpt(nn.Module):
+    """Token ids `(B, T)` -> logits `(B, T, V)`, T at most `config.context`."""
+
+    def __init__(self, config: GptModel, *, activation_checkpointing: bool = False) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(VOCABULARY, config.width)
+        self.position_embedding = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(
+            Block(config, activation_checkpointing=activation_checkpointing) for _ in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, VOCABULARY, bias=False)
+        self.apply(_initialise)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """`(B, T)` -> `(B, T, V)`."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token_embedding(tokens) + self.position_embedding(positions)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def _initialise(module: nn.Module) -> None:
+    # GPT-2's initialisation (Radford et al. 2019, section 2.3, without the residual scaling).
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

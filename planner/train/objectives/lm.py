@@ -1,0 +1,32 @@
+"""Next-token prediction.
+
+    loss = (1 / N) * sum over samples i and positions t of -log p(x[i, t+1] | x[i, :t+1])
+
+N counts the loss-bearing tokens of the whole global batch, so every token weighs the same wherever it is
+computed. (A mean of per-micro-batch means would weigh short micro-batches' tokens more.)
+"""
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from planner.train.batches import NO_LOSS, MicroBatch
+
+
+class LanguageModelling:
+    """One denominator: loss-bearing tokens."""
+
+    num_denominators = 1
+
+    def denominators(self, batch: MicroBatch) -> tuple[int, ...]:
+        """`(tokens,)`."""
+        return (batch.num_tokens,)
+
+    def loss(self, model: nn.Module, batch: MicroBatch, totals: tuple[int, ...]) -> Tensor:
+        """`sum(losses) / totals[0]`; zero with a zero gradient for a ghost."""
+        device = next(model.parameters()).device
+        logits = model(batch.inputs.to(device, non_blocking=True))  # (m, T, V)
+        labels = batch.labels.to(device, non_blocking=True)
+        losses = functional.cross_entropy(
+            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=NO_LOSS, reduction="sum"
+        )
+        return losses / max(totals[0], 1)

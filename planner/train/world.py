@@ -1,0 +1,85 @@
+"""This process among its peers: rank, device, mesh, and a gloo group of its own for words between workers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from planner.errors import PlannerError, TrainingFailed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One worker's view of its group. `mesh` is one axis of all workers now; a second axis (HSDP) fits here."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    mesh: DeviceMesh
+    words: dist.ProcessGroup
+    """gloo: small messages and agreements, apart from the gradients' collectives"""
+
+    @classmethod
+    def join(cls, device: torch.device) -> "World":
+        """Of the process group that is initialised already. Every worker must call it."""
+        return cls(
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            device=device,
+            mesh=init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("shard",)),
+            words=dist.new_group(backend="gloo"),
+        )
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank, on every rank."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.words)
+        return values
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What `make` returns on rank 0, on every rank.
+
+        Raises:
+            PlannerError: the same on every rank, if `make` raised one on rank 0.
+        """
+        value: list[Any] = [self.agree(make) if self.rank == 0 else self.agree(lambda: None)]
+        dist.broadcast_object_list(value, src=0, group=self.words)
+        made: T = value[0]
+        return made
+
+    def agree(self, work: Callable[[], T]) -> T:
+        """Do `work` on every rank, and go on only if it went well on all of them.
+
+        Raises:
+            PlannerError: on every rank, if any rank's `work` raised one: the lowest rank's error.
+        """
+        result: T | None = None
+        error: PlannerError | None = None
+        try:
+            result = work()
+        except PlannerError as raised:
+            error = raised
+        errors = [(rank, e) for rank, e in enumerate(self.gather(error)) if e is not None]
+        if errors:
+            rank, first = errors[0]
+            raise first if len(errors) == self.world_size else type(first)(f"worker {rank}: {first}")
+        return result  # type: ignore[return-value]  # no error means that work() returned
+
+    def require_equal(self, what: str, value: str) -> None:
+        """Check that a value derived by each worker for itself is the same on all.
+
+        Raises:
+            TrainingFailed: on every rank, with two of the values.
+        """
+        values = self.gather(value)
+        for rank, theirs in enumerate(values):
+            if theirs != values[0]:
+                raise TrainingFailed(
+                    f"{what} differs between workers: {values[0]} on worker 0, {theirs} on worker {rank}; "
+                    "give every node the same files and the same versions"
+                )
