@@ -1,15 +1,15 @@
 """Every error that a user can meet.
 
-    PlannerError              what it says is for the user: no traceback, a non-zero exit
-    +-- UserError             the input is wrong (exit code 2)
-    |   +-- JobError          a job file
-    |   +-- PlanError         batch sizes or a world size that no plan can serve
-    |   +-- DataError         a data set
-    +-- RunError              the run cannot go on (exit code 1)
-        +-- StoreError        the run directory: unreachable, torn, foreign
-        |   +-- StaleGeneration   another driver has taken the run over
-        +-- ResumeRefused     what the job says now is not what the run was made with
-        +-- TrainingFailed    training stopped and will not go on by itself
+PlannerError              what it says is for the user: no traceback, a non-zero exit
++-- UserError             the input is wrong (exit code 2)
+|   +-- JobError          a job file
+|   +-- PlanError         batch sizes or a world size that no plan can serve
+|   +-- DataError         a data set
++-- RunError              the run cannot go on (exit code 1)
+    +-- StoreError        the run directory: unreachable, torn, foreign
+    |   +-- StaleGeneration   another driver has taken the run over
+    +-- ResumeRefused     what the job says now is not what the run was made with
+    +-- TrainingFailed    training stopped and will not go on by itself
 """
 
 

@@ -71,9 +71,9 @@ class AdamW(_Section):
 
     kind: Literal["adamw"]
     lr: float = Field(gt=0, le=100)
-    betas: tuple[
-        Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]
-    ] = Field(default=(0.9, 0.999), strict=False)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        default=(0.9, 0.999), strict=False
+    )
     eps: float = Field(default=1e-8, gt=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0, le=100)
 

@@ -5,8 +5,11 @@
                      <-- one JSON line --
 
 `Cluster.add_node` and Ray Train's `fit()` each want the main thread, so the cluster lives in a process of its
-own. That process is the leader of a session (Ctrl-C in the terminal does not reach it) and everything it starts
-stays in that session: this is how the two sides know what is theirs to kill. It works on Linux only.
+own. That process leads a session (Ctrl-C in the terminal does not reach it) and everything it starts stays in
+that session: this is how the two sides know what is theirs to kill. It works on Linux only.
+
+One listener is not ours: the TCPStore that `torch.distributed` opens in rank 0 takes all interfaces, unless
+whoever makes the process group hands it a socket that listens on 127.0.0.1 (`master_listen_fd`).
 """
 
 import contextlib
@@ -62,7 +65,7 @@ class NodeShape:
     """What one logical node offers to Ray's scheduler; nothing is enforced, and GPUs need not exist.
 
     Raises:
-        ValueError: an amount is negative, or the object store is smaller than Ray takes.
+        ValueError: an amount is negative or no whole number, or the object store is smaller than Ray takes.
     """
 
     cpus: float
@@ -73,13 +76,11 @@ class NodeShape:
     def __post_init__(self) -> None:
         """Check the amounts."""
         amounts = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
-        negative = {name: amount for name, amount in amounts.items() if amount < 0}
-        if negative:
-            raise ValueError(f"a node cannot offer a negative amount: {negative}")
+        wrong = {name: amount for name, amount in amounts.items() if amount < 0 or amount != int(amount)}
+        if wrong:
+            raise ValueError(f"a node offers whole amounts, 0 or more; got {wrong}")
         if self.object_store_bytes < 80 * 2**20:
-            raise ValueError(
-                f"object_store_bytes is {self.object_store_bytes:,}; Ray wants {80 * 2**20:,} (80 MiB) or more"
-            )
+            raise ValueError(f"object_store_bytes is {self.object_store_bytes:,}; Ray wants {80 * 2**20:,} or more")
 
 
 ONE_CPU = NodeShape(cpus=1)
@@ -160,6 +161,8 @@ class EmbeddedCluster:
 
     def close(self) -> None:
         """End everything that was started and remove the temporary directory. Closing twice is once.
+
+        Call `ray.shutdown()` first: a driver still connected waits 60 s for its lost cluster, then aborts.
 
         Raises:
             RunError: a process outlived its SIGKILL.
@@ -350,9 +353,7 @@ def _processes() -> list[_Process]:
             continue  # it ended meanwhile
         # "pid (name) state parent group session ..."; a name may hold spaces and brackets
         state, parent, _, session, *_ = stat.rpartition(")")[2].split()
-        found.append(
-            _Process(pid=int(entry.name), parent=int(parent), session=int(session), is_zombie=state in "ZX")
-        )
+        found.append(_Process(pid=int(entry.name), parent=int(parent), session=int(session), is_zombie=state in "ZX"))
     return found
 
 
@@ -367,11 +368,7 @@ def _members(leader: int) -> set[int]:
     """The living processes in the leader's session or below it, without the leader."""
     processes = _processes()
     below = set(_descendants(leader, processes))
-    return {
-        p.pid
-        for p in processes
-        if not p.is_zombie and p.pid != leader and (p.session == leader or p.pid in below)
-    }
+    return {p.pid for p in processes if not p.is_zombie and p.pid != leader and (p.session == leader or p.pid in below)}
 
 
 def _kill_all(leader: int, deadline_s: float) -> set[int]:

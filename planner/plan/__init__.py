@@ -3,7 +3,7 @@
 The room does not know time, randomness, files, torch or Ray; it is handed numbers and returns values.
 """
 
-from planner.plan.choose import BatchSizes, Facts, choose
+from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
 from planner.plan.layout import Plan
 
-__all__ = ["BatchSizes", "Facts", "Plan", "choose"]
+__all__ = ["BatchSizes", "Facts", "Plan", "batch_sizes", "choose"]

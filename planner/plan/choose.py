@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from planner.errors import PlanError
-from planner.job import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
+from planner.job import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS, Job
 from planner.plan.layout import Plan
 
 
@@ -26,6 +26,11 @@ class Facts:
     Empty for now. It stands in every signature because a plan must be a function of all it uses: GPU kinds,
     learned memory caps and fitted speeds enter here, and nowhere else.
     """
+
+
+def batch_sizes(job: Job) -> BatchSizes:
+    """All that this room needs to know of a job."""
+    return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro)
 
 
 def choose(batch: BatchSizes, world_size: int, facts: Facts) -> Plan:

@@ -30,7 +30,11 @@ class LedgerWriter:
     """Appends records to one generation's segment. One process of a generation has one."""
 
     def __init__(
-        self, storage: Storage, header: GenerationRecord, previous: str, clock: Callable[[], float] = time.monotonic
+        self,
+        storage: Storage,
+        header: GenerationRecord,
+        previous: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage, self._name = storage, segment_name(header.generation)
         self._clock, self._flushed_s = clock, float("-inf")
@@ -84,7 +88,10 @@ def split_line(line: str, where: str) -> tuple[str, str]:
         StoreError: the line is not of the form that `LedgerWriter` writes.
     """
     start, middle = '{"head":"', '","record":'
-    head, body = line[len(start) : len(start) + len(NO_HEAD)], line[len(start) + len(NO_HEAD) + len(middle) : -1]
+    head, body = (
+        line[len(start) : len(start) + len(NO_HEAD)],
+        line[len(start) + len(NO_HEAD) + len(middle) : -1],
+    )
     if line != f"{start}{head}{middle}{body}}}" or not _is_json(body):
         raise StoreError(f"{where}: not a ledger line; it was altered or torn")
     return head, body

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from planner.errors import StoreError
 
-FORMAT = 1
 NO_HEAD = "0" * 64
 """the chain's value before the first record of a run"""
 
@@ -128,7 +127,7 @@ class FileDigest(_Value):
 class Manifest(_Value):
     """A commit: weights, optimizer, cursor and schedule together. Without it, the files beside it are nothing."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     run_id: str
     name: str
     generation: int

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.tensor import DTensor
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from planner.errors import StoreError, TrainingFailed
 from planner.store.records import FileDigest, Manifest
@@ -33,8 +33,9 @@ def save(storage: Storage, folder: str, model: nn.Module, optimizer: torch.optim
         TrainingFailed: on every worker, if any of them could not write.
     """
     try:
-        dcp.save(
-            {**_model_tensors(model), **_optimizer_tensors(model, optimizer)}, storage_writer=_writer(storage, folder)
+        save_tensors(
+            {**_model_tensors(model), **_optimizer_tensors(model, optimizer)},
+            storage_writer=_writer(storage, folder),
         )
     except CheckpointException as error:
         raise TrainingFailed(f"{storage.path(folder)}: cannot save: {_reason(error)}") from error
@@ -54,9 +55,7 @@ def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDiges
     return tuple(sorted((d for part in world.gather(mine) for d in part), key=lambda d: d.name))
 
 
-def load(
-    storage: Storage, manifest: Manifest, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
+def load(storage: Storage, manifest: Manifest, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Read a checked commit into the model and the optimizer, at whatever world size this is.
 
     Raises:
@@ -71,7 +70,7 @@ def load(
     if missing := sorted(set(wanted) ^ set(saved)):
         raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(missing[:5])}")
     try:
-        dcp.load(wanted, storage_reader=reader)
+        load_tensors(wanted, storage_reader=reader)
     except CheckpointException as error:
         raise StoreError(f"{folder}: cannot load: {_reason(error)}") from error
 
@@ -103,9 +102,7 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
     }
 
 
-def _create_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
-) -> None:
+def _create_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     """Make room for the saved state: a shard like its parameter where the shapes agree, a scalar otherwise."""
     for name, parameter in model.named_parameters():
         prefix = f"{OPTIMIZER}/{name}/"
@@ -163,7 +160,12 @@ class _TensorReader(FileSystemReader):
 
 # What DCP pickles into the metadata of a checkpoint that holds tensors alone (torch 2.13).
 _METADATA_CLASSES = frozenset(
-    {("torch", "Size"), ("torch.serialization", "_get_layout"), ("pathlib", "PosixPath"), ("pathlib", "WindowsPath")}
+    {
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        ("pathlib", "PosixPath"),
+        ("pathlib", "WindowsPath"),
+    }
     | {("torch.distributed.checkpoint.filesystem", "_StorageInfo")}
     | {
         ("torch.distributed.checkpoint.metadata", name)
@@ -191,7 +193,15 @@ class _MetadataUnpickler(pickle.Unpickler):
 def _unpickle_metadata(content: bytes, where: str) -> Metadata:
     try:
         metadata = _MetadataUnpickler(io.BytesIO(content)).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, TypeError, ValueError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        AttributeError,
+        ImportError,
+        IndexError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise StoreError(f"{where}: not the metadata of a checkpoint of tensors ({error})") from error
     only_tensors = isinstance(metadata, Metadata) and all(
         isinstance(item, TensorStorageMetadata) for item in metadata.state_dict_metadata.values()

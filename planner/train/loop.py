@@ -174,7 +174,12 @@ class Loop:
         return grad_norm, lr
 
     def _tally(
-        self, samples: int, loss: float, check_sum: int, upcoming: list[MicroBatch], failure: PlannerError | None
+        self,
+        samples: int,
+        loss: float,
+        check_sum: int,
+        upcoming: list[MicroBatch],
+        failure: PlannerError | None,
     ) -> Tally:
         report_due = self._world.rank == 0 and time.monotonic() - self._reported_s >= _REPORT_INTERVAL_S
         return Tally(

@@ -11,7 +11,6 @@ import socket
 import time
 import uuid
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib import metadata
 from typing import Any
 
@@ -19,11 +18,12 @@ import torch
 from torch import nn
 
 import planner
-from planner.data import Dataset, open_dataset
-from planner.errors import ResumeRefused, StoreError, TrainingFailed
+from planner.data import Dataset
+from planner.errors import StoreError, TrainingFailed
+from planner.identity import identity_of, open_data, require_same, total_steps
 from planner.job import Job, digest
 from planner.order.order import Order
-from planner.plan import BatchSizes, Facts, Plan, choose
+from planner.plan import BatchSizes, Facts, Plan, batch_sizes, choose
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     NO_HEAD,
@@ -101,9 +101,12 @@ def train(launch: Launch, device: torch.device, hooks: Hooks) -> Outcome:
     world.require_equal("the plan", setup.plan.digest)
 
     job = launch.job
+    # Claimed before the model is built: a crash loop there is counted, too.
+    start, manifest = _claim(launch, world, run, setup)
     model = shard(build_model(job.model, job.train), world, job.train)
     optimizer = make_optimizer(job.train.optimizer, model)
-    start = _resume(launch, world, run, setup, model, optimizer)
+    if manifest is not None:
+        world.agree(lambda: checkpoint.load(run.storage, manifest, model, optimizer))
     objective = make_objective(job.objective)
     journal = _Journal(job, world, run, setup, start, model, optimizer, objective)
     loader = Loader(dataset=setup.dataset, order=setup.order, plan=setup.plan, rank=world.rank)
@@ -122,35 +125,13 @@ def train(launch: Launch, device: torch.device, hooks: Hooks) -> Outcome:
     return loop.run(start.step, start.cursor)
 
 
-def total_steps(job: Job, num_samples: int) -> int:
-    """Optimizer steps of the job; the last step of the last epoch runs on into the next one, never short."""
-    if job.train.steps is not None:
-        return job.train.steps
-    assert job.train.epochs is not None  # the job was checked at birth
-    return math.ceil(job.train.epochs * num_samples / job.batch.global_batch)
-
-
-def batch_sizes(job: Job) -> BatchSizes:
-    """What the plan room needs to know of a job."""
-    return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro)
-
-
 def _set_up(job: Job, world_size: int) -> _Setup:
-    dataset = open_dataset(job.data, job.model.context)
-    order = Order(num_rows=dataset.num_rows, num_held_out=job.eval.samples, seed=job.train.seed)
-    cut = f"{dataset.fingerprint} {order.num_rows} rows, {order.num_held_out} held out"
-    identity = Identity(
-        global_batch=job.batch.global_batch,
-        seed=job.train.seed,
-        data=sha256(cut.encode()).hexdigest(),
-        model=digest(job.model),
-        optimizer=job.train.optimizer.kind,
-    )
+    dataset, order = open_data(job)
     return _Setup(
         dataset=dataset,
         order=order,
-        identity=identity,
-        total_steps=total_steps(job, order.num_samples),
+        identity=identity_of(job, dataset, order),
+        total_steps=total_steps(job, order),
         plan=choose(batch_sizes(job), world_size, Facts()),
     )
 
@@ -178,35 +159,32 @@ def _require_shared_storage(world: World, storage: Storage) -> None:
         world.from_first(lambda: storage.delete(name))
 
 
-# -- resume
+# -- the claim
 
 
-def _resume(
-    launch: Launch, world: World, run: Run, setup: _Setup, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> _Start:
-    """Claim a generation and load the newest commit that can be trusted.
+def _claim(launch: Launch, world: World, run: Run, setup: _Setup) -> tuple[_Start, Manifest | None]:
+    """Find the newest commit that can be trusted, and claim the generation that goes on from it.
 
     Raises:
         PlannerError: on every worker: the run's identity differs, or no progress is being made.
     """
     run_id = world.from_first(lambda: run.ensure_identity().run_id)
-    manifest, refused = _newest_valid(world, run)
+    manifest, passed_over = _newest_valid(world, run)
     changed = world.agree(lambda: _compare(launch, run, setup.identity, manifest))
     parent = manifest.name if manifest else ""
     claim = {"launch": launch.launch_id, "parent": parent, "host": socket.gethostname()}
     world.from_first(lambda: _require_progress(run, launch.launch_id, parent))
     generation = world.from_first(lambda: run.claim_generation(claim))
-    if manifest:
-        world.agree(lambda: checkpoint.load(run.storage, manifest, model, optimizer))
-    return _Start(
+    start = _Start(
         generation=generation,
         run_id=run_id,
         step=manifest.step if manifest else 0,
         cursor=manifest.cursor if manifest else 0,
         parent=parent,
         head=manifest.ledger_head if manifest else NO_HEAD,
-        changed=(*refused, *changed),
+        changed=(*passed_over, *changed),
     )
+    return start, manifest
 
 
 def _newest_valid(world: World, run: Run) -> tuple[Manifest | None, list[str]]:
@@ -241,16 +219,8 @@ def _compare(launch: Launch, run: Run, identity: Identity, manifest: Manifest | 
     """
     if manifest is None:
         return []
-    differences = manifest.identity.differences(identity)
-    if refused := sorted(set(differences) - launch.accept):
-        field = refused[0]
-        was, now = differences[field]
-        raise ResumeRefused(
-            f"{run.storage.url}: the run was made with {field} {was[:16]}, the job says {now[:16]}; "
-            f"go on with the old value, choose another checkpoint.path, or accept it with --accept {field}"
-        )
-    named = [f"{field}: {was[:16]} -> {now[:16]} (accepted by name)" for field, (was, now) in differences.items()]
-    return named + _job_changes(run, manifest.job_digest, launch.job)
+    accepted = require_same(manifest.identity, identity, launch.accept, run.storage.url)
+    return accepted + _job_changes(run, manifest.job_digest, launch.job)
 
 
 def _job_changes(run: Run, before: str, job: Job) -> list[str]:
@@ -310,7 +280,9 @@ class _Journal:
         world.from_first(self._open_ledger)
         if job.eval.samples:
             self._eval_plan = choose(
-                BatchSizes(global_batch=job.eval.samples, max_micro=job.batch.max_micro), world.world_size, Facts()
+                BatchSizes(global_batch=job.eval.samples, max_micro=job.batch.max_micro),
+                world.world_size,
+                Facts(),
             )
 
     def _open_ledger(self) -> None:

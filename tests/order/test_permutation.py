@@ -148,9 +148,7 @@ def test_the_tests_keys_are_the_products():
     """The helper that makes many keys at once makes the very keys of `Permutations`."""
     table = shuffles(97, keys(seeds=np.arange(4)))
     for seed in range(4):
-        assert np.array_equal(
-            Permutations(size=97, seed=seed).at(np.arange(97), np.zeros(97, int)), table[seed]
-        )
+        assert np.array_equal(Permutations(size=97, seed=seed).at(np.arange(97), np.zeros(97, int)), table[seed])
 
 
 @pytest.mark.parametrize("over", ["seeds", "epochs"])

@@ -14,7 +14,11 @@ def plan_for(global_batch: int, world_size: int, max_micro: int) -> Plan:
     return choose(BatchSizes(global_batch=global_batch, max_micro=max_micro), world_size, Facts())
 
 
-sizes = {"global_batch": st.integers(1, 600), "world_size": st.integers(1, 80), "max_micro": st.integers(1, 40)}
+sizes = {
+    "global_batch": st.integers(1, 600),
+    "world_size": st.integers(1, 80),
+    "max_micro": st.integers(1, 40),
+}
 huge = {
     "global_batch": st.integers(1, 2**20),
     "world_size": st.integers(1, 65_536),

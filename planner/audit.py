@@ -1,0 +1,314 @@
+"""What a run should have fed to the model, derived anew, against what its ledger says entered the forward pass.
+
+Walks the committed lineage from the newest commit back to the start: each generation's segment must chain into
+the next through a manifest. No torch, no Ray; it needs the run's folder and the data.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from planner.data import Dataset, check_sum
+from planner.errors import StoreError
+from planner.identity import identity_of, open_data
+from planner.order.order import Order
+from planner.plan import BatchSizes, Facts, Plan, choose
+from planner.store.ledger import Link, read_segment, segment_name
+from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
+from planner.store.run import Run
+
+# A broken sampler breaks every step; the first few say what is wrong.
+_MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Committed steps of one generation: one world size, one plan."""
+
+    generation: int
+    world_size: int
+    shares: tuple[tuple[int, int], ...]
+    accumulation_steps: int
+    first_step: int
+    end_step: int
+    """half open: the first step that is not the phase's"""
+    recomputed_before: int
+    """steps done since the commit that it began from, and thrown away: it did them again"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """The verdict. Clean means: every committed step used exactly its samples, and nothing was altered since."""
+
+    steps: int
+    samples: int
+    lost: int
+    """positions of the order that no committed step computed, as far as counts show"""
+    repeated: int
+    """positions that committed steps computed more than once, as far as counts show"""
+    mismatched: int
+    """steps whose checksum is not that of the samples they should have used"""
+    recomputed: int
+    """steps done after a commit that a later generation went back to: work done again, counted once"""
+    uncommitted: int
+    """steps of the newest generation after its last commit; a crash now would do them again"""
+    global_batches: tuple[int, ...]
+    """every global batch in use along the lineage, in order; one entry if it never changed"""
+    phases: tuple[Phase, ...]
+    total_steps: int
+    held_out: tuple[tuple[int, float], ...]
+    """`(step, held-out loss)` along the lineage, ascending"""
+    findings: tuple[str, ...]
+    """what is wrong, one sentence each; empty if clean"""
+
+    @property
+    def clean(self) -> bool:
+        """Whether the run is what it claims to be."""
+        return not self.findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Segment:
+    """One generation's records, as far as the lineage goes."""
+
+    header: GenerationRecord
+    end_step: int
+    steps: tuple[StepRecord, ...]
+    evals: tuple[EvalRecord, ...]
+    tail_steps: int
+    """steps after the commit"""
+
+
+def audit(run: Run, progress: Callable[[int, int], None] = lambda _done, _of: None) -> Audit:
+    """Audit a run. `progress(done, of)` is called after each step.
+
+    Raises:
+        StoreError: there is no run, or no commit to audit.
+        DataError: the data cannot be read any more.
+    """
+    run.identity()
+    findings: list[str] = []
+    newest = _newest(run, findings)
+    segments = _lineage(run, newest, findings)
+    deriver = _Deriver(run, findings)
+    for segment in segments:
+        for step in segment.steps:
+            deriver.check(segment.header, step)
+            progress(step.step + 1, newest.step)
+        deriver.close(segment)
+    _check_identity(segments, findings)
+    discarded, uncommitted = _discarded(run, segments)
+    batches = [segment.header.identity.global_batch for segment in segments]
+    return Audit(
+        steps=sum(len(segment.steps) for segment in segments),
+        samples=sum(step.samples for segment in segments for step in segment.steps),
+        lost=deriver.lost,
+        repeated=deriver.repeated,
+        mismatched=deriver.mismatched,
+        recomputed=sum(discarded.values()),
+        uncommitted=uncommitted,
+        global_batches=tuple(b for i, b in enumerate(batches) if i == 0 or b != batches[i - 1]),
+        phases=_phases(segments, discarded),
+        total_steps=newest.total_steps,
+        held_out=tuple(sorted({e.step: e.loss for segment in segments for e in segment.evals}.items())),
+        findings=_shortened(findings),
+    )
+
+
+def _newest(run: Run, findings: list[str]) -> Manifest:
+    """The newest commit whose manifest can be read; its files are checked.
+
+    Raises:
+        StoreError: there is none.
+    """
+    for name in reversed(run.commits()):
+        try:
+            manifest = run.manifest(name)
+        except StoreError as error:
+            findings.append(str(error))
+            continue
+        try:
+            run.check_files(manifest, manifest.files)
+        except StoreError as error:
+            findings.append(str(error))
+        return manifest
+    why = f" ({findings[0]})" if findings else ""
+    raise StoreError(f"{run.storage.url}: nothing was committed yet, so there is nothing to audit{why}")
+
+
+# -- the lineage
+
+
+def _lineage(run: Run, newest: Manifest, findings: list[str]) -> list[_Segment]:
+    """The generations that led to the newest commit, oldest first."""
+    segments: list[_Segment] = []
+    end: Manifest | None = newest
+    while end is not None:
+        try:
+            parent = run.manifest(end.parent) if end.parent else None
+            segments.append(_segment(run, end, parent, findings))
+        except StoreError as error:
+            findings.append(str(error))
+            break
+        end = parent
+    return segments[::-1]
+
+
+def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[str]) -> _Segment:
+    """The records from a generation's start to the commit `end`.
+
+    Raises:
+        StoreError: the segment is missing, or the chain breaks before the commit's head.
+    """
+    where = f"ledger of generation {end.generation}"
+    links = read_segment(run.storage, end.generation, parent.ledger_head if parent else NO_HEAD)
+    records: list[Record] = []
+    for link in links:
+        records.append(link.record)
+        if link.head == end.ledger_head:
+            break
+    else:
+        raise StoreError(f"{where}: it does not reach the head that commit {end.name} names; lines are missing")
+    header = records[0]
+    if not isinstance(header, GenerationRecord):
+        raise StoreError(f"{where}: it does not begin with a header")
+    start = (parent.name, parent.step, parent.cursor) if parent else ("", 0, 0)
+    if (header.parent, header.step, header.cursor) != start:
+        findings.append(f"{where}: it begins at step {header.step}, not where commit {start[0] or 'none'} ended")
+    tail = _tail(links, where, findings)
+    return _Segment(
+        header=header,
+        end_step=end.step,
+        steps=tuple(r for r in records if isinstance(r, StepRecord)),
+        # The evaluation that belongs to a commit is written after it.
+        evals=tuple(r for r in (*records, *tail) if isinstance(r, EvalRecord) and r.step <= end.step),
+        tail_steps=sum(isinstance(record, StepRecord) for record in tail),
+    )
+
+
+def _tail(links: Iterator[Link], where: str, findings: list[str]) -> list[Record]:
+    tail: list[Record] = []
+    try:
+        tail.extend(link.record for link in links)
+    except StoreError as error:
+        findings.append(f"{where}, after its last commit: {error}")
+    return tail
+
+
+def _discarded(run: Run, segments: list[_Segment]) -> tuple[dict[int, int], int]:
+    """Generation -> steps that were done again since; and the newest generation's steps after its last commit."""
+    tails = {segment.header.generation: segment.tail_steps for segment in segments}
+    counts = {n: tails[n] if n in tails else _count_steps(run, n) for n in run.generations()}
+    uncommitted = counts.pop(max(counts), 0) if counts else 0
+    return counts, uncommitted
+
+
+def _count_steps(run: Run, generation: int) -> int:
+    """Steps in a segment that led nowhere; it may be torn, or never have begun."""
+    return run.storage.read_from(segment_name(generation), 0).count(b'"kind":"step"')
+
+
+def _check_identity(segments: list[_Segment], findings: list[str]) -> None:
+    """A run's identity may change only where its header says that the user named the change."""
+    for before, after in pairwise(segment.header for segment in segments):
+        for field, (was, now) in before.identity.differences(after.identity).items():
+            if not any(words.startswith(f"{field}: ") for words in after.changed):
+                findings.append(f"generation {after.generation}: {field} changed from {was} to {now}, unannounced")
+
+
+def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase, ...]:
+    phases = []
+    before = 0
+    for segment in segments:
+        header = segment.header
+        plan = _plan(header)
+        phases.append(
+            Phase(
+                generation=header.generation,
+                world_size=header.world_size,
+                shares=plan.shares,
+                accumulation_steps=plan.accumulation_steps,
+                first_step=header.step,
+                end_step=segment.end_step,
+                recomputed_before=sum(n for g, n in discarded.items() if before <= g < header.generation),
+            )
+        )
+        before = header.generation
+    return tuple(phases)
+
+
+def _plan(header: GenerationRecord) -> Plan:
+    sizes = BatchSizes(global_batch=header.identity.global_batch, max_micro=header.max_micro)
+    return choose(sizes, header.world_size, Facts())
+
+
+# -- what should have been fed
+
+
+class _Deriver:
+    """Derives each step's samples from the job and the data alone, and compares."""
+
+    def __init__(self, run: Run, findings: list[str]) -> None:
+        self._run, self._findings = run, findings
+        self._opened: dict[str, tuple[Dataset, Order, bool]] = {}
+        self._cursor = 0
+        self.lost = self.repeated = self.mismatched = 0
+
+    def check(self, header: GenerationRecord, step: StepRecord) -> None:
+        """One step: its place in the order, its counts, its checksum."""
+        global_batch = header.identity.global_batch
+        start = step.cursor - global_batch
+        self.lost += max(start - self._cursor, 0) + max(global_batch - step.samples, 0)
+        self.repeated += max(self._cursor - start, 0) + max(step.samples - global_batch, 0)
+        if start != self._cursor:
+            self._findings.append(f"step {step.step}: begins at sample {start}, the one before ended at {self._cursor}")
+        if step.samples != global_batch:
+            self._findings.append(f"step {step.step}: computed {step.samples} samples instead of {global_batch}")
+        self._cursor = step.cursor
+        derived = self._derive(header, start, step.cursor)
+        if derived is not None and derived != (step.tokens, step.checksum):
+            self.mismatched += 1
+            self._findings.append(
+                f"step {step.step}: what entered the forward pass is not the samples at [{start}, {step.cursor})"
+            )
+
+    def close(self, segment: _Segment) -> None:
+        """A generation's end: all its steps are there, and it used the plan that its header names."""
+        header = segment.header
+        expected = segment.end_step - header.step
+        if len(segment.steps) != expected:
+            self._findings.append(
+                f"generation {header.generation}: {len(segment.steps)} steps on record, {expected} committed"
+            )
+        if _plan(header).digest != header.plan_digest:
+            self._findings.append(f"generation {header.generation}: its plan is not what this version would choose")
+
+    def _derive(self, header: GenerationRecord, start: int, stop: int) -> tuple[int, str] | None:
+        """Tokens and checksum of the samples at positions [start, stop); none if the data is not the run's."""
+        dataset, order, same_data = self._open(header)
+        if not same_data:
+            return None
+        tokens = total = 0
+        for row in order.rows(start, stop):
+            content = dataset.tokens(int(row))
+            tokens += len(content) - 1
+            total += check_sum(int(row), content)
+        return tokens, f"{total % 2**64:016x}"
+
+    def _open(self, header: GenerationRecord) -> tuple[Dataset, Order, bool]:
+        if header.job_digest not in self._opened:
+            job = self._run.job(header.job_digest)
+            dataset, order = open_data(job)
+            same_data = identity_of(job, dataset, order) == header.identity
+            if not same_data:
+                self._findings.append(
+                    f"generation {header.generation}: the data at {job.data.path} is not what it was trained on, "
+                    "so its samples cannot be checked"
+                )
+            self._opened[header.job_digest] = (dataset, order, same_data)
+        return self._opened[header.job_digest]
+
+
+def _shortened(findings: list[str]) -> tuple[str, ...]:
+    more = len(findings) - _MOST_FINDINGS
+    return (*findings[:_MOST_FINDINGS], *([f"... and {more} more"] if more > 0 else []))

@@ -1,0 +1,86 @@
+"""`planner demo`: a run on this machine that loses a node and gains two, and proves that it kept its promise."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.options import console
+
+if TYPE_CHECKING:
+    from planner.audit import Audit
+    from planner.cli.watch import Watch
+    from planner.dispatch.embedded import EmbeddedCluster
+    from planner.report.view import RunView
+
+# When things happen, as fractions of the job's steps.
+_LOSE_AT, _GAIN_AT = 0.3, 0.6
+_NODES_AT_START, _NODES_GAINED = 4, 2
+
+
+def demo(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="a job file")] = "jobs/demo.yaml",
+) -> None:
+    """Train on four local nodes, lose one, gain two, and audit the result."""
+    from planner.audit import audit
+    from planner.cli.run import execute, prepare
+    from planner.files import read_job
+    from planner.report.audits import phase_table, verdict
+
+    spec = read_job(job)
+    path = _fresh_path(spec.run_path)
+    spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"path": path})})
+    out = console()
+    prepared = prepare(spec, frozenset(), check_data=True)
+    out.print(f"{spec.name}: {prepared.total_steps} steps of exactly {spec.batch.global_batch} samples, in {path}")
+    execute(
+        prepared,
+        out,
+        address="",
+        nodes=_NODES_AT_START,
+        verbose=False,
+        resume_command=f"planner run {job} --set checkpoint.path={path}",
+        react=_Script(prepared.total_steps),
+    )
+    out.print()
+    result = audit(prepared.run)
+    out.print(phase_table(result))
+    out.print()
+    for line in (*_losses(result), *verdict(result)):
+        out.print(line, markup=False)
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+class _Script:
+    """What happens to the cluster, by the run's own progress."""
+
+    def __init__(self, total_steps: int) -> None:
+        self._lose_at, self._gain_at = int(total_steps * _LOSE_AT), int(total_steps * _GAIN_AT)
+        self._lost = self._gained = False
+
+    def __call__(self, cluster: "EmbeddedCluster", watch: "Watch", view: "RunView") -> None:
+        if not self._lost and view.step >= self._lose_at:
+            self._lost = True
+            cluster.kill_node()
+            watch.say(f"demo: killed one of {_NODES_AT_START} nodes at step {view.step}")
+        if not self._gained and view.step >= self._gain_at:
+            self._gained = True
+            for _ in range(_NODES_GAINED):
+                cluster.add_node()
+            watch.say(f"demo: added {_NODES_GAINED} nodes at step {view.step}")
+
+
+def _losses(result: "Audit") -> list[str]:
+    (first_step, before), (last_step, after) = result.held_out[0], result.held_out[-1]
+    return [f"held-out loss {before:.4f} before (step {first_step}), {after:.4f} after (step {last_step})"]
+
+
+def _fresh_path(path: str) -> str:
+    """`path`, or the first of `path-2`, `path-3`, ... that is not there yet."""
+    number = 1
+    fresh = path
+    while Path(fresh).exists():
+        number += 1
+        fresh = f"{path}-{number}"
+    return fresh

@@ -1,0 +1,209 @@
+"""`planner run JOB`: train, on a Ray cluster or on an embedded one; the same command resumes."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.options import JobArgument, SetOption, console
+from planner.errors import DataError, RunError, UserError
+from planner.job import Job
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from planner.cli.watch import Watch
+    from planner.dispatch.embedded import EmbeddedCluster
+    from planner.report.view import RunView
+    from planner.store.records import Manifest
+    from planner.store.run import Run
+
+# Fields of a run's identity that a user may accept a change of.
+ACCEPTABLE = ("data", "global_batch", "model", "optimizer", "seed")
+
+
+def run(
+    job: JobArgument,
+    address: Annotated[
+        str,
+        typer.Option(envvar="RAY_ADDRESS", help="a Ray cluster's address; without one, a local cluster is started"),
+    ] = "",
+    nodes: Annotated[
+        int,
+        typer.Option(min=0, max=64, help="logical nodes of the local cluster; by default one per core or GPU"),
+    ] = 0,
+    set_: SetOption = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help=f"go on although this has changed: {', '.join(ACCEPTABLE)}"),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own messages")] = False,
+) -> None:
+    """Train the job, or resume it where its run directory ends."""
+    from planner.files import read_job
+
+    if unknown := sorted(set(accept or []) - set(ACCEPTABLE)):
+        raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
+    spec = read_job(job, set_ or [])
+    out = console()
+    prepared = prepare(spec, frozenset(accept or []), check_data=not address)
+    if prepared.finished:
+        out.print(f"{prepared.url}: finished at step {prepared.total_steps}; nothing to do", markup=False)
+        return
+    out.print(f"{spec.name}: {prepared.resume_text} in {prepared.url}", markup=False)
+    resume_command = f"planner run {job}" + "".join(f" --set {item}" for item in set_ or [])
+    execute(prepared, out, address=address, nodes=nodes, verbose=verbose, resume_command=resume_command)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job that has been checked as far as the driver can, and its run's folder."""
+
+    job: Job
+    url: str
+    accept: frozenset[str]
+    run: "Run"
+    total_steps: int
+    """0 if the data cannot be read from here"""
+    committed: "Manifest | None"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the newest commit is the job's last step."""
+        return self.committed is not None and 0 < self.total_steps <= self.committed.step
+
+    @property
+    def resume_text(self) -> str:
+        """Where it begins, in words."""
+        if self.committed is None:
+            return "a new run"
+        return f"resuming at step {self.committed.step} of {self.total_steps or '?'}"
+
+
+def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
+    """Check all that can be checked before anything is started.
+
+    Raises:
+        PlannerError: the store or the data cannot be used, or the run is not this job's.
+    """
+    from planner.dispatch.launch import absolute
+    from planner.identity import identity_of, open_data, require_same, total_steps
+    from planner.store.run import Run
+    from planner.store.storage import Storage
+
+    url = job.run_path if "://" in job.run_path else str(Path(job.run_path).absolute())
+    job = absolute(job, url)
+    run = Run(Storage(url))
+    committed = _newest_readable(run)
+    steps = job.train.steps or 0
+    try:
+        dataset, order = open_data(job)
+    except DataError:
+        # On a cluster the data may lie on the nodes alone; the workers check it again, and agree on it.
+        if check_data:
+            raise
+    else:
+        steps = total_steps(job, order)
+        if committed is not None:
+            require_same(committed.identity, identity_of(job, dataset, order), accept, url)
+    return Prepared(job=job, url=url, accept=accept, run=run, total_steps=steps, committed=committed)
+
+
+def execute(
+    prepared: Prepared,
+    out: "Console",
+    *,
+    address: str,
+    nodes: int,
+    verbose: bool,
+    resume_command: str,
+    react: "Callable[[EmbeddedCluster, Watch, RunView], None] | None" = None,
+) -> None:
+    """Run to the end, show it, and say where it stands.
+
+    Raises:
+        PlannerError: the run cannot go on.
+        typer.Exit: 130 after Ctrl-C.
+    """
+    from planner.cli.watch import Watch
+    from planner.dispatch import launch as dispatch
+
+    timings = dispatch.CLUSTER if address else dispatch.EMBEDDED
+    dispatch.set_environment(timings, embedded=not address)
+    launch = dispatch.new_launch(prepared.job, prepared.url, prepared.accept)
+    interrupted = False
+    try:
+        with contextlib.ExitStack() as stack:
+            cluster = None if address else stack.enter_context(_embedded(prepared.job, nodes, out))
+            stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
+            watch = stack.enter_context(Watch(prepared.run, out))
+            if react is not None and cluster is not None:
+                watch.react = lambda view: react(cluster, watch, view)
+            dispatch.fit(launch, timings, on_cpu=cluster is not None and not _num_gpus())
+    except KeyboardInterrupt:
+        interrupted = True
+    _conclude(prepared, out, resume_command, interrupted=interrupted)
+
+
+def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interrupted: bool) -> None:
+    newest = _newest_readable(prepared.run)
+    step, total = (newest.step, newest.total_steps) if newest else (0, prepared.total_steps)
+    if newest is not None and step >= total:
+        out.print(f"finished: {total} steps committed in {prepared.url}", markup=False)
+        return
+    where = f"step {step} of {total or '?'} is committed" if newest else "nothing was committed yet"
+    if interrupted:
+        out.print(f"interrupted: {where} in {prepared.url}; resume with: {resume_command}", markup=False)
+        raise typer.Exit(130)
+    raise RunError(f"the workers ended early: {where} in {prepared.url}; try again with --verbose: {resume_command}")
+
+
+@contextlib.contextmanager
+def _embedded(job: Job, nodes: int, out: "Console") -> "Iterator[EmbeddedCluster]":
+    """A local cluster whose nodes hold one worker each; with real GPUs, one node that holds them all."""
+    from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+
+    workers, gpus = job.workers, _num_gpus() if job.workers.gpus else 0
+    count = nodes or min(workers.max, gpus or os.cpu_count() or 1)
+    if count < workers.min:
+        raise UserError(f"workers.min is {workers.min} and the local cluster has {count} nodes; give --nodes more")
+    if workers.gpus and not gpus:
+        out.print("no GPU on this machine: training on the CPU")
+    scale = count if gpus else 1
+    shape = NodeShape(
+        cpus=max(workers.cpus, 1) * scale,
+        gpus=workers.gpus * scale,
+        resources={name: amount * scale for name, amount in workers.resources.items()},
+    )
+    out.print(f"starting a local Ray cluster with {count} workers' room")
+    with EmbeddedCluster(num_nodes=count // scale, shape=shape) as cluster:
+        yield cluster
+
+
+def _num_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _newest_readable(run: "Run") -> "Manifest | None":
+    """The newest commit, by its manifest alone; the workers check the files.
+
+    Raises:
+        StoreError: manifests are there, and not one can be read.
+    """
+    from planner.errors import StoreError
+
+    first: StoreError | None = None
+    for name in reversed(run.commits()):
+        try:
+            return run.manifest(name)
+        except StoreError as error:
+            first = first or error
+    if first is not None:
+        raise first
+    return None

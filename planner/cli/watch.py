@@ -1,0 +1,94 @@
+"""Shows a run while another thread is busy running it."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from planner.errors import StoreError
+from planner.report.view import RunView, fold, step_line
+from planner.store.follow import Follower
+from planner.store.run import Run
+
+_POLL_S = 0.25
+# Where nobody's terminal redraws itself, a step line now and then is enough.
+_PLAIN_INTERVAL_S = 5.0
+
+
+class Watch:
+    """A context manager: a live panel on a terminal, plain lines elsewhere."""
+
+    def __init__(self, run: Run, console: Console) -> None:
+        self.react: Callable[[RunView], None] = lambda _view: None
+        """hears of every view"""
+        self._follower = Follower(run, from_now=True)
+        self._console = console
+        self._view = RunView()
+        self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
+        self._is_terminal = sys.stdout.isatty()
+        self._printed_s = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="planner-watch", daemon=True)
+
+    @property
+    def view(self) -> RunView:
+        """What was seen last."""
+        return self._view
+
+    def say(self, line: str) -> None:
+        """Print a line above the panel."""
+        self._console.print(line, markup=False)
+
+    def __enter__(self) -> Self:
+        if self._is_terminal:
+            self._live.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._look()
+        if self._is_terminal:
+            self._live.stop()
+        if self._view.step:
+            self.say(step_line(self._view))
+
+    def _loop(self) -> None:
+        while not self._stop.wait(_POLL_S):
+            self._look()
+            self.react(self._view)
+
+    def _look(self) -> None:
+        try:
+            records = self._follower.new_records()
+        except StoreError:
+            return  # a store that cannot be reached now and then only makes the picture old
+        before = self._view
+        self._view, lines = fold(self._view, records)
+        for line in lines:
+            self.say(line)
+        now_s = time.monotonic()
+        if not self._is_terminal and self._view.step > before.step and now_s - self._printed_s > _PLAIN_INTERVAL_S:
+            self._printed_s = now_s
+            self.say(step_line(self._view))
+
+    def _panel(self) -> Table:
+        view = self._view
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        loss = "-" if view.loss is None else f"{view.loss:.4f}"
+        held_out = "" if view.held_out is None else f"   held out {view.held_out:.4f}"
+        table.add_row("step", f"{view.step} / {view.total_steps or '?'}   (committed {view.committed_step})")
+        table.add_row("loss", f"{loss}{held_out}")
+        table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {view.rounds} rounds")
+        table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
+        table.add_row("last", view.event)
+        return table

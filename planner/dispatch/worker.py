@@ -1,0 +1,54 @@
+"""What runs inside a Ray Train worker: choose a device, train one generation, tell the driver why not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from planner.errors import PlannerError, TrainingFailed
+from planner.train.session import Launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """What the driver hands to every worker."""
+
+    launch: Launch
+    on_cpu: bool
+    """train on the CPU even if the job asks for GPUs: the embedded cluster of a machine without one"""
+
+
+def train_worker(config: dict[str, Any]) -> None:
+    """Ray Train's entry. Returning ends the run, raising restarts the worker group.
+
+    So a refusal, which trying again would not mend, returns: every worker has agreed on it. Anything else
+    propagates, and Ray starts the next generation from the last commit.
+    """
+    import ray.train
+
+    from planner.dispatch.private import put_word
+    from planner.train.loop import Hooks
+    from planner.train.session import train
+
+    worker: WorkerConfig = config["worker"]
+    try:
+        train(worker.launch, _device(worker), Hooks(report=ray.train.report))
+    except PlannerError as error:
+        if ray.train.get_context().get_world_rank() == 0:
+            put_word(refusal_key(worker.launch.launch_id), str(error))
+
+
+def refusal_key(launch_id: str) -> str:
+    """Where the workers of a launch say why they will not go on."""
+    return f"refusal-{launch_id}"
+
+
+def _device(worker: WorkerConfig) -> Any:
+    import ray.train.torch
+    import torch
+
+    if worker.launch.job.workers.gpus == 0 or worker.on_cpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise TrainingFailed(
+            "the job asks for a GPU per worker, and this worker has none; set workers.gpus to 0 to train on the CPU"
+        )
+    return ray.train.torch.get_device()

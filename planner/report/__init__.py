@@ -1,0 +1,1 @@
+"""From values to tables and text for people. Knows rich; decides nothing and reads nothing."""

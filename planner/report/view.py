@@ -1,0 +1,93 @@
+"""What a run looks like while it runs: a value folded from ledger records, and its lines of text."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from planner.plan import BatchSizes, Facts, choose
+from planner.report.plans import split_text
+from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
+
+# Throughput is a moving average: one step says little, the whole run hides a resize.
+_SMOOTHING = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """The state of a run as its ledger tells it."""
+
+    generation: int = 0
+    world_size: int = 0
+    split: str = ""
+    rounds: int = 0
+    step: int = 0
+    """steps done"""
+    total_steps: int = 0
+    global_batch: int = 0
+    loss: float | None = None
+    held_out: float | None = None
+    samples_per_s: float = 0.0
+    committed_step: int = 0
+    event: str = "waiting for workers"
+
+
+def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
+    """The view after these records, and the events among them as lines of text."""
+    lines: list[str] = []
+    for record in records:
+        view, line = _after(view, record)
+        if line:
+            lines.append(line)
+            view = replace(view, event=line)
+    return view, lines
+
+
+def step_line(view: RunView) -> str:
+    """The state in one line."""
+    loss = "" if view.loss is None else f"loss {view.loss:.4f}  "
+    return (
+        f"step {view.step}/{view.total_steps}  {loss}{view.world_size} workers ({view.split})  "
+        f"{view.samples_per_s:.1f} samples/s"
+    )
+
+
+def _after(view: RunView, record: Record) -> tuple[RunView, str]:
+    if isinstance(record, StepRecord):
+        return _after_step(view, record), ""
+    if isinstance(record, GenerationRecord):
+        return _after_generation(view, record)
+    if isinstance(record, EvalRecord):
+        return replace(view, held_out=record.loss), f"step {record.step}: held-out loss {record.loss:.4f}"
+    if isinstance(record, CommitRecord):
+        return replace(view, committed_step=record.step), f"step {record.step}: committed in {record.seconds:.2f} s"
+    return view, record.message
+
+
+def _after_step(view: RunView, record: StepRecord) -> RunView:
+    rate = record.samples / max(record.seconds, 1e-9)
+    smooth = rate if not view.samples_per_s else _SMOOTHING * view.samples_per_s + (1 - _SMOOTHING) * rate
+    return replace(view, step=record.step + 1, loss=record.loss, samples_per_s=smooth)
+
+
+def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView, str]:
+    sizes = BatchSizes(global_batch=record.identity.global_batch, max_micro=record.max_micro)
+    plan = choose(sizes, record.world_size, Facts())
+    again = max(view.step - record.step, 0)
+    view = replace(
+        view,
+        generation=record.generation,
+        world_size=record.world_size,
+        split=split_text(plan.shares),
+        rounds=plan.accumulation_steps,
+        step=record.step,
+        total_steps=record.total_steps,
+        global_batch=record.identity.global_batch,
+        samples_per_s=0.0,
+        committed_step=record.step,
+    )
+    begins = "begins" if not record.parent else f"goes on from step {record.step}"
+    line = (
+        f"generation {record.generation} {begins}: {record.world_size} workers, split {view.split}, "
+        f"{view.rounds} rounds, global batch {view.global_batch}"
+    )
+    line += f"; {again} steps to do again" if again else ""
+    return view, "; ".join((line, *record.changed))

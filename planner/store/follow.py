@@ -1,0 +1,39 @@
+"""A run's records as they come, for those who only watch."""
+
+from planner.errors import StoreError
+from planner.store.ledger import segment_name, split_line
+from planner.store.records import Record, parse_record
+from planner.store.run import Run
+
+
+class Follower:
+    """Reads what is new in the ledger since the last look. It trusts the lines; the audit does not."""
+
+    def __init__(self, run: Run, *, from_now: bool = False) -> None:
+        self._run = run
+        self._read_bytes: dict[int, int] = {}
+        if from_now:
+            self.new_records()
+
+    def new_records(self) -> list[Record]:
+        """Complete records since the last call, over all generations, oldest first.
+
+        Raises:
+            StoreError: the store cannot be reached.
+        """
+        records: list[Record] = []
+        for generation in self._run.generations()[-2:]:
+            offset = self._read_bytes.get(generation, 0)
+            fresh = self._run.storage.read_from(segment_name(generation), offset)
+            complete = fresh[: fresh.rfind(b"\n") + 1]
+            self._read_bytes[generation] = offset + len(complete)
+            for line in complete.decode(errors="replace").splitlines():
+                records.extend(_parse(line))
+        return records
+
+
+def _parse(line: str) -> list[Record]:
+    try:
+        return [parse_record(split_line(line, "ledger")[1], "ledger")]
+    except StoreError:
+        return []

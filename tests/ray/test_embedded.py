@@ -1,0 +1,245 @@
+"""The embedded cluster: real Ray nodes on this machine. The drivers are processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.dispatch import embedded
+from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+from planner.errors import RunError
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+
+ROOT = Path(embedded.__file__).resolve().parents[2]
+
+# What a driver does, from start to close; it prints one JSON object of what it saw.
+STORY = """
+import json, os, sys, time
+from pathlib import Path
+from planner.dispatch import embedded
+from planner.dispatch.embedded import EmbeddedCluster, NodeShape, driver_environment
+
+os.environ.update(driver_environment())
+os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.25"
+out, seen = Path(sys.argv[1]), {}
+
+
+def wait(condition, deadline_s=60):
+    deadline = time.monotonic() + deadline_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
+def train(config):
+    import torch, torch.distributed as dist, ray.train
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    rank = ray.train.get_context().get_world_rank()
+    Path(config["out"], f"rank{rank}").write_text(f"{dist.get_backend()} {ones.item():g}")
+
+
+shape = NodeShape(cpus=1, gpus=1, resources={"slot": 2})
+with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
+    leader = cluster._link._process.pid
+    seen["home"] = str(cluster._link._home)
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    ray.init(address=cluster.address, log_to_driver=False)
+    alive = lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]}
+    head = ray.get_runtime_context().get_node_id()
+    seen["address"], seen["started"] = cluster.address, cluster.nodes()
+    seen["alive_at_start"], seen["head"] = sorted(alive()), head
+    seen["resources"] = ray.cluster_resources()
+    TorchTrainer(
+        train,
+        train_loop_config={"out": str(out)},
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(storage_path=str(out / "runs")),
+    ).fit()
+    seen["listeners"] = embedded_listeners(embedded._members(leader))
+    members = embedded._members(leader)
+    seen["killed"] = cluster.kill_node(cluster.nodes()[0])
+    seen["num_ended"] = len(members - embedded._members(leader))
+    seen["seen_dead"] = wait(lambda: seen["killed"] not in alive())
+    seen["added"] = cluster.add_node()
+    seen["seen_added"] = wait(lambda: seen["added"] in alive())
+    seen["removed"] = cluster.remove_node()
+    seen["nodes_at_end"] = cluster.nodes()
+    ray.shutdown()
+seen["left"] = sorted(embedded._members(leader))
+print("SEEN", json.dumps(seen))
+"""
+
+LISTENERS = '''
+def embedded_listeners(pids):
+    """The addresses, as /proc/net has them, on which these processes listen for TCP."""
+    import contextlib
+    sockets = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    sockets.add(os.readlink(fd.path))
+    rows = [row.split() for name in ("tcp", "tcp6") for row in open(f"/proc/net/{name}").readlines()[1:]]
+    listening = [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+    return sorted({row[1].rpartition(":")[0] for row in listening})
+'''
+
+# 127.0.0.1 in IPv4, and the same mapped into IPv6, in the kernel's byte order.
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+
+HOLDER = """
+import sys, time
+from planner.dispatch.embedded import EmbeddedCluster
+with EmbeddedCluster(num_nodes=1) as cluster:
+    print(json.dumps([cluster.address, cluster._link._process.pid, str(cluster._link._home)]), flush=True)
+    time.sleep(600)
+"""
+
+
+def wait(condition, deadline_s=60):
+    deadline = time.monotonic() + deadline_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
+def command(source, *arguments):
+    return [sys.executable, "-c", "import json\n" + source, *arguments]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    out = tmp_path_factory.mktemp("story")
+    head, _, tail = STORY.partition("shape = ")
+    driver = subprocess.run(
+        command(head + LISTENERS + "\n\nshape = " + tail, str(out)),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert driver.returncode == 0, driver.stderr[-4000:]
+    lines = [line for line in driver.stdout.splitlines() if line.startswith("SEEN ")]
+    return {**json.loads(lines[-1].removeprefix("SEEN ")), "out": out}
+
+
+@pytest.fixture
+def holder():
+    """A driver that holds a cluster and does nothing: (its process, supervisor's pid, its directory)."""
+    process = subprocess.Popen(command(HOLDER), env=environment(), stdout=subprocess.PIPE, text=True)
+    _, leader, home = json.loads(process.stdout.readline())
+    yield process, leader, Path(home)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+class TestStory:
+    def test_the_driver_sees_the_nodes_and_what_they_offer(self, story):
+        assert story["address"].startswith("127.0.0.1:")
+        assert sorted([story["head"], *story["started"]]) == story["alive_at_start"]
+        wanted = {"CPU": 2, "GPU": 2, "slot": 4}
+        assert {name: story["resources"][name] for name in wanted} == wanted
+
+    def test_two_workers_train_over_gloo(self, story):
+        assert [(story["out"] / f"rank{rank}").read_text() for rank in range(2)] == ["gloo 2"] * 2
+
+    def test_no_process_of_the_cluster_listens_beyond_loopback(self, story):
+        assert story["listeners"]
+        assert set(story["listeners"]) <= LOOPBACK
+
+    def test_a_killed_node_is_seen_dead_with_all_that_ran_on_it(self, story):
+        assert story["killed"] == story["started"][0]
+        assert story["seen_dead"]
+        assert story["num_ended"] >= 2  # the raylet and at least one agent or worker of its own
+
+    def test_an_added_node_is_seen_alive(self, story):
+        assert story["added"] not in story["started"]
+        assert story["seen_added"]
+
+    def test_nodes_are_named_oldest_first_and_the_last_one_goes_by_default(self, story):
+        assert story["removed"] == story["added"]
+        assert story["nodes_at_end"] == story["started"][1:]
+
+    def test_closing_leaves_nothing(self, story):
+        assert story["left"] == []
+        assert not Path(story["home"]).exists()
+
+
+class TestSuddenEnds:
+    def test_a_killed_driver_leaves_nothing(self, holder):
+        process, leader, home = holder
+        assert len(embedded._members(leader)) >= 5
+        process.kill()
+        process.wait()
+        assert wait(lambda: not embedded._members(leader) and not Path(f"/proc/{leader}").exists())
+        assert wait(lambda: not home.exists())
+
+    def test_two_clusters_run_side_by_side_and_a_killed_supervisor_takes_only_its_own_along(self, holder):
+        _, other, _ = holder
+        with EmbeddedCluster(num_nodes=0) as cluster:
+            leader, home = cluster._link._process.pid, cluster._link._home
+            os.kill(leader, signal.SIGKILL)
+            with pytest.raises(RunError, match=r"the supervisor has ended|Broken pipe"):
+                cluster.add_node()
+        assert not embedded._members(leader)
+        assert not home.exists()
+        assert len(embedded._members(other)) >= 5
+
+
+class TestErrors:
+    @pytest.mark.parametrize("amount", [-1, 0.5])
+    def test_a_node_offers_whole_amounts(self, amount):
+        with pytest.raises(ValueError, match="slot"):
+            NodeShape(cpus=1, resources={"slot": amount})
+
+    def test_a_cluster_must_be_entered(self):
+        with pytest.raises(RunError, match="enter its context"):
+            EmbeddedCluster().add_node()
+
+    def test_the_supervisors_last_words_are_in_the_message(self, monkeypatch, tmp_path):
+        """A `ray` that cannot be imported stands for a port clash or a full disk: the traceback arrives."""
+        package = tmp_path / "ray"
+        package.mkdir()
+        (package / "__init__.py").write_text("raise OSError('no space left, says the test')")
+        monkeypatch.setattr(embedded, "_supervisor_environment", with_path(tmp_path))
+        with pytest.raises(RunError, match=r"(?s)start: .*no space left, says the test"):
+            EmbeddedCluster().start()
+
+    def test_no_answer_in_time_is_an_error_and_closes(self, monkeypatch):
+        monkeypatch.setattr(embedded, "START_DEADLINE_S", 0.01)
+        cluster = EmbeddedCluster()
+        with pytest.raises(RunError, match="start: no answer in time"):
+            cluster.start()
+        assert cluster._link is None
+
+    def test_an_unknown_node_is_named(self):
+        supervisor = embedded._Supervisor()
+        answer = supervisor.answer({"op": "kill", "node_id": "abc"})
+        assert answer == {"error": "there is no node abc; there are []"}
+
+
+def with_path(first):
+    inherited = embedded._supervisor_environment
+
+    def environment_of(home):
+        wanted = inherited(home)
+        return {**wanted, "PYTHONPATH": os.pathsep.join([str(first), wanted["PYTHONPATH"]])}
+
+    return environment_of
