@@ -24,8 +24,8 @@ class JsonlDataset:
     """
 
     files: tuple[Path, ...]
-    file_of_row: array[int]
-    offset_of_row: array[int]
+    file_of_row: "array[int]"
+    offset_of_row: "array[int]"
     field: str
     context: int
     fingerprint: str

@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import sysconfig
+from itertools import takewhile
 from pathlib import Path
 
 from planner.errors import DataError
@@ -33,7 +34,7 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
         files = [f for f in root.rglob("*") if f.is_file()]
     else:
         root = _glob_root(path)
-        files = [Path(f) for f in glob.glob(path, recursive=True) if Path(f).is_file()]
+        files = [f for f in root.glob(str(Path(path).relative_to(root))) if f.is_file()]
     if not files:
         raise DataError(f"data.path: no file at {path!r}; write a file, a folder, a glob or {STDLIB}")
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
@@ -75,6 +76,5 @@ def _digest_blocks(digest: "hashlib._Hash", files: list[Path], total_bytes: int)
 
 
 def _glob_root(pattern: str) -> Path:
-    parts = Path(pattern).parts
-    plain = [part for part in parts[: next((i for i, p in enumerate(parts) if glob.has_magic(p)), len(parts))]]
-    return Path(*plain) if plain else Path()
+    """The part of a pattern before its first wildcard."""
+    return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts))

@@ -68,7 +68,7 @@ class Storage:
         with _translated(self.url, name):
             if self.is_local:
                 with self._temporary(name, content) as temporary:
-                    os.replace(temporary, self._at(name))
+                    Path(temporary).replace(self._at(name))
                     _sync_folder(Path(self._at(name)).parent)
             else:
                 self._fs.pipe_file(self._at(name), content)
@@ -98,7 +98,7 @@ class Storage:
     def sync(self, name: str) -> None:
         """Make what was appended survive a power cut. Object stores do so by themselves."""
         if self.is_local:
-            with _translated(self.url, name), open(self._at(name), "rb") as stream:
+            with _translated(self.url, name), Path(self._at(name)).open("rb") as stream:
                 os.fsync(stream.fileno())
 
     def size_bytes(self, name: str) -> int:

@@ -140,7 +140,7 @@ class _TensorReader(FileSystemReader):
     checked_names: frozenset[str] = frozenset()
     """the files whose digests were checked; no other is opened"""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *_args: Any, **kwargs: Any) -> Metadata:
         """The metadata, read without giving it the run of the interpreter.
 
         Raises:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +24,7 @@ from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch, Prefetcher
 from planner.train.control import Tally
 from planner.train.objectives import Objective, denominators
+from planner.train.step import accumulate
 from planner.train.world import World
 
 # Metrics go to Ray at most this often: `ray.train.report` waits until the last one was collected.
@@ -129,31 +131,19 @@ class Loop:
             if step == self._total_steps or (not last and step % self._job.eval.every_steps == 0):
                 self._journal.evaluate(step)
             if totals.failed:
-                self._world.agree(lambda: _raise(failure))
+                self._world.agree(partial(_raise, failure))
             if last:
                 return Outcome(step=step, total_steps=self._total_steps)
 
             started_s = time.monotonic()
             step, cursor = step + 1, cursor + self._plan.global_batch
             upcoming = prefetcher.start(cursor) if step < self._total_steps else None
-            loss, check_sum = self._accumulate(batches, totals.denominators)
+            loss, check_sum = accumulate(self._model, self._objective, batches, totals.denominators)
             samples = sum(len(batch.rows) for batch in batches)
             batches, failure = _ready(upcoming) if upcoming else ([], None)
             pending = control.start(self._world, self._tally(samples, loss, check_sum, batches, failure))
             grad_norm, lr = self._update(step - 1)
             evidence = _Evidence(grad_norm=grad_norm, lr=lr, tokens=totals.denominators[0], started_s=started_s)
-
-    def _accumulate(self, batches: list[MicroBatch], totals: tuple[int, ...]) -> tuple[float, int]:
-        """All rounds of a step: gradients summed into the shards; this worker's loss and checksum."""
-        parts, check_sum = [], 0
-        for number, batch in enumerate(batches, 1):
-            self._model.set_is_last_backward(number == len(batches))  # type: ignore[operator]
-            part = self._objective.loss(self._model, batch, totals)
-            part.backward()  # type: ignore[no-untyped-call]
-            parts.append(part.detach())
-            check_sum += batch.check_sum()
-        # One wait for the device per step, and a float64 sum.
-        return float(torch.stack(parts).double().sum()), check_sum
 
     def _update(self, step: int) -> tuple[float, float]:
         """Clip and step the optimizer: the gradient's norm before clipping, and the learning rate.

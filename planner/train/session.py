@@ -11,6 +11,7 @@ import socket
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -197,7 +198,7 @@ def _newest_valid(world: World, run: Run) -> tuple[Manifest | None, list[str]]:
     refused: list[str] = []
     for name in names:
         try:
-            manifest = world.agree(lambda name=name: run.manifest(name))
+            manifest = world.agree(partial(run.manifest, name))
             checkpoint.check_some_files(world, run, manifest)
         except StoreError as error:
             refused.append(f"commit {name} was passed over: {error}")

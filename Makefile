@@ -1,0 +1,33 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Everything lands in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-fast lint bench clean
+
+demo: .venv/ready
+	$(BIN)/planner demo jobs/demo.yaml
+
+test: .venv/ready
+	$(BIN)/pytest -m "not slow"
+
+# The pure rooms alone: well under a minute.
+test-fast: .venv/ready
+	$(BIN)/pytest -m "not slow and not fsdp and not ray"
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
+
+# torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch .venv/ready
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

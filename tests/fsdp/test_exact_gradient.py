@@ -1,0 +1,87 @@
+"""The gradient of one global batch is the true mean, and the same at every world size."""
+
+import pytest
+import torch
+from worker_functions import make_job
+
+from planner.identity import identity_of, open_data
+from planner.plan import Facts, batch_sizes, choose
+from planner.train.batches import Loader, collate
+from planner.train.objectives import denominators, make_objective
+from planner.train.shard import build_model
+
+pytestmark = pytest.mark.fsdp
+
+
+def sharded_gradient(rank, job, cursor):
+    """One worker's call of the real step; rank 0 returns loss and whole gradients."""
+    from planner.train import control
+    from planner.train.shard import shard
+    from planner.train.step import accumulate
+    from planner.train.world import World
+
+    world = World.join(torch.device("cpu"))
+    dataset, order = open_data(job)
+    plan = choose(batch_sizes(job), world.world_size, Facts())
+    model = shard(build_model(job.model, job.train), world, job.train)
+    objective = make_objective(job.objective)
+    batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)
+    totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
+    loss, _ = accumulate(model, objective, batches, totals)
+    loss = control.exchange(world, control.Tally(denominators=(0,), loss=loss)).loss
+    return loss, {name: p.grad.full_tensor().double() for name, p in model.named_parameters()}
+
+
+def reference_gradient(job, cursor):
+    """One process, float64, the whole global batch in one forward pass."""
+    dataset, order = open_data(job)
+    rows = [int(row) for row in order.rows(cursor, cursor + job.batch.global_batch)]
+    batch = collate(rows, [dataset.tokens(row) for row in rows])
+    model = build_model(job.model, job.train).double()
+    logits = model(batch.inputs)
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
+    loss = losses.sum() / (batch.labels != -100).sum()
+    loss.backward()
+    return loss.item(), {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "max_micro"),
+    [
+        pytest.param(12, 4, id="divides at 1..4"),
+        pytest.param(13, 3, id="prime"),
+        pytest.param(7, 1, id="ghost rounds"),
+        pytest.param(3, 2, id="fewer samples than workers"),
+    ],
+)
+def test_the_gradient_is_the_true_mean_per_token(workers, texts, global_batch, max_micro):
+    """At W = 1..5, with unequal token counts, it equals the float64 reference to float32 rounding."""
+    job = make_job(texts, global_batch=global_batch, max_micro=max_micro)
+    cursor = 5 * global_batch
+    loss, gradient = reference_gradient(job, cursor)
+    for world_size in range(1, 6):
+        measured_loss, measured = workers.run(sharded_gradient, world_size, job, cursor)[0]
+        assert measured_loss == pytest.approx(loss, rel=1e-6)
+        for name, expected in gradient.items():
+            error = (measured[name] - expected).norm() / expected.norm()
+            assert error < 2e-6, f"W={world_size} {name}: {error:.1e}"
+
+
+def test_the_reference_would_catch_a_mean_of_means(texts):
+    """The rows are unequal enough: weighing micro-batches instead of tokens is off by far more than rounding."""
+    job = make_job(texts, global_batch=12, max_micro=4)
+    dataset, order = open_data(job)
+    rows = [int(row) for row in order.rows(60, 72)]
+    model = build_model(job.model, job.train).double()
+    means = []
+    for i in range(0, 12, 4):
+        batch = collate(rows[i : i + 4], [dataset.tokens(row) for row in rows[i : i + 4]])
+        logits = model(batch.inputs)
+        means.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten()))
+    (sum(means) / 3).backward()
+    _, gradient = reference_gradient(job, 60)
+    worst = max(
+        ((p.grad - gradient[name]).norm() / gradient[name].norm()).item() for name, p in model.named_parameters()
+    )
+    assert worst > 1e-3
+    assert identity_of(job, dataset, order).global_batch == 12

@@ -1,0 +1,317 @@
+"""Whole generations in real FSDP processes: equal over world sizes, over resizes, over crashes."""
+
+import pytest
+from worker_functions import make_job, newest_commit, records, run_job, run_job_in_own_folder
+
+from planner.audit import audit
+from planner.errors import DataError, ResumeRefused, StoreError, TrainingFailed
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+pytestmark = pytest.mark.fsdp
+
+
+def audited(url):
+    return audit(Run(Storage(str(url))))
+
+
+@pytest.fixture(scope="module")
+def alone(workers, texts, tmp_path_factory):
+    """20 undisturbed steps at W=1: what every other history is held against."""
+    url = str(tmp_path_factory.mktemp("alone"))
+    workers.run(run_job, 1, make_job(texts, steps=20, eval={"samples": 3, "every_steps": 7}), url)
+    return records(url), records(url, "eval")
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+def test_every_world_size_trains_alike(workers, texts, tmp_path, alone, world_size):
+    """The same checksums per step; losses, and held-out losses of 3 samples on up to 5 workers, equal to 1e-6."""
+    job = make_job(texts, steps=20, eval={"samples": 3, "every_steps": 7})
+    workers.run(run_job, world_size, job, str(tmp_path))
+    steps, evals = alone
+    measured = records(tmp_path)
+    assert [s["checksum"] for s in measured] == [s["checksum"] for s in steps]
+    assert [s["tokens"] for s in measured] == [s["tokens"] for s in steps]
+    assert [s["loss"] for s in measured] == pytest.approx([s["loss"] for s in steps], rel=1e-6)
+    assert [e["step"] for e in records(tmp_path, "eval")] == [0, 7, 14, 20]
+    assert [e["loss"] for e in records(tmp_path, "eval")] == pytest.approx([e["loss"] for e in evals], rel=1e-6)
+
+
+def test_resizes_change_nothing(workers, texts, tmp_path, alone):
+    """Stopped at W = 4, 2, 5, 1 and 3, mid-epoch, the run goes on to the losses of the undisturbed one."""
+    job = make_job(texts, steps=20, eval={"samples": 3, "every_steps": 7})
+    for world_size, stop_at in [(4, 3), (2, 5), (5, 4), (1, 2)]:
+        outcome = workers.run(run_job, world_size, job, str(tmp_path), stop_at)
+        assert not outcome[0].finished
+    outcomes = workers.run(run_job, 3, job, str(tmp_path))
+    assert all(outcome.finished for outcome in outcomes)
+    steps, _ = alone
+    measured = records(tmp_path)
+    assert [s["step"] for s in measured] == list(range(20))
+    assert [s["checksum"] for s in measured] == [s["checksum"] for s in steps]
+    assert [s["loss"] for s in measured] == pytest.approx([s["loss"] for s in steps], rel=2e-6)
+    result = audited(tmp_path)
+    assert result.clean, result.findings
+    assert (result.steps, result.lost, result.repeated, result.recomputed) == (20, 0, 0, 0)
+    assert [phase.world_size for phase in result.phases] == [4, 2, 5, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"precision": "bf16"}, id="bf16"),
+        pytest.param({"activation_checkpointing": True}, id="activation checkpointing"),
+        pytest.param({"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}, id="sgd"),
+        pytest.param({"optimizer": {"kind": "rmsprop", "lr": 1e-3}, "clip_norm": None}, id="rmsprop, no clipping"),
+        pytest.param({"schedule": {"kind": "cosine", "warmup_steps": 2}, "clip_norm": 0.1}, id="cosine, clipped"),
+    ],
+)
+def test_every_option_resumes_at_another_size(workers, texts, tmp_path, settings):
+    """Optimizer state, schedule and precision survive 2 -> 3 workers as if nothing had happened."""
+    job = make_job(texts, steps=6, train=settings)
+    workers.run(run_job, 2, job, str(tmp_path / "whole"))
+    workers.run(run_job, 2, job, str(tmp_path / "cut"), 3)
+    workers.run(run_job, 3, job, str(tmp_path / "cut"))
+    whole, cut = records(tmp_path / "whole"), records(tmp_path / "cut")
+    rel = 2e-3 if settings.get("precision") == "bf16" else 1e-5
+    assert [s["loss"] for s in cut] == pytest.approx([s["loss"] for s in whole], rel=rel)
+    assert [s["lr"] for s in cut] == [s["lr"] for s in whole]
+    assert [s["checksum"] for s in cut] == [s["checksum"] for s in whole]
+
+
+def test_a_crash_goes_back_to_the_last_commit(workers, texts, tmp_path):
+    """Steps after it are done again and counted once."""
+    job = make_job(texts, steps=8, checkpoint={"every_steps": 3})
+    with pytest.raises(TrainingFailed, match="planted crash"):
+        workers.run(crash_at, 3, job, str(tmp_path), 5)
+    workers.run(run_job, 2, job, str(tmp_path))
+    result = audited(tmp_path)
+    assert result.clean, result.findings
+    assert (result.steps, result.recomputed, result.uncommitted) == (8, 2, 0)
+    assert [(p.first_step, p.end_step, p.recomputed_before) for p in result.phases] == [(0, 3, 0), (3, 8, 2)]
+
+
+def crash_at(rank, job, url, step):
+    """Every rank fails in the forward pass of `step`, as a lost node makes them."""
+    import planner.train.loop as loop
+
+    accumulate, calls = loop.accumulate, []
+
+    def crash(*arguments):
+        calls.append(None)
+        if len(calls) > step:
+            raise RuntimeError("planted crash")
+        return accumulate(*arguments)
+
+    loop.accumulate = crash
+    try:
+        return run_job(rank, job, url)
+    finally:
+        loop.accumulate = accumulate
+
+
+@pytest.mark.parametrize("harm", ["torn", "altered", "gone", "manifest altered"])
+def test_a_harmed_checkpoint_is_passed_over(workers, texts, tmp_path, harm):
+    """The newest whole one is used instead, and the ledger says why."""
+    job = make_job(texts, steps=6, checkpoint={"every_steps": 2, "keep": 3})
+    workers.run(run_job, 2, job, str(tmp_path), 4)
+    newest = newest_commit(tmp_path)
+    file = newest / "__1_0.distcp"
+    if harm == "torn":
+        file.write_bytes(file.read_bytes()[:-7])
+    elif harm == "altered":
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif harm == "gone":
+        file.unlink()
+    else:
+        manifest = tmp_path / "manifests" / f"{newest.name}.json"
+        manifest.write_text(manifest.read_text().replace('"cursor": 52', '"cursor": 39'))
+    workers.run(run_job, 3, job, str(tmp_path))
+    second = records(tmp_path, "generation")[1]
+    assert second["step"] == 2
+    assert newest.name in second["changed"][0]
+    assert {"torn": "torn", "altered": "altered", "gone": "gone", "manifest altered": "altered"}[harm] in second[
+        "changed"
+    ][0]
+    assert records(tmp_path)[-1]["step"] == 5
+
+
+def test_no_whole_checkpoint_is_an_error_and_not_a_fresh_start(workers, texts, tmp_path):
+    """A run that has commits never silently begins at step 0."""
+    job = make_job(texts, steps=4, checkpoint={"every_steps": 2})
+    workers.run(run_job, 1, job, str(tmp_path), 2)
+    (newest_commit(tmp_path) / ".metadata").unlink()
+    with pytest.raises(StoreError, match="none of 1 commits is whole"):
+        workers.run(run_job, 2, job, str(tmp_path))
+
+
+def test_a_foreign_checkpoint_is_refused(workers, texts, tmp_path):
+    """A manifest copied from another run is not this run's commit."""
+    job = make_job(texts, steps=4, checkpoint={"every_steps": 2})
+    for name in ("one", "two"):
+        workers.run(run_job, 1, job, str(tmp_path / name), 2)
+    manifest = "manifests/000000000002-000001.json"
+    (tmp_path / "one" / manifest).write_bytes((tmp_path / "two" / manifest).read_bytes())
+    with pytest.raises(StoreError, match="belongs to another run"):
+        workers.run(run_job, 1, job, str(tmp_path / "one"))
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("global_batch", {"global_batch": 12}),
+        ("seed", {"train": {"seed": 1}}),
+        ("model", {"model": {"layers": 3}}),
+        ("data", {"eval": {"samples": 5}}),
+        ("optimizer", {"train": {"optimizer": {"kind": "sgd", "lr": 0.1}}}),
+    ],
+)
+def test_a_changed_identity_is_refused(workers, texts, tmp_path, field, change):
+    """The error names the field and the way out; nothing of the run is touched."""
+    workers.run(run_job, 1, make_job(texts, steps=2), str(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ResumeRefused, match=f"the run was made with {field} .* --accept {field}"):
+        workers.run(run_job, 2, make_job(texts, **{"steps": 4, **change}), str(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_accepted_change_is_logged_and_audited(workers, texts, tmp_path):
+    """Another global batch, accepted by name, goes on from the same cursor; the audit shows both."""
+    workers.run(run_job, 2, make_job(texts, steps=2), str(tmp_path))
+    workers.run(run_job, 2, make_job(texts, steps=4, global_batch=10), str(tmp_path), None, ["global_batch"])
+    assert records(tmp_path, "generation")[1]["changed"][0] == "global_batch: 13 -> 10 (accepted by name)"
+    assert [s["cursor"] for s in records(tmp_path)] == [13, 26, 36, 46]
+    result = audited(tmp_path)
+    assert result.clean, result.findings
+    assert result.global_batches == (13, 10)
+
+
+def test_other_changes_are_logged(workers, texts, tmp_path):
+    """More steps and another learning rate are no other run, but the ledger says what changed."""
+    workers.run(run_job, 1, make_job(texts, steps=2), str(tmp_path))
+    changed = make_job(texts, steps=3, train={"optimizer": {"kind": "adamw", "lr": 0.5}})
+    workers.run(run_job, 1, changed, str(tmp_path))
+    assert records(tmp_path, "generation")[1]["changed"] == [
+        "train.optimizer.lr: 0.001 -> 0.5",
+        "train.steps: 2 -> 3",
+    ]
+
+
+def test_storage_that_is_not_shared_is_refused(workers, texts, tmp_path):
+    """Each worker with a folder of its own would lose every shard but the first."""
+    with pytest.raises(StoreError, match="does not see what .* wrote there; set checkpoint.path to storage"):
+        workers.run(run_job_in_own_folder, 3, make_job(texts), str(tmp_path))
+    assert not list(tmp_path.rglob("manifest*"))
+
+
+def test_a_run_that_was_taken_over_commits_nothing_more(workers, texts, tmp_path):
+    """A newer generation's claim refuses the older one's next commit, on every worker."""
+    job = make_job(texts, steps=6, checkpoint={"every_steps": 3})
+    with pytest.raises(StoreError, match="generation 2 has taken this run over from generation 1"):
+        workers.run(taken_over_after, 2, job, str(tmp_path), 2)
+    assert not (tmp_path / "manifests").exists()
+
+
+def taken_over_after(rank, job, url, step):
+    """Another driver claims the run while this one trains."""
+    import planner.train.loop as loop
+
+    accumulate, calls = loop.accumulate, []
+
+    def claim(*arguments):
+        calls.append(None)
+        if rank == 0 and len(calls) == step:
+            Run(Storage(url)).claim_generation({})
+        return accumulate(*arguments)
+
+    loop.accumulate = claim
+    try:
+        return run_job(rank, job, url)
+    finally:
+        loop.accumulate = accumulate
+
+
+def test_data_that_vanishes_stops_all_workers_with_a_commit(workers, texts, tmp_path):
+    """One worker's read error travels in the control message: no hang, no lost step."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(open(texts).read())
+    job = make_job(str(rows), steps=50)
+    with pytest.raises(DataError, match=r"rows\.jsonl, row \d+: not JSON"):
+        workers.run(spoil_data_at, 3, job, str(tmp_path / "run"), str(rows), 3)
+    done = len(records(tmp_path / "run"))
+    assert 3 <= done < 50
+    assert records(tmp_path / "run", "commit")[-1]["step"] == done
+
+
+def spoil_data_at(rank, job, url, rows, step):
+    """The file is overwritten while the run reads it."""
+    import planner.train.loop as loop
+
+    accumulate, calls = loop.accumulate, []
+
+    def spoil(*arguments):
+        calls.append(None)
+        if rank == 0 and len(calls) == step:
+            with open(rows, "r+") as stream:
+                stream.write("x" * 20_000)
+        return accumulate(*arguments)
+
+    loop.accumulate = spoil
+    try:
+        return run_job(rank, job, url)
+    finally:
+        loop.accumulate = accumulate
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(workers, texts, tmp_path):
+    """All workers stop at the same step, the weights of the last commit stand, and the step is named."""
+    job = make_job(texts, steps=8, train={"optimizer": {"kind": "sgd", "lr": 1e3}, "clip_norm": None})
+    with pytest.raises(TrainingFailed, match=r"step \d+: the (gradient's norm|loss) is"):
+        workers.run(run_job, 2, job, str(tmp_path))
+
+
+def test_workers_whose_data_differ_are_refused(workers, texts, tmp_path):
+    """Two nodes with different files must not train together."""
+    other = tmp_path / "rows.jsonl"
+    other.write_text(open(texts).read().replace("abc", "abd"))
+    with pytest.raises(TrainingFailed, match="the data differs between workers"):
+        workers.run(run_with_data_of, 2, make_job(texts), str(tmp_path / "run"), [texts, str(other)])
+
+
+def run_with_data_of(rank, job, url, paths):
+    """Each rank reads a file of its own."""
+    data = job.data.model_copy(update={"path": paths[rank]})
+    return run_job(rank, job.model_copy(update={"data": data}), url)
+
+
+def test_epochs_run_on_across_their_end(workers, texts, tmp_path):
+    """200 rows, 7 held out, G = 13: two epochs are ceil(386 / 13) steps, and no row of them is left out."""
+    job = make_job(texts, global_batch=13, max_micro=13, eval={"samples": 7})
+    job = job.model_copy(update={"train": job.train.model_copy(update={"steps": None, "epochs": 2})})
+    workers.run(run_job, 4, job, str(tmp_path))
+    assert len(records(tmp_path)) == 30
+    assert records(tmp_path)[-1]["cursor"] == 390
+    assert audited(tmp_path).clean
+
+
+def test_a_crash_loop_is_stopped(workers, texts, tmp_path):
+    """Ten groups of one launch that die before their first commit are enough."""
+    run = Run(Storage(str(tmp_path)))
+    for _ in range(10):
+        run.claim_generation({"launch": "a", "parent": "", "host": "here"})
+    with pytest.raises(TrainingFailed, match="10 worker groups in a row died before their first commit"):
+        workers.run(run_launch, 1, make_job(texts, steps=1), str(tmp_path), "a")
+    workers.run(run_launch, 1, make_job(texts, steps=1), str(tmp_path), "b")
+    assert records(tmp_path)[-1]["step"] == 0
+
+
+def run_launch(_rank, job, url, launch_id):
+    """A generation of a named launch."""
+    import torch
+
+    from planner.train.loop import Hooks
+    from planner.train.session import Launch, train
+
+    return train(Launch(job=job, url=url, launch_id=launch_id), torch.device("cpu"), Hooks())

@@ -1,0 +1,124 @@
+"""The import law: which room may know what. Held at module level, and by the set of loaded modules."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "planner"
+
+# The values that cross rooms; every room may use them.
+VALUES = {"planner", "planner.errors", "planner.job"}
+STANDARD = set(sys.stdlib_module_names)
+# Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
+NOT_PURE = {"time", "os", "random", "logging", "datetime", "secrets", "pathlib", "subprocess", "socket"}
+
+# Room -> what its modules may import at module level, besides the standard library, the values and themselves.
+LAW = {
+    "plan": set(),
+    "order": {"numpy"},
+    "data": {"numpy"},
+    "store": {"fsspec", "pydantic"},
+    "train": {"torch", "numpy", "planner.data", "planner.order", "planner.plan", "planner.store", "planner.identity"},
+    "dispatch": {"planner.train", "planner.dispatch"},
+    "report": {"rich", "planner.plan", "planner.store", "planner.audit"},
+    "cli": {"typer", "rich", "planner.store", "planner.report"},
+    "errors.py": set(),
+    "job.py": {"pydantic"},
+    "files.py": {"yaml", "pydantic"},
+    "identity.py": {"planner.data", "planner.order", "planner.store"},
+    "audit.py": {"planner.data", "planner.order", "planner.plan", "planner.store", "planner.identity"},
+    "__init__.py": set(),
+}
+
+
+def modules_of(room: str) -> list[Path]:
+    place = PACKAGE / room
+    return [place] if place.is_file() else sorted(place.rglob("*.py"))
+
+
+def imports_at_module_level(file: Path) -> set[str]:
+    """Every module named outside of functions and `if TYPE_CHECKING`."""
+    names: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            names.add(node.module or "")
+            if node.module == "planner":
+                names |= {f"planner.{alias.name}" for alias in node.names}
+    return names
+
+
+def allowed(name: str, room: str) -> bool:
+    own = f"planner.{room.removesuffix('.py')}"
+    roots = {*LAW[room], own}
+    within = any(name == root or name.startswith(f"{root}.") for root in roots)
+    return within or name in VALUES or name.split(".")[0] in STANDARD
+
+
+def test_every_file_belongs_to_a_room():
+    """A new room must say in the law what it may know."""
+    rooms = {p.name for p in PACKAGE.iterdir() if p.suffix == ".py" or (p.is_dir() and (p / "__init__.py").exists())}
+    assert rooms == set(LAW)
+
+
+@pytest.mark.parametrize("room", LAW)
+def test_a_room_imports_only_what_the_law_allows(room):
+    """Imports point one way."""
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {name}"
+        for file in modules_of(room)
+        for name in sorted(imports_at_module_level(file))
+        if not allowed(name, room)
+    ]
+    assert not wrong
+
+
+def test_the_plan_room_is_pure():
+    """No clock, no dice, no files: a plan is a function of its arguments."""
+    used = {name.split(".")[0] for file in modules_of("plan") for name in imports_at_module_level(file)}
+    assert not used & NOT_PURE
+
+
+@pytest.mark.parametrize("library", ["ray", "torch"])
+def test_heavy_libraries_are_named_in_one_room_each(library):
+    """Anywhere in the text, also inside functions: Ray only in dispatch, torch only in train and its callers."""
+    may = {"ray": {"dispatch"}, "torch": {"train", "dispatch", "cli"}}[library]
+    for file in PACKAGE.rglob("*.py"):
+        room = file.relative_to(PACKAGE).parts[0]
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            if any(name.split(".")[0] == library for name in names):
+                assert room in may, f"{file.relative_to(PACKAGE)} imports {library}"
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("planner", {"torch", "ray", "numpy"}),
+        ("planner.plan", {"torch", "ray", "numpy"}),
+        ("planner.files", {"torch", "ray", "numpy"}),
+        ("planner.cli", {"torch", "ray", "numpy"}),
+        ("planner.order.order", {"torch", "ray"}),
+        ("planner.data", {"torch", "ray"}),
+        ("planner.store.run", {"torch", "ray"}),
+        ("planner.audit", {"torch", "ray"}),
+        ("planner.train.session", {"ray"}),
+        ("planner.dispatch.embedded", {"torch", "ray"}),
+    ],
+)
+def test_importing_loads_nothing_heavier_than_it_needs(module, unwanted):
+    """By the set of modules that a fresh interpreter has loaded afterwards."""
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not unwanted & set(loaded)
