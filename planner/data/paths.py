@@ -34,7 +34,8 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
         files = [f for f in root.rglob("*") if f.is_file()]
     else:
         root = _glob_root(path)
-        files = [f for f in root.glob(str(Path(path).relative_to(root))) if f.is_file()]
+        pattern = str(Path(path).relative_to(root))
+        files = [f for f in root.glob(pattern) if f.is_file()] if glob.has_magic(pattern) else []
     if not files:
         raise DataError(f"data.path: no file at {path!r}; write a file, a folder, a glob or {STDLIB}")
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
