@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -142,7 +142,8 @@ class EmbeddedCluster:
 
     def add_node(self) -> str:
         """Start one more node and return its id (hex) once it is registered."""
-        return str(self._ask({"op": "add", "shape": asdict(self.shape)}, NODE_DEADLINE_S)["node_id"])
+        shape = {**vars(self.shape), "resources": dict(self.shape.resources)}  # asdict takes no read-only mapping
+        return str(self._ask({"op": "add", "shape": shape}, NODE_DEADLINE_S)["node_id"])
 
     def kill_node(self, node_id: str | None = None) -> str:
         """SIGKILL a node with all its workers, as a preemption without notice does, and return its id.
@@ -454,7 +455,7 @@ class _Supervisor:
         if node_id not in self._nodes:
             return {"error": f"there is no node {node_id}; there are {list(self._nodes)}"}
         node = self._nodes.pop(node_id)
-        if how == "kill":
+        if how == "kill" and _is_alive(node):  # a dead one's number may be a stranger's by now
             _kill_tree(_raylet(node).pid)
         self._cluster.remove_node(node, allow_graceful=how == "remove")
         return {"node_id": node_id}

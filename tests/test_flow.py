@@ -1,0 +1,64 @@
+"""The walk, end to end, without processes: job file -> plan -> train -> resize -> plan -> audit."""
+
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from planner.audit import audit
+from planner.files import read_job
+from planner.plan import Facts, batch_sizes, choose
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.train.loop import Hooks
+from planner.train.session import Launch, train
+
+JOB = """
+name: walk
+model: {kind: gpt, layers: 1, width: 16, heads: 2, context: 16}
+data: {kind: text, path: TEXT}
+batch: {global: 6, max_micro: 4}
+train:
+  steps: 4
+  optimizer: {kind: adamw, lr: 1e-3}
+workers: {gpus: 0}
+checkpoint: {path: RUN, every_steps: 2}
+"""
+
+
+@pytest.fixture
+def world_of_one(tmp_path):
+    """A process group with this process alone in it."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_the_walk(tmp_path, world_of_one):
+    """A job is read, planned, trained, stopped, resumed and audited; the dry run's digest is the ledger's."""
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.replace("TEXT", str(tmp_path / "text.txt")).replace("RUN", str(tmp_path / "run")))
+    job = read_job(file)
+    plan = choose(batch_sizes(job), 1, Facts())
+
+    reported, asked = [], []
+
+    def stop_after_two():
+        asked.append(None)
+        return len(asked) > 2
+
+    launch = Launch(job=job, url=job.run_path)
+    first = train(launch, torch.device("cpu"), Hooks(report=reported.append, should_stop=stop_after_two))
+    assert (first.step, first.finished) == (2, False)
+    second = train(launch, torch.device("cpu"), Hooks(report=reported.append))
+    assert (second.step, second.finished) == (4, True)
+    assert reported[-1]["step"] == 3
+    assert reported[-1]["samples"] == 6
+
+    header = json.loads((tmp_path / "run" / "ledger" / "000001.jsonl").read_text().splitlines()[0])["record"]
+    assert header["plan_digest"] == plan.digest
+    result = audit(Run(Storage(job.run_path)))
+    assert result.clean, result.findings
+    assert (result.steps, result.samples, result.recomputed) == (4, 24, 0)
