@@ -1,0 +1,24 @@
+"""One Ray cluster of three nodes for all dispatch tests, on loopback."""
+
+import os
+
+import pytest
+
+from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+from planner.dispatch.launch import Timings, connected, set_environment
+
+TEST_TIMINGS = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Three nodes of one CPU; the test process is the driver, in its main thread."""
+    # Workers unpickle functions of the test modules by name.
+    here = os.path.dirname(__file__)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    set_environment(TEST_TIMINGS, embedded=True)
+    with (
+        EmbeddedCluster(num_nodes=3, shape=NodeShape(cpus=1)) as embedded,
+        connected(embedded.address, verbose=False),
+    ):
+        yield embedded
