@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.data.dataset import TokenIds
-from planner.data.paths import content_fingerprint, resolve
+from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
 # Every row begins and ends with this byte, so that even an empty text has one token to predict.
@@ -41,7 +41,7 @@ class JsonlDataset:
         file_of_row, offset_of_row = array("i"), array("q")
         for number, file in enumerate(files):
             offset = 0
-            with file.open("rb") as stream:
+            with opened(file) as stream:
                 for line_number, line in enumerate(stream, 1):
                     if line.strip():
                         _text(line, field, f"{file}:{line_number}")
@@ -71,7 +71,7 @@ class JsonlDataset:
             DataError: the line is no longer what it was when the data set was opened.
         """
         file = self.files[self.file_of_row[row]]
-        with file.open("rb") as stream:
+        with opened(file) as stream:
             stream.seek(self.offset_of_row[row])
             text = _text(stream.readline(), self.field, f"{file}, row {row}")
         content = BOUNDARY + text.encode() + BOUNDARY

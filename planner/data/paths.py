@@ -2,9 +2,13 @@
 
 import glob
 import hashlib
+import os
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 from planner.errors import DataError
 
@@ -22,8 +26,20 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
     """A root and the files below it, sorted by their path relative to it.
 
     Raises:
-        DataError: nothing is there, or no file matches.
+        DataError: nothing is there, no file matches, or a folder cannot be read.
     """
+    try:
+        root, files = _find(path)
+    except OSError as error:
+        raise DataError(f"data.path: cannot use {path[:200]!r}: {error.strerror}") from error
+    except ValueError as error:  # `**` beside other characters
+        raise DataError(f"data.path: cannot use {path[:200]!r}: {error}") from error
+    if not files:
+        raise DataError(f"data.path: no file at {path!r}; write a file, a folder, a glob or {STDLIB}")
+    return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
+
+
+def _find(path: str) -> tuple[Path, list[Path]]:
     if path == STDLIB:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = [f for f in root.rglob("*.py") if not _NOT_SOURCE.intersection(f.relative_to(root).parts)]
@@ -36,14 +52,26 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
         root = _glob_root(path)
         pattern = str(Path(path).relative_to(root))
         files = [f for f in root.glob(pattern) if f.is_file()] if glob.has_magic(pattern) else []
-    if not files:
-        raise DataError(f"data.path: no file at {path!r}; write a file, a folder, a glob or {STDLIB}")
-    return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
+    return root, files
 
 
 def absolute(path: str) -> str:
     """`path` for a process with another working directory."""
     return path if path == STDLIB else str(Path(path).absolute())
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """The file to read from.
+
+    Raises:
+        DataError: it cannot be opened or read.
+    """
+    try:
+        with file.open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise DataError(f"data.path: cannot read {file}: {error.strerror}") from error
 
 
 def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
@@ -53,10 +81,11 @@ def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
         DataError: a file cannot be read.
     """
     digest = hashlib.sha256(repr(facts).encode())
-    total_bytes = sum(f.stat().st_size for f in files)
-    for file in files:
-        digest.update(f"{file.relative_to(root).as_posix()} {file.stat().st_size}\n".encode())
     try:
+        total_bytes = sum(f.stat().st_size for f in files)
+        for file in files:
+            # A name on Linux is bytes, not always UTF-8.
+            digest.update(os.fsencode(f"{file.relative_to(root).as_posix()} {file.stat().st_size}\n"))
         if total_bytes <= _READ_WHOLE_BYTES:
             for file in files:
                 digest.update(file.read_bytes())

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.data.dataset import TokenIds
-from planner.data.paths import content_fingerprint, resolve
+from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
 # Source text holds no NUL, so this byte can stand between files.
@@ -58,7 +58,7 @@ class TextDataset:
         """Shape `(context + 1,)`, shorter in the last row.
 
         Raises:
-            DataError: a file has shrunk since the data set was opened.
+            DataError: a file has shrunk or gone since the data set was opened.
         """
         start = row * self.context
         stop = min(start + self.context + 1, self.starts[-1])
@@ -78,7 +78,7 @@ class TextDataset:
         wanted = min(num_bytes, size - offset)
         content = b""
         if wanted > 0:
-            with file.open("rb") as stream:
+            with opened(file) as stream:
                 content = os.pread(stream.fileno(), wanted, offset)
         if len(content) < wanted:
             raise DataError(f"data.path: {file} has changed while the run was reading it; start the run again")

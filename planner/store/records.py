@@ -172,9 +172,10 @@ def unseal(content: bytes, model: type[_Value], where: str) -> Any:
     try:
         document = json.loads(content)
         value = model.model_validate(document["value"])
+        digest = chained("", canonical(value))
     except (ValueError, ValidationError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"{where}: torn or not written by this version of planner") from error
-    if chained("", canonical(value)) != document.get("sha256"):
+    if digest != document.get("sha256"):
         raise StoreError(f"{where}: altered since it was written (its digest does not match)")
     return value
 

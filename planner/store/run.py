@@ -76,9 +76,10 @@ class Run:
             number += 1
         return number
 
-    def claims(self) -> list[dict[str, str]]:
-        """What each generation said when it claimed its number, oldest first."""
-        return [json.loads(self.storage.read(f"generations/{number:06d}.json")) for number in self.generations()]
+    def newest_claims(self, most: int) -> list[dict[str, str]]:
+        """What the last generations said when they claimed their numbers, newest first."""
+        newest = self.generations()[-most:][::-1]
+        return [json.loads(self.storage.read(f"generations/{number:06d}.json")) for number in newest]
 
     def require_current(self, generation: int) -> None:
         """Check that nobody has claimed the run since.

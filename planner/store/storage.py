@@ -3,7 +3,7 @@
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,16 +76,12 @@ class Storage:
     def create(self, name: str, content: bytes) -> bool:
         """Put if absent: true if this call made the blob, false if it was there already."""
         with _translated(self.url, name):
-            try:
-                if self.is_local:
-                    # A hard link appears whole or not at all, and fails if the name is taken, on NFS too.
-                    with self._temporary(name, content) as temporary:
-                        os.link(temporary, self._at(name))
-                else:
-                    self._fs.pipe_file(self._at(name), content, mode="create")
-            except FileExistsError:
-                return False
-        return True
+            if not self.is_local:
+                return _made(lambda: self._fs.pipe_file(self._at(name), content, mode="create"))
+            # Not around this: a file where a folder should be raises FileExistsError, too, and is no lost race.
+            with self._temporary(name, content) as temporary:
+                # A hard link appears whole or not at all, and fails if the name is taken, on NFS too.
+                return _made(lambda: os.link(temporary, self._at(name)))
 
     def append(self, name: str, content: bytes) -> None:
         """Add to the end of a blob that one process writes."""
@@ -143,12 +139,18 @@ class Storage:
             temporary.unlink(missing_ok=True)
 
 
+def _made(make: Callable[[], object]) -> bool:
+    try:
+        make()
+    except FileExistsError:
+        return False
+    return True
+
+
 @contextmanager
 def _translated(url: str, name: str) -> Iterator[None]:
     try:
         yield
-    except FileExistsError:
-        raise
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error

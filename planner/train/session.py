@@ -20,7 +20,7 @@ from torch import nn
 
 import planner
 from planner.data import Dataset
-from planner.errors import StoreError, TrainingFailed
+from planner.errors import PlannerError, StoreError, TrainingFailed
 from planner.identity import identity_of, open_data, require_same, total_steps
 from planner.job import Job, digest
 from planner.order.order import Order
@@ -98,6 +98,7 @@ def train(launch: Launch, device: torch.device, hooks: Hooks) -> Outcome:
     run = world.agree(lambda: Run(Storage(launch.url)))
     _require_shared_storage(world, run.storage)
     setup = world.agree(lambda: _set_up(launch.job, world.world_size))
+    world.require_equal("the version of planner", planner.__version__)
     world.require_equal("the data", setup.identity.data)
     world.require_equal("the plan", setup.plan.digest)
 
@@ -123,7 +124,13 @@ def train(launch: Launch, device: torch.device, hooks: Hooks) -> Outcome:
         hooks=hooks,
         total_steps=setup.total_steps,
     )
-    return loop.run(start.step, start.cursor)
+    try:
+        return loop.run(start.step, start.cursor)
+    except PlannerError as error:
+        journal.note(f"stopped: {error}")
+        raise
+    finally:
+        journal.close()
 
 
 def _set_up(job: Job, world_size: int) -> _Setup:
@@ -246,7 +253,7 @@ def _require_progress(run: Run, launch_id: str, parent: str) -> None:
         TrainingFailed: `MAX_FRUITLESS_GENERATIONS` generations of this launch have died without a commit.
     """
     fruitless = 0
-    for claim in reversed(run.claims()):
+    for claim in run.newest_claims(MAX_FRUITLESS_GENERATIONS):
         if not launch_id or (claim.get("launch"), claim.get("parent")) != (launch_id, parent):
             break
         fruitless += 1
@@ -311,6 +318,14 @@ class _Journal:
         if self._ledger is not None:
             self._ledger.write(record)
 
+    def note(self, message: str) -> None:
+        self._write(EventRecord(message=message, time_s=time.time()))
+
+    def close(self) -> None:
+        """Hand the last records to the store."""
+        if self._ledger is not None:
+            self._ledger.flush()
+
     def record_step(self, record: StepRecord) -> None:
         self._write(record)
 
@@ -323,7 +338,7 @@ class _Journal:
         )
         loss, tokens = evaluate(self._world, self._eval_plan, self._model, self._objective, loader)
         if not math.isfinite(loss):
-            self._write(EventRecord(message=f"step {step}: the held-out loss is not finite", time_s=time.time()))
+            self.note(f"step {step}: the held-out loss is not finite")
             return
         self._write(
             EvalRecord(
