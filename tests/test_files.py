@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import JobError
-from planner.files import MAX_BYTES, _translate, dump_job, parse_job, read_job
+from planner.files import dump_job, parse_job, read_job
+from planner.files.complaints import translate
+from planner.files.job_file import MAX_BYTES
 from planner.job import AdamW, Job, JsonlData, LmObjective, TextData
 
 MINIMAL = """\
@@ -452,7 +454,7 @@ def test_a_complaint_nobody_foresaw_is_still_plain():
         def errors(self, **_options):
             return [{"type": "new", "loc": ("a", "b"), "msg": "Input should be a\nfoo", "input": 3, "ctx": {}}]
 
-    (mistake,) = _translate(Foreign(), frozenset())
+    (mistake,) = translate(Foreign(), frozenset())
     assert (mistake.path, mistake.text) == (
         ("a", "b"),
         "found 3 (a whole number); write what it should be: a\\nfoo",

@@ -12,7 +12,8 @@ from planner.plan import Facts, batch_sizes, choose
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.loop import Hooks
-from planner.train.session import Launch, train
+from planner.train.session import train
+from planner.train.setup import Launch
 
 JOB = """
 name: walk
@@ -35,7 +36,8 @@ def world_of_one(tmp_path):
     dist.destroy_process_group()
 
 
-def test_the_walk(tmp_path, world_of_one):
+@pytest.mark.usefixtures("world_of_one")
+def test_the_walk(tmp_path):
     """A job is read, planned, trained, stopped, resumed and audited; the dry run's digest is the ledger's."""
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
     file = tmp_path / "job.yaml"

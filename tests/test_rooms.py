@@ -23,11 +23,11 @@ LAW = {
     "store": {"fsspec", "pydantic"},
     "train": {"torch", "numpy", "planner.data", "planner.order", "planner.plan", "planner.store", "planner.identity"},
     "dispatch": {"planner.train", "planner.dispatch"},
-    "report": {"rich", "planner.plan", "planner.store", "planner.audit"},
+    "report": {"planner.plan", "planner.store", "planner.audit"},
     "cli": {"typer", "rich", "planner.store", "planner.report"},
     "errors.py": set(),
     "job.py": {"pydantic"},
-    "files.py": {"yaml", "pydantic"},
+    "files": {"yaml", "pydantic"},
     "identity.py": {"planner.data", "planner.order", "planner.store"},
     "audit.py": {"planner.data", "planner.order", "planner.plan", "planner.store", "planner.identity"},
     "__init__.py": set(),
@@ -57,7 +57,7 @@ def allowed(name: str, room: str) -> bool:
     own = f"planner.{room.removesuffix('.py')}"
     roots = {*LAW[room], own}
     within = any(name == root or name.startswith(f"{root}.") for root in roots)
-    return within or name in VALUES or name.split(".")[0] in STANDARD
+    return within or name in VALUES or name.partition(".")[0] in STANDARD
 
 
 def test_every_file_belongs_to_a_room():
@@ -80,7 +80,7 @@ def test_a_room_imports_only_what_the_law_allows(room):
 
 def test_the_plan_room_is_pure():
     """No clock, no dice, no files: a plan is a function of its arguments."""
-    used = {name.split(".")[0] for file in modules_of("plan") for name in imports_at_module_level(file)}
+    used = {name.partition(".")[0] for file in modules_of("plan") for name in imports_at_module_level(file)}
     assert not used & NOT_PURE
 
 
@@ -98,7 +98,7 @@ def test_heavy_libraries_are_named_in_one_room_each(library):
                 if isinstance(node, ast.ImportFrom)
                 else []
             )
-            if any(name.split(".")[0] == library for name in names):
+            if any(name.partition(".")[0] == library for name in names):
                 assert room in may, f"{file.relative_to(PACKAGE)} imports {library}"
 
 

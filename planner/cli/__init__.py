@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the run or the audit failed, 2 the input was wrong, 130 in
 """
 
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -23,17 +24,22 @@ app.command("demo")(demo.demo)
 
 
 def main() -> None:
-    """The console script: a `PlannerError` becomes its sentence on stderr and its exit code."""
+    """The console script: a `PlannerError` becomes its sentence on stderr and its exit code.
+
+    typer sees to Ctrl-C (130) and to a reader that has left (1).
+    """
     try:
         app()
     except PlannerError as error:
-        for line in str(error).splitlines():
-            sys.stderr.write(f"planner: {line}\n")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("planner: interrupted\n")
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader (head, less) has left. Python would complain while flushing stdout at exit.
-        sys.stderr.close()
-        sys.exit(1)
+        _fail(str(error), error.exit_code)
+    except OSError as error:
+        # The machine's fault, not a mistake in this program: a full disk behind stdout, a file that went away.
+        _fail(str(error), 1)
+
+
+def _fail(text: str, exit_code: int) -> NoReturn:
+    for line in text.split("\n"):
+        # A path or a value may hold what would steer the terminal.
+        shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+        sys.stderr.write(f"planner: {shown}\n")
+    sys.exit(exit_code)

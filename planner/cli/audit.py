@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import JsonOption, console
+from planner.cli.options import JsonOption
+from planner.errors import UserError
 
 
 def audit(
@@ -17,14 +18,14 @@ def audit(
     from planner.store.run import Run
     from planner.store.storage import Storage
 
+    if not run:
+        raise UserError("RUN is empty; write a run's folder or URL")
     result = audit_run(Run(Storage(run)))
     if as_json:
         typer.echo(audit_json(result))
     else:
-        out = console()
-        out.print(phase_table(result))
-        out.print()
-        for line in verdict(result):
-            out.print(line, markup=False)
+        header, *rows = phase_table(result)
+        typer.secho(header, bold=True)
+        typer.echo("\n".join((*rows, "", *verdict(result))))
     if not result.clean:
         raise typer.Exit(1)

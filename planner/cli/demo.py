@@ -1,6 +1,6 @@
 """`planner demo`: a run on this machine that loses a node and gains two, and proves that it kept its promise."""
 
-from pathlib import Path
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,22 +32,22 @@ def demo(
     spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"path": path})})
     out = console()
     prepared = prepare(spec, frozenset(), check_data=True)
-    out.print(f"{spec.name}: {prepared.total_steps} steps of exactly {spec.batch.global_batch} samples, in {path}")
+    promise = f"{prepared.total_steps} steps of exactly {spec.batch.global_batch} samples"
     execute(
         prepared,
         out,
+        opening=f"{spec.name}: {promise}, in {path}",
         address="",
         nodes=_NODES_AT_START,
         verbose=False,
-        resume_command=f"planner run {job} --set checkpoint.path={path}",
+        resume_command=shlex.join(["planner", "run", job, "--set", f"checkpoint.path={path}"]),
         react=_Script(prepared.total_steps),
     )
-    out.print()
     result = audit(prepared.run)
-    out.print(phase_table(result))
-    out.print()
-    for line in (*_losses(result), *verdict(result)):
-        out.print(line, markup=False)
+    header, *rows = phase_table(result)
+    out.print(f"\n{header}", style="bold", soft_wrap=True)
+    for line in (*rows, "", *_losses(result), *verdict(result)):
+        out.print(line, soft_wrap=True)
     if not result.clean:
         raise typer.Exit(1)
 
@@ -72,15 +72,19 @@ class _Script:
 
 
 def _losses(result: "Audit") -> list[str]:
+    if not result.held_out:
+        return []
     (first_step, before), (last_step, after) = result.held_out[0], result.held_out[-1]
     return [f"held-out loss {before:.4f} before (step {first_step}), {after:.4f} after (step {last_step})"]
 
 
 def _fresh_path(path: str) -> str:
     """`path`, or the first of `path-2`, `path-3`, ... that is not there yet."""
+    from planner.store.storage import Storage
+
     number = 1
     fresh = path
-    while Path(fresh).exists():
+    while Storage(fresh).exists(""):
         number += 1
         fresh = f"{path}-{number}"
     return fresh

@@ -1,5 +1,7 @@
 """Arguments that several commands share, and the console they print to."""
 
+import shutil
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,14 +16,14 @@ SetOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
-# Wide enough for every table when nobody's terminal says how wide it is.
-_PIPED_WIDTH = 160
-
 
 def console() -> "Console":
-    """A console as wide as the terminal, or wide enough where there is none."""
-    import sys
-
+    """A console that prints every text as it is: `[` and `:` in a path or a message are no markup."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None where a line may be as long as it likes."""
+    return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import JobArgument, JsonOption, SetOption, console
+from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
 from planner.errors import UserError
 from planner.job import MAX_WORKERS, Job
 
@@ -12,9 +12,9 @@ from planner.job import MAX_WORKERS, Job
 def plan(
     job: JobArgument,
     gpus: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="COUNTS", help="such as 1-16, 7 or 3,5,7; by default the job's workers.min to max"),
-    ] = "",
+    ] = None,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -23,7 +23,7 @@ def plan(
     from planner.plan import Facts, batch_sizes, choose
 
     spec = read_job(job, set_ or [])
-    counts = parse_counts(gpus) if gpus else list(range(spec.workers.min, spec.workers.max + 1))
+    counts = list(range(spec.workers.min, spec.workers.max + 1)) if gpus is None else parse_counts(gpus)
     plans = [choose(batch_sizes(spec), count, Facts()) for count in counts]
     if as_json:
         from planner.report.plans import plan_json
@@ -32,11 +32,13 @@ def plan(
         return
     from planner.report.plans import plan_table
 
-    out = console()
-    out.print(f"{spec.name}: global batch {spec.batch.global_batch}, at most {spec.batch.max_micro} in a micro-batch\n")
-    out.print(plan_table(plans))
+    batch = spec.batch
+    typer.echo(f"{spec.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch\n")
+    header, *rows = plan_table(plans, terminal_width())
+    typer.secho(header, bold=True)
+    typer.echo("\n".join(rows))
     if outside := _outside(spec, counts):
-        out.print(f"\n{outside}")
+        typer.echo(f"\n{outside}")
 
 
 def parse_counts(text: str) -> list[int]:
@@ -51,7 +53,7 @@ def parse_counts(text: str) -> list[int]:
         low = _count(first, text)
         high = _count(last, text) if dash else low
         if low > high:
-            raise UserError(f"--gpus {text}: {part.strip()} runs backwards; write {high}-{low}")
+            raise UserError(f"--gpus {text[:60]}: {part.strip()} runs backwards; write {high}-{low}")
         counts.update(dict.fromkeys(range(low, high + 1)))
     return list(counts)
 
@@ -59,9 +61,8 @@ def parse_counts(text: str) -> list[int]:
 def _count(text: str, whole: str) -> int:
     # isascii: int() would take other scripts' digits, too. Six digits hold every count there is.
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_WORKERS):
-        raise UserError(
-            f"--gpus {whole[:60]}: {text[:20]!r} is not a count from 1 to {MAX_WORKERS}; write 1-16, 7 or 3,5,7"
-        )
+        found = f"{text[:20]!r} is not a count from 1 to {MAX_WORKERS}" if text else "a count is missing"
+        raise UserError(f"--gpus {whole[:60]!r}: {found}; write 1-16, 7 or 3,5,7")
     return int(text)
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import shlex
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.options import JobArgument, SetOption, console
-from planner.errors import DataError, RunError, UserError
-from planner.job import Job
+from planner.errors import DataError, RunError, StoreError, UserError
+from planner.job import Job, Workers
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from planner.cli.watch import Watch
-    from planner.dispatch.embedded import EmbeddedCluster
+    from planner.dispatch.embedded import EmbeddedCluster, NodeShape
     from planner.report.view import RunView
     from planner.store.records import Manifest
     from planner.store.run import Run
@@ -52,11 +54,24 @@ def run(
     out = console()
     prepared = prepare(spec, frozenset(accept or []), check_data=not address)
     if prepared.finished:
-        out.print(f"{prepared.url}: finished at step {prepared.total_steps}; nothing to do", markup=False)
+        out.print(f"{prepared.url}: finished at step {prepared.total_steps}; nothing to do", soft_wrap=True)
         return
-    out.print(f"{spec.name}: {prepared.resume_text} in {prepared.url}", markup=False)
-    resume_command = f"planner run {job}" + "".join(f" --set {item}" for item in set_ or [])
-    execute(prepared, out, address=address, nodes=nodes, verbose=verbose, resume_command=resume_command)
+    again = [
+        *("planner", "run", job),
+        *(["--address", address] if address else []),
+        *(["--nodes", str(nodes)] if nodes else []),
+        *(word for item in set_ or [] for word in ("--set", item)),
+        *(word for field in accept or [] for word in ("--accept", field)),
+    ]
+    execute(
+        prepared,
+        out,
+        opening=f"{spec.name}: {prepared.resume_text} in {prepared.url}",
+        address=address,
+        nodes=nodes,
+        verbose=verbose,
+        resume_command=shlex.join(again),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +110,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     from planner.store.run import Run
     from planner.store.storage import Storage
 
-    url = job.run_path if "://" in job.run_path else str(Path(job.run_path).absolute())
+    url = job.run_path if "://" in job.run_path else str(Path(job.run_path).expanduser().absolute())
     job = absolute(job, url)
     run = Run(Storage(url))
     committed = _newest_readable(run)
@@ -110,20 +125,38 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         steps = total_steps(job, order)
         if committed is not None:
             require_same(committed.identity, identity_of(job, dataset, order), accept, url)
+    if run.storage.exists("run.json"):
+        run.identity()
     return Prepared(job=job, url=url, accept=accept, run=run, total_steps=steps, committed=committed)
+
+
+def _require_writable(run: "Run") -> None:
+    """Check that the folder can be written to; the workers would find out a minute later.
+
+    Raises:
+        StoreError: it cannot.
+    """
+    probe = f"probe-{uuid.uuid4().hex}"
+    try:
+        run.storage.write(probe, b"")
+        run.storage.delete(probe)
+    except StoreError as error:
+        reason = str(error).rpartition(f"{probe}: ")[2]
+        raise StoreError(f"{run.storage.url}: cannot write there ({reason}); choose another checkpoint.path") from error
 
 
 def execute(
     prepared: Prepared,
     out: "Console",
     *,
+    opening: str,
     address: str,
     nodes: int,
     verbose: bool,
     resume_command: str,
     react: "Callable[[EmbeddedCluster, Watch, RunView], None] | None" = None,
 ) -> None:
-    """Run to the end, show it, and say where it stands.
+    """Print the opening words, run to the end, show it, and say where it stands.
 
     Raises:
         PlannerError: the run cannot go on.
@@ -132,18 +165,21 @@ def execute(
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
 
+    local = None if address else _local(prepared.job, nodes)
+    _require_writable(prepared.run)
+    out.print(opening, soft_wrap=True)
     timings = dispatch.CLUSTER if address else dispatch.EMBEDDED
     dispatch.set_environment(timings, embedded=not address)
     launch = dispatch.new_launch(prepared.job, prepared.url, prepared.accept)
     interrupted = False
     try:
         with contextlib.ExitStack() as stack:
-            cluster = None if address else stack.enter_context(_embedded(prepared.job, nodes, out))
+            cluster = stack.enter_context(_embedded(local, out)) if local else None
             stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
             watch = stack.enter_context(Watch(prepared.run, out))
             if react is not None and cluster is not None:
                 watch.react = lambda view: react(cluster, watch, view)
-            dispatch.fit(launch, timings, on_cpu=cluster is not None and not _num_gpus())
+            dispatch.fit(launch, timings, on_cpu=local is not None and not local.gpus, embedded=not address)
     except KeyboardInterrupt:
         interrupted = True
     _conclude(prepared, out, resume_command, interrupted=interrupted)
@@ -153,34 +189,57 @@ def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interr
     newest = _newest_readable(prepared.run)
     step, total = (newest.step, newest.total_steps) if newest else (0, prepared.total_steps)
     if newest is not None and step >= total:
-        out.print(f"finished: {total} steps committed in {prepared.url}", markup=False)
+        out.print(f"finished: {total} steps committed in {prepared.url}", soft_wrap=True)
         return
     where = f"step {step} of {total or '?'} is committed" if newest else "nothing was committed yet"
     if interrupted:
-        out.print(f"interrupted: {where} in {prepared.url}; resume with: {resume_command}", markup=False)
+        out.print(f"interrupted: {where} in {prepared.url}; resume with: {resume_command}", soft_wrap=True)
         raise typer.Exit(130)
     raise RunError(f"the workers ended early: {where} in {prepared.url}; try again with --verbose: {resume_command}")
 
 
-@contextlib.contextmanager
-def _embedded(job: Job, nodes: int, out: "Console") -> "Iterator[EmbeddedCluster]":
-    """A local cluster whose nodes hold one worker each; with real GPUs, one node that holds them all."""
-    from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+@dataclass(frozen=True, kw_only=True)
+class _Local:
+    """The local cluster that a job gets: one node per worker; with real GPUs, one node that holds them all."""
 
+    num_workers: int
+    gpus: int
+    """of this machine, for this job"""
+    workers: Workers
+
+    @property
+    def shape(self) -> "NodeShape":
+        from planner.dispatch.embedded import NodeShape
+
+        scale, workers = self.workers_per_node, self.workers
+        return NodeShape(
+            cpus=max(workers.cpus, 1) * scale,
+            gpus=workers.gpus * scale,
+            resources={name: amount * scale for name, amount in workers.resources.items()},
+        )
+
+    @property
+    def workers_per_node(self) -> int:
+        return self.num_workers if self.gpus else 1
+
+
+def _local(job: Job, nodes: int) -> _Local:
     workers, gpus = job.workers, _num_gpus() if job.workers.gpus else 0
     count = nodes or min(workers.max, gpus or os.cpu_count() or 1)
     if count < workers.min:
-        raise UserError(f"workers.min is {workers.min} and the local cluster has {count} nodes; give --nodes more")
-    if workers.gpus and not gpus:
-        out.print("no GPU on this machine: training on the CPU")
-    scale = count if gpus else 1
-    shape = NodeShape(
-        cpus=max(workers.cpus, 1) * scale,
-        gpus=workers.gpus * scale,
-        resources={name: amount * scale for name, amount in workers.resources.items()},
-    )
-    out.print(f"starting a local Ray cluster with {count} workers' room")
-    with EmbeddedCluster(num_nodes=count // scale, shape=shape) as cluster:
+        raise UserError(f"workers.min is {workers.min}, and the local cluster has {count}; write --nodes {workers.min}")
+    return _Local(num_workers=count, gpus=gpus, workers=workers)
+
+
+@contextlib.contextmanager
+def _embedded(local: _Local, out: "Console") -> "Iterator[EmbeddedCluster]":
+    from planner.dispatch.embedded import EmbeddedCluster
+    from planner.report.text import counted
+
+    if local.workers.gpus and not local.gpus:
+        out.print("no GPU on this machine: training on the CPU", soft_wrap=True)
+    out.print(f"starting a local Ray cluster with room for {counted(local.num_workers, 'worker')}", soft_wrap=True)
+    with EmbeddedCluster(num_nodes=local.num_workers // local.workers_per_node, shape=local.shape) as cluster:
         yield cluster
 
 
@@ -196,8 +255,6 @@ def _newest_readable(run: "Run") -> "Manifest | None":
     Raises:
         StoreError: manifests are there, and not one can be read.
     """
-    from planner.errors import StoreError
-
     first: StoreError | None = None
     for name in reversed(run.commits()):
         try:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from planner.errors import StoreError
+from planner.report.text import counted
 from planner.report.view import RunView, fold, step_line
 from planner.store.follow import Follower
 from planner.store.run import Run
@@ -43,7 +44,8 @@ class Watch:
 
     def say(self, line: str) -> None:
         """Print a line above the panel."""
-        self._console.print(line, markup=False)
+        # A terminal's panel is redrawn below whole lines only; elsewhere, a line is never broken.
+        self._console.print(line, soft_wrap=not self._is_terminal)
 
     def __enter__(self) -> Self:
         if self._is_terminal:
@@ -88,7 +90,7 @@ class Watch:
         held_out = "" if view.held_out is None else f"   held out {view.held_out:.4f}"
         table.add_row("step", f"{view.step} / {view.total_steps or '?'}   (committed {view.committed_step})")
         table.add_row("loss", f"{loss}{held_out}")
-        table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {view.rounds} rounds")
+        table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
         table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
         table.add_row("last", view.event)
         return table

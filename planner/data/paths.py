@@ -57,7 +57,7 @@ def _find(path: str) -> tuple[Path, list[Path]]:
 
 def absolute(path: str) -> str:
     """`path` for a process with another working directory."""
-    return path if path == STDLIB else str(Path(path).absolute())
+    return path if path == STDLIB else str(Path(path).expanduser().absolute())
 
 
 @contextmanager

@@ -1,34 +1,33 @@
 """A Ray cluster of several logical nodes on this machine, every port of it on 127.0.0.1.
 
-    the driver                            the supervisor, `python -m planner.dispatch.embedded`
-    EmbeddedCluster  -- one JSON line -->  _Supervisor -> ray.cluster_utils.Cluster -> gcs, raylets, workers
+    the driver                            the supervisor, `python -m planner.dispatch.supervisor`
+    EmbeddedCluster  -- one JSON line -->  Supervisor -> ray.cluster_utils.Cluster -> gcs, raylets, workers
                      <-- one JSON line --
 
 `Cluster.add_node` and Ray Train's `fit()` each want the main thread, so the cluster lives in a process of its
 own. That process leads a session (Ctrl-C in the terminal does not reach it) and everything it starts stays in
 that session: this is how the two sides know what is theirs to kill. It works on Linux only.
 
-One listener is not ours: the TCPStore that `torch.distributed` opens in rank 0 takes all interfaces, unless
-whoever makes the process group hands it a socket that listens on 127.0.0.1 (`master_listen_fd`).
+One listener is not this file's: the store that `torch.distributed` opens in rank 0 takes all interfaces, unless the
+trainer is given `private.loopback_torch_config`.
 """
 
-import contextlib
 import json
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from planner.dispatch.processes import kill_all
 from planner.errors import RunError
 
 LOOPBACK = "127.0.0.1"
@@ -181,10 +180,6 @@ class EmbeddedCluster:
         return self._link.ask(command, deadline_s)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# The driver's end of the pipes.
-
-
 def _open_link() -> "_Link":
     """Start a supervisor in a directory of its own.
 
@@ -209,7 +204,7 @@ def _launch(home: Path) -> "_Link":
     answers_out, answers_in = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "planner.dispatch.embedded"],
+            [sys.executable, "-m", "planner.dispatch.supervisor"],
             stdin=commands_out,
             stdout=answers_in,
             stderr=stderr,
@@ -285,7 +280,7 @@ class _Link:
         os.close(self._commands)
         self._await_exit(CLOSE_DEADLINE_S)
         # The supervisor is not reaped yet, so nobody else can have its number, which is the session's too.
-        survivors = _kill_all(self._process.pid, CLOSE_DEADLINE_S)
+        survivors = kill_all(self._process.pid, CLOSE_DEADLINE_S)
         if survivors:
             raise RunError(f"the embedded cluster left processes that SIGKILL does not end: {survivors}")
         self._process.wait()
@@ -328,215 +323,3 @@ class _Link:
         text = os.pread(self._stderr.fileno(), STDERR_TAIL_BYTES, max(0, length - STDERR_TAIL_BYTES))
         lines = text.decode(errors="replace").splitlines()[-STDERR_TAIL_LINES:]
         return "".join(f"\n  | {line}" for line in lines)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Which processes are ours, and ending them. Both sides use it.
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Process:
-    pid: int
-    parent: int
-    session: int
-    is_zombie: bool
-
-
-def _processes() -> list[_Process]:
-    """Every process of the machine that can be read."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        # "pid (name) state parent group session ..."; a name may hold spaces and brackets
-        state, parent, _, session, *_ = stat.rpartition(")")[2].split()
-        found.append(_Process(pid=int(entry.name), parent=int(parent), session=int(session), is_zombie=state in "ZX"))
-    return found
-
-
-def _descendants(root: int, processes: list[_Process]) -> Iterator[int]:
-    for process in processes:
-        if process.parent == root:
-            yield process.pid
-            yield from _descendants(process.pid, processes)
-
-
-def _members(leader: int) -> set[int]:
-    """The living processes in the leader's session or below it, without the leader."""
-    processes = _processes()
-    below = set(_descendants(leader, processes))
-    return {p.pid for p in processes if not p.is_zombie and p.pid != leader and (p.session == leader or p.pid in below)}
-
-
-def _kill_all(leader: int, deadline_s: float) -> set[int]:
-    """SIGKILL a session until it is empty, but for the leader if that is us; return what outlived it."""
-    deadline = time.monotonic() + deadline_s
-    if leader != os.getpid():
-        _kill(leader)
-    while (members := _members(leader)) and time.monotonic() < deadline:
-        for pid in members:
-            _kill(pid)
-        time.sleep(0.02)
-        if leader == os.getpid():
-            _reap()
-    return members
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended by itself
-        os.kill(pid, signal.SIGKILL)
-
-
-def _reap() -> None:
-    """Take the ended children: the adopted ones have nobody else. Ray's Popen objects bear it."""
-    with contextlib.suppress(ChildProcessError):  # there is none
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-# -----------------------------------------------------------------------------------------------------------
-# The supervisor.
-
-
-class _Supervisor:
-    """Owns the Ray cluster and answers commands, in its process's main thread."""
-
-    def __init__(self) -> None:
-        self._cluster: Any = None
-        self._nodes: dict[str, Any] = {}  # node id -> ray._private.node.Node, oldest first
-
-    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do one command. What goes wrong inside Ray ends the supervisor: its traceback is the message."""
-        match command["op"]:
-            case "start":
-                return {"address": self._start()}
-            case "add":
-                return {"node_id": self._add(NodeShape(**command["shape"]))}
-            case "nodes":
-                return {"node_ids": [node_id for node_id, node in self._nodes.items() if _is_alive(node)]}
-            case "kill" | "remove" as how:
-                return self._end(how, command["node_id"])
-            case unknown:
-                return {"error": f"no such command: {unknown}"}
-
-    def _start(self) -> str:
-        from ray.cluster_utils import Cluster
-
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": 0,  # Train leaves such a node out of its reservations
-                "include_dashboard": False,
-                "object_store_memory": ONE_CPU.object_store_bytes,
-                **_loopback_arguments(),
-            },
-        )
-        _handle_signals()
-        return str(self._cluster.address)
-
-    def _add(self, shape: NodeShape) -> str:
-        node = self._cluster.add_node(
-            num_cpus=shape.cpus,
-            num_gpus=shape.gpus,
-            resources=dict(shape.resources),
-            object_store_memory=shape.object_store_bytes,
-            **_loopback_arguments(),
-        )
-        _handle_signals()
-        self._nodes[node.node_id] = node
-        return str(node.node_id)
-
-    def _end(self, how: str, wanted: str | None) -> dict[str, Any]:
-        node_id = wanted if wanted is not None else next(reversed(self._nodes), None)
-        if node_id not in self._nodes:
-            return {"error": f"there is no node {node_id}; there are {list(self._nodes)}"}
-        node = self._nodes.pop(node_id)
-        if how == "kill" and _is_alive(node):  # a dead one's number may be a stranger's by now
-            _kill_tree(_raylet(node).pid)
-        self._cluster.remove_node(node, allow_graceful=how == "remove")
-        return {"node_id": node_id}
-
-
-def _loopback_arguments() -> dict[str, Any]:
-    # The agent's port would be 52365 on every head: two clusters could not run side by side.
-    return {"node_ip_address": LOOPBACK, "dashboard_agent_listen_port": None}
-
-
-def _raylet(node: Any) -> "subprocess.Popen[bytes]":
-    process: subprocess.Popen[bytes] = node.all_processes["raylet"][0].process
-    return process
-
-
-def _is_alive(node: Any) -> bool:
-    return _raylet(node).poll() is None
-
-
-def _kill_tree(root: int) -> None:
-    """SIGKILL a raylet and all below it. It is stopped first, so that it starts nothing more meanwhile."""
-    try:
-        os.kill(root, signal.SIGSTOP)
-    except ProcessLookupError:
-        return
-    for pid in [root, *_descendants(root, _processes())]:
-        _kill(pid)
-
-
-def _handle_signals() -> None:
-    """Undo what each of Ray's nodes installs: SIGTERM ends us in an orderly way, SIGINT is the driver's.
-
-    A handler that does nothing, not SIG_IGN: that would be inherited, and break `ray.cancel` in the workers.
-    """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, lambda *_: None)
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of whoever loses his below us, so that a dead raylet's workers stay findable."""
-    import ctypes
-
-    pr_set_child_subreaper = 36  # linux/prctl.h
-    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
-
-
-def _commands(driver: int) -> Iterator[dict[str, Any]]:
-    """One command a line, until the driver closes the pipe or dies.
-
-    A child that the driver forked may hold the pipe's other end open, hence the look at who our parent is.
-    """
-    received = b""
-    while os.getppid() == driver:
-        ready, _, _ = select.select([0], [], [], HEARTBEAT_S)
-        if ready:
-            chunk = os.read(0, 65536)
-            if not chunk:
-                return
-            *lines, received = (received + chunk).split(b"\n")
-            yield from map(json.loads, lines)
-        _reap()
-
-
-def _supervise() -> None:
-    """Serve the driver until it is gone, then leave nothing behind."""
-    driver = os.getppid()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray prints must not look like an answer
-    home = Path(os.environ["RAY_TMPDIR"])
-    _handle_signals()
-    _adopt_orphans()
-    supervisor = _Supervisor()
-    try:
-        for command in _commands(driver):
-            answer = {**supervisor.answer(command), "id": command["id"]}
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
-    finally:
-        _kill_all(os.getpid(), CLOSE_DEADLINE_S)
-        shutil.rmtree(home, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    _supervise()

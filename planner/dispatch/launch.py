@@ -13,7 +13,7 @@ from planner.dispatch.embedded import driver_environment
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import RunError, TrainingFailed, UserError
 from planner.job import Job
-from planner.train.session import Launch
+from planner.train.setup import Launch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,8 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
     """
     import ray
 
+    from planner.dispatch.private import quiet
+
     try:
         ray.init(
             address=address,
@@ -69,14 +71,17 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"no Ray cluster at {address}: {reason}; check --address, or leave it out") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with contextlib.nullcontext() if verbose else quiet():
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
-def fit(launch: Launch, timings: Timings, *, on_cpu: bool) -> None:
+def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> None:
     """Train until the job is done, refused or interrupted. Call it in the main thread, connected.
+
+    On an `embedded` cluster the workers' process group stays on loopback, as the cluster does.
 
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM; the workers have been ended, the last commit stands.
@@ -84,7 +89,7 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool) -> None:
     """
     from ray.train import TrainingFailedError
 
-    trainer = _trainer(launch, timings, on_cpu=on_cpu)
+    trainer = _trainer(launch, timings, on_cpu=on_cpu, embedded=embedded)
     with _interruptible():
         try:
             trainer.fit()
@@ -96,14 +101,13 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool) -> None:
         raise RunError(refusal)
 
 
-def _trainer(launch: Launch, timings: Timings, *, on_cpu: bool) -> Any:
+def _trainer(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
 
     job, workers = launch.job, launch.job.workers
     # More workers than samples would only run ghosts.
     most = min(workers.max, job.batch.global_batch)
-    on_gpu = workers.gpus > 0 and not on_cpu
     return TorchTrainer(
         train_worker,
         train_loop_config={"worker": WorkerConfig(launch=launch, on_cpu=on_cpu)},
@@ -121,9 +125,18 @@ def _trainer(launch: Launch, timings: Timings, *, on_cpu: bool) -> Any:
             # Losses are what spot nodes do. Crash loops are stopped by `session._require_progress`.
             failure_config=FailureConfig(max_failures=-1),
         ),
-        # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
-        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_gpu else "gloo"),
+        torch_config=_torch_config(on_gpu=workers.gpus > 0 and not on_cpu, embedded=embedded),
     )
+
+
+def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
+    from ray.train.torch import TorchConfig
+
+    from planner.dispatch.private import loopback_torch_config
+
+    # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    return loopback_torch_config(backend) if embedded else TorchConfig(backend=backend)
 
 
 def _resources(job: Job) -> dict[str, float]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.errors import PlannerError, TrainingFailed
-from planner.train.session import Launch
+from planner.train.setup import Launch
 
 
 @dataclass(frozen=True, kw_only=True)

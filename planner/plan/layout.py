@@ -138,7 +138,7 @@ class Plan:
         fewest = self.fewest_workers_as_fast
         if fewest == self.world_size:
             return ""
-        return f"{fewest} workers are just as fast"
+        return f"{fewest} workers are just as fast" if fewest > 1 else "1 worker is just as fast"
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

@@ -1,1 +1,1 @@
-"""From values to tables and text for people. Knows rich; decides nothing and reads nothing."""
+"""From values to lines of text for people, and to JSON. Knows no terminal; decides nothing and reads nothing."""

@@ -3,23 +3,15 @@
 import dataclasses
 import json
 
-from rich.table import Table
-
 from planner.audit import Audit
 from planner.report.plans import split_text
+from planner.report.text import aligned, counted
 
 
-def phase_table(audit: Audit) -> Table:
-    """One row per generation in the committed lineage."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("phase", justify="right")
-    table.add_column("workers", justify="right")
-    table.add_column("split", no_wrap=True)
-    table.add_column("rounds", justify="right")
-    table.add_column("steps", no_wrap=True)
-    table.add_column("recomputed before", justify="right")
-    for phase in audit.phases:
-        table.add_row(
+def phase_table(audit: Audit) -> list[str]:
+    """A header, then a line per generation in the committed lineage."""
+    rows = [
+        (
             str(phase.generation),
             str(phase.world_size),
             split_text(phase.shares),
@@ -27,7 +19,9 @@ def phase_table(audit: Audit) -> Table:
             f"[{phase.first_step}, {phase.end_step})",
             str(phase.recomputed_before),
         )
-    return table
+        for phase in audit.phases
+    ]
+    return aligned([("phase", "workers", "split", "rounds", "steps", "recomputed before"), *rows], left={2, 4})
 
 
 def verdict(audit: Audit) -> list[str]:
@@ -39,13 +33,13 @@ def verdict(audit: Audit) -> list[str]:
         f"samples       {audit.samples}",
         f"lost          {audit.lost}",
         f"repeated      {audit.repeated}",
-        f"recomputed    {audit.recomputed} steps, done again after a loss and counted once",
+        f"recomputed    {counted(audit.recomputed, 'step')}, done again after a loss and counted once",
         f"global batch  {batches or 'unknown'}{' (constant)' if len(audit.global_batches) == 1 else ''}",
     ]
     if audit.mismatched:
-        lines.append(f"mismatched    {audit.mismatched} steps, so lost and repeated are not known")
+        lines.append(f"mismatched    {counted(audit.mismatched, 'step')}, so lost and repeated are not known")
     if audit.uncommitted:
-        lines.append(f"uncommitted   {audit.uncommitted} steps after the newest commit")
+        lines.append(f"uncommitted   {counted(audit.uncommitted, 'step')} after the newest commit")
     lines += [f"WRONG         {finding}" for finding in audit.findings]
     if audit.clean:
         lines.append("audit: clean. Every committed step used exactly its samples; the chain is intact")

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterable, Sequence
-
-from rich.table import Table
+from textwrap import wrap
 
 from planner.plan import Plan
+from planner.report.text import aligned
+
+_COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
 
 
 def split_text(shares: Iterable[tuple[int, int]]) -> str:
@@ -13,27 +15,38 @@ def split_text(shares: Iterable[tuple[int, int]]) -> str:
     return " + ".join(f"{count} x {samples}" for count, samples in shares)
 
 
-def plan_table(plans: Sequence[Plan]) -> Table:
-    """One row per world size."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("GPUs", "used"):
-        table.add_column(name, justify="right")
-    table.add_column("split", no_wrap=True)
-    for name in ("micro-batch", "rounds", "cost", "efficiency"):
-        table.add_column(name, justify="right")
-    table.add_column("notes", overflow="fold")
-    for plan in plans:
-        table.add_row(
-            str(plan.world_size),
-            str(plan.workers_used),
-            split_text(plan.shares),
-            str(plan.max_micro_batch),
-            str(plan.accumulation_steps),
-            str(plan.step_cost),
-            f"{plan.efficiency:.1%}",
-            "; ".join(plan.warnings),
-        )
+def plan_table(plans: Sequence[Plan], width: int | None = None) -> list[str]:
+    """A header, then a line per world size. Notes that would pass `width` columns follow, on lines of their own."""
+    lines = aligned([_COLUMNS, *map(_cells, plans)], left={2})
+    noted = any(plan.warnings for plan in plans)
+    table = [lines[0] + ("  notes" if noted else "")]
+    for plan, line in zip(plans, lines[1:], strict=True):
+        notes = "; ".join(plan.warnings)
+        if not notes:
+            table.append(line)
+        elif width is None or len(line) + 2 + len(notes) <= width:
+            table.append(f"{line}  {notes}")
+        else:
+            table += [line, *_indented(notes, width)]
     return table
+
+
+def _cells(plan: Plan) -> tuple[str, ...]:
+    return (
+        str(plan.world_size),
+        str(plan.workers_used),
+        split_text(plan.shares),
+        str(plan.max_micro_batch),
+        str(plan.accumulation_steps),
+        str(plan.step_cost),
+        f"{plan.efficiency:.1%}",
+    )
+
+
+def _indented(notes: str, width: int) -> list[str]:
+    indent = " " * 6  # below the count's column
+    # A width that nobody can read in is the terminal's to break.
+    return wrap(notes, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def plan_json(plans: Iterable[Plan]) -> str:

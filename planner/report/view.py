@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from planner.plan import BatchSizes, Facts, choose
 from planner.report.plans import split_text
+from planner.report.text import counted
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
 
 # Throughput is a moving average: one step says little, the whole run hides a resize.
@@ -31,13 +32,17 @@ class RunView:
 
 
 def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
-    """The view after these records, and the events among them as lines of text."""
+    """The view after these records, and the events among them as lines of text.
+
+    A commit is an event for the panel, but no line: there may be thousands.
+    """
     lines: list[str] = []
     for record in records:
-        view, line = _after(view, record)
-        if line:
-            lines.append(line)
-            view = replace(view, event=line)
+        view, event = _after(view, record)
+        if event:
+            view = replace(view, event=event)
+        if event and not isinstance(record, CommitRecord):
+            lines.append(event)
     return view, lines
 
 
@@ -45,8 +50,8 @@ def step_line(view: RunView) -> str:
     """The state in one line."""
     loss = "" if view.loss is None else f"loss {view.loss:.4f}  "
     return (
-        f"step {view.step}/{view.total_steps}  {loss}{view.world_size} workers ({view.split})  "
-        f"{view.samples_per_s:.1f} samples/s"
+        f"step {view.step}/{view.total_steps}  {loss}{counted(view.world_size, 'worker')} ({view.split})  "
+        f"{view.samples_per_s:.1f} samples/s  committed {view.committed_step}"
     )
 
 
@@ -86,8 +91,8 @@ def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView,
     )
     begins = "begins" if not record.parent else f"goes on from step {record.step}"
     line = (
-        f"generation {record.generation} {begins}: {record.world_size} workers, split {view.split}, "
-        f"{view.rounds} rounds, global batch {view.global_batch}"
+        f"generation {record.generation} {begins}: {counted(record.world_size, 'worker')}, split {view.split}, "
+        f"{counted(view.rounds, 'round')}, global batch {view.global_batch}"
     )
-    line += f"; {again} steps to do again" if again else ""
+    line += f"; {counted(again, 'step')} to do again" if again else ""
     return view, "; ".join((line, *record.changed))

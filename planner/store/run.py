@@ -57,7 +57,7 @@ class Run:
         where = f"jobs/{job_digest}.json"
         try:
             job = Job.model_validate(json.loads(self.storage.read(where)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StoreError(f"{where}: torn or not a job") from error
         if digest(job) != job_digest:
             raise StoreError(f"{where}: altered since it was written (its digest does not match)")
@@ -67,7 +67,8 @@ class Run:
 
     def generations(self) -> list[int]:
         """Every generation claimed so far, ascending."""
-        return [int(name[:-5]) for name in self.storage.names("generations") if name[:-5].isdigit()]
+        names = [name[:-5] for name in self.storage.names("generations") if name.endswith(".json")]
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def claim_generation(self, claim: dict[str, str]) -> int:
         """Take the next generation number; at most one caller gets each."""
@@ -77,9 +78,22 @@ class Run:
         return number
 
     def newest_claims(self, most: int) -> list[dict[str, str]]:
-        """What the last generations said when they claimed their numbers, newest first."""
-        newest = self.generations()[-most:][::-1]
-        return [json.loads(self.storage.read(f"generations/{number:06d}.json")) for number in newest]
+        """What the last generations said when they claimed their numbers, newest first.
+
+        Raises:
+            StoreError: a claim was torn or altered; it is named.
+        """
+        return [self._claim(number) for number in self.generations()[-most:][::-1]]
+
+    def _claim(self, number: int) -> dict[str, str]:
+        where = f"generations/{number:06d}.json"
+        try:
+            claim = json.loads(self.storage.read(where))
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{where}: torn or not a claim") from error
+        if not isinstance(claim, dict):
+            raise StoreError(f"{where}: torn or not a claim")
+        return claim
 
     def require_current(self, generation: int) -> None:
         """Check that nobody has claimed the run since.

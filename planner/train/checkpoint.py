@@ -55,8 +55,13 @@ def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDiges
     return tuple(sorted((d for part in world.gather(mine) for d in part), key=lambda d: d.name))
 
 
-def load(storage: Storage, manifest: Manifest, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def load(
+    storage: Storage, manifest: Manifest, model: nn.Module, optimizer: torch.optim.Optimizer, *, optimizer_kind: str
+) -> None:
     """Read a checked commit into the model and the optimizer, at whatever world size this is.
+
+    An optimizer of another kind than the one that was saved begins anew: the user has accepted the change by
+    name, and the state of one means nothing to the other.
 
     Raises:
         StoreError: the files do not hold this model's and this optimizer's tensors, or hold anything but tensors.
@@ -65,6 +70,8 @@ def load(storage: Storage, manifest: Manifest, model: nn.Module, optimizer: torc
     reader = _reader(storage, folder)
     reader.checked_names = frozenset(file.name for file in manifest.files)
     saved = reader.read_metadata().state_dict_metadata
+    if optimizer_kind != manifest.identity.optimizer:
+        saved = {name: item for name, item in saved.items() if not name.startswith(f"{OPTIMIZER}/")}
     _create_optimizer_state(model, optimizer, saved)
     wanted = {**_model_tensors(model), **_optimizer_tensors(model, optimizer)}
     if missing := sorted(set(wanted) ^ set(saved)):
@@ -103,14 +110,19 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
 
 
 def _create_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Make room for the saved state: a shard like its parameter where the shapes agree, a scalar otherwise."""
+    """Make room for the saved state: a shard like its parameter, or a scalar.
+
+    Raises:
+        StoreError: a tensor has another shape.
+    """
     for name, parameter in model.named_parameters():
         prefix = f"{OPTIMIZER}/{name}/"
         for path in (path for path in saved if path.startswith(prefix)):
             size, dtype = saved[path].size, saved[path].properties.dtype
-            like_parameter = size == parameter.shape and len(size) > 0
+            if len(size) > 0 and size != parameter.shape:
+                raise StoreError(f"{path} has shape {tuple(size)} in the checkpoint, {tuple(parameter.shape)} here")
             optimizer.state[parameter][path.removeprefix(prefix)] = (
-                torch.zeros_like(parameter, dtype=dtype) if like_parameter else torch.zeros(size, dtype=dtype)
+                torch.zeros_like(parameter, dtype=dtype) if len(size) > 0 else torch.zeros(size, dtype=dtype)
             )
 
 
@@ -144,11 +156,15 @@ class _TensorReader(FileSystemReader):
         """The metadata, read without giving it the run of the interpreter.
 
         Raises:
-            StoreError: it names a class or a file that a checkpoint of tensors has no use for.
+            StoreError: it cannot be read, or names a class or a file that a checkpoint of tensors has no use for.
         """
         path = self._get_metadata_path(kwargs.get("rank"))
-        with self.fs.create_stream(path, "rb") as stream:
-            metadata = _unpickle_metadata(stream.read(), str(path))
+        try:
+            with self.fs.create_stream(path, "rb") as stream:
+                content = stream.read()
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+        metadata = _unpickle_metadata(content, str(path))
         for info in metadata.storage_data.values():
             if info.relative_path not in self.checked_names:
                 raise StoreError(f"{path}: names {info.relative_path!r}, a file that the manifest does not know")
@@ -193,23 +209,29 @@ class _MetadataUnpickler(pickle.Unpickler):
 def _unpickle_metadata(content: bytes, where: str) -> Metadata:
     try:
         metadata = _MetadataUnpickler(io.BytesIO(content)).load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        AttributeError,
-        ImportError,
-        IndexError,
-        TypeError,
-        ValueError,
-    ) as error:
+        only_tensors = _has_only_tensors(metadata)
+    except Exception as error:  # bytes that anybody may have written raise anything, and half-made objects, too
         raise StoreError(f"{where}: not the metadata of a checkpoint of tensors ({error})") from error
-    only_tensors = isinstance(metadata, Metadata) and all(
-        isinstance(item, TensorStorageMetadata) for item in metadata.state_dict_metadata.values()
-    )
     if not only_tensors:
         raise StoreError(f"{where}: not the metadata of a checkpoint of tensors")
     checked: Metadata = metadata
     return checked
+
+
+def _has_only_tensors(metadata: Any) -> bool:
+    """Whether everything is of the type that it should be: unpickling calls no constructor that would see to it."""
+    return (
+        isinstance(metadata, Metadata)
+        and isinstance(metadata.storage_meta, StorageMeta | None)
+        and all(isinstance(info.relative_path, str) for info in metadata.storage_data.values())
+        and all(
+            isinstance(name, str)
+            and isinstance(item, TensorStorageMetadata)
+            and isinstance(item.size, torch.Size)
+            and isinstance(item.properties.dtype, torch.dtype)
+            for name, item in metadata.state_dict_metadata.items()
+        )
+    )
 
 
 def _reason(error: CheckpointException) -> str:

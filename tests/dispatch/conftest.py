@@ -1,6 +1,7 @@
 """One Ray cluster of three nodes for all dispatch tests, on loopback."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ TEST_TIMINGS = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
 def cluster():
     """Three nodes of one CPU; the test process is the driver, in its main thread."""
     # Workers unpickle functions of the test modules by name.
-    here = os.path.dirname(__file__)
+    here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     set_environment(TEST_TIMINGS, embedded=True)
     with (

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from listeners import LOOPBACK
 
 from planner.dispatch import embedded
 from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+from planner.dispatch.processes import members
+from planner.dispatch.supervisor import Supervisor
 from planner.errors import RunError
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
@@ -22,8 +25,9 @@ ROOT = Path(embedded.__file__).resolve().parents[2]
 STORY = """
 import json, os, sys, time
 from pathlib import Path
-from planner.dispatch import embedded
+from listeners import listening_addresses
 from planner.dispatch.embedded import EmbeddedCluster, NodeShape, driver_environment
+from planner.dispatch.processes import members
 
 os.environ.update(driver_environment())
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.25"
@@ -43,6 +47,8 @@ def train(config):
     dist.all_reduce(ones)
     rank = ray.train.get_context().get_world_rank()
     Path(config["out"], f"rank{rank}").write_text(f"{dist.get_backend()} {ones.item():g}")
+    names = "MASTER_ADDR RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK ACCELERATE_TORCH_DEVICE".split()
+    Path(config["out"], f"variables{rank}").write_text(" ".join(os.environ[name] for name in names))
 
 
 shape = NodeShape(cpus=1, gpus=1, resources={"slot": 2})
@@ -51,7 +57,8 @@ with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
     seen["home"] = str(cluster._link._home)
     import ray
     from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
+    from planner.dispatch.private import loopback_torch_config
 
     ray.init(address=cluster.address, log_to_driver=False)
     alive = lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]}
@@ -62,41 +69,23 @@ with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
     TorchTrainer(
         train,
         train_loop_config={"out": str(out)},
-        torch_config=TorchConfig(backend="gloo"),
+        torch_config=loopback_torch_config("gloo"),
         scaling_config=ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 1}),
         run_config=RunConfig(storage_path=str(out / "runs")),
     ).fit()
-    seen["listeners"] = embedded_listeners(embedded._members(leader))
-    members = embedded._members(leader)
+    seen["listeners"] = sorted(listening_addresses(members(leader)))
+    before = members(leader)
     seen["killed"] = cluster.kill_node(cluster.nodes()[0])
-    seen["num_ended"] = len(members - embedded._members(leader))
+    seen["num_ended"] = len(before - members(leader))
     seen["seen_dead"] = wait(lambda: seen["killed"] not in alive())
     seen["added"] = cluster.add_node()
     seen["seen_added"] = wait(lambda: seen["added"] in alive())
     seen["removed"] = cluster.remove_node()
     seen["nodes_at_end"] = cluster.nodes()
     ray.shutdown()
-seen["left"] = sorted(embedded._members(leader))
+seen["left"] = sorted(members(leader))
 print("SEEN", json.dumps(seen))
 """
-
-LISTENERS = '''
-def embedded_listeners(pids):
-    """The addresses, as /proc/net has them, on which these processes listen for TCP."""
-    import contextlib
-    sockets = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for fd in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    sockets.add(os.readlink(fd.path))
-    rows = [row.split() for name in ("tcp", "tcp6") for row in open(f"/proc/net/{name}").readlines()[1:]]
-    listening = [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
-    return sorted({row[1].rpartition(":")[0] for row in listening})
-'''
-
-# 127.0.0.1 in IPv4, and the same mapped into IPv6, in the kernel's byte order.
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 
 HOLDER = """
 import sys, time
@@ -119,15 +108,17 @@ def command(source, *arguments):
 
 
 def environment():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
     out = tmp_path_factory.mktemp("story")
-    head, _, tail = STORY.partition("shape = ")
     driver = subprocess.run(
-        command(head + LISTENERS + "\n\nshape = " + tail, str(out)),
+        command(STORY, str(out)),
         env=environment(),
         capture_output=True,
         text=True,
@@ -160,6 +151,12 @@ class TestStory:
     def test_two_workers_train_over_gloo(self, story):
         assert [(story["out"] / f"rank{rank}").read_text() for rank in range(2)] == ["gloo 2"] * 2
 
+    def test_the_workers_find_the_variables_that_torch_programs_read(self, story):
+        """With `loopback_torch_config` as with Ray's own; nodes of one address are one machine to Ray."""
+        assert [(story["out"] / f"variables{rank}").read_text() for rank in range(2)] == [
+            f"127.0.0.1 {rank} 2 {rank} 2 0 cpu" for rank in range(2)
+        ]
+
     def test_no_process_of_the_cluster_listens_beyond_loopback(self, story):
         assert story["listeners"]
         assert set(story["listeners"]) <= LOOPBACK
@@ -185,10 +182,10 @@ class TestStory:
 class TestSuddenEnds:
     def test_a_killed_driver_leaves_nothing(self, holder):
         process, leader, home = holder
-        assert len(embedded._members(leader)) >= 5
+        assert len(members(leader)) >= 5
         process.kill()
         process.wait()
-        assert wait(lambda: not embedded._members(leader) and not Path(f"/proc/{leader}").exists())
+        assert wait(lambda: not members(leader) and not Path(f"/proc/{leader}").exists())
         assert wait(lambda: not home.exists())
 
     def test_two_clusters_run_side_by_side_and_a_killed_supervisor_takes_only_its_own_along(self, holder):
@@ -198,9 +195,9 @@ class TestSuddenEnds:
             os.kill(leader, signal.SIGKILL)
             with pytest.raises(RunError, match=r"the supervisor has ended|Broken pipe"):
                 cluster.add_node()
-        assert not embedded._members(leader)
+        assert not members(leader)
         assert not home.exists()
-        assert len(embedded._members(other)) >= 5
+        assert len(members(other)) >= 5
 
 
 class TestErrors:
@@ -230,7 +227,7 @@ class TestErrors:
         assert cluster._link is None
 
     def test_an_unknown_node_is_named(self):
-        supervisor = embedded._Supervisor()
+        supervisor = Supervisor()
         answer = supervisor.answer({"op": "kill", "node_id": "abc"})
         assert answer == {"error": "there is no node abc; there are []"}
 

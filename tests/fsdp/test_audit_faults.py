@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from worker_functions import make_job, records, run_job
@@ -37,7 +38,7 @@ def run_copy(healthy, tmp_path):
 
 def broken(rank, job, url, fault):
     """Train with a fault of the loader or the loop on every rank."""
-    import planner.train.loop as loop
+    from planner.train import loop
     from planner.train.batches import Loader
 
     load, accumulate = Loader.load, loop.accumulate
@@ -184,7 +185,7 @@ def test_a_harmed_checkpoint_file_is_caught(run_copy):
 def test_changed_data_is_named_once(workers, texts, tmp_path):
     """Data that is no longer the run's cannot prove anything, and the audit says so instead of guessing."""
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(open(texts).read())
+    rows.write_text(Path(texts).read_text())
     workers.run(run_job, 2, make_job(str(rows), steps=2), str(tmp_path / "run"))
     rows.write_text(rows.read_text().replace("abc", "abd"))
     result = audited(tmp_path / "run")

@@ -1,5 +1,7 @@
 """Whole generations in real FSDP processes: equal over world sizes, over resizes, over crashes."""
 
+from pathlib import Path
+
 import pytest
 from worker_functions import make_job, newest_commit, records, run_job, run_job_in_own_folder
 
@@ -93,7 +95,7 @@ def test_a_crash_goes_back_to_the_last_commit(workers, texts, tmp_path):
 
 def crash_at(rank, job, url, step):
     """Every rank fails in the forward pass of `step`, as a lost node makes them."""
-    import planner.train.loop as loop
+    from planner.train import loop
 
     accumulate, calls = loop.accumulate, []
 
@@ -201,7 +203,7 @@ def test_other_changes_are_logged(workers, texts, tmp_path):
 
 def test_storage_that_is_not_shared_is_refused(workers, texts, tmp_path):
     """Each worker with a folder of its own would lose every shard but the first."""
-    with pytest.raises(StoreError, match="does not see what .* wrote there; set checkpoint.path to storage"):
+    with pytest.raises(StoreError, match=r"does not see what .* wrote there; set checkpoint.path to storage"):
         workers.run(run_job_in_own_folder, 3, make_job(texts), str(tmp_path))
     assert not list(tmp_path.rglob("manifest*"))
 
@@ -216,7 +218,7 @@ def test_a_run_that_was_taken_over_commits_nothing_more(workers, texts, tmp_path
 
 def taken_over_after(rank, job, url, step):
     """Another driver claims the run while this one trains."""
-    import planner.train.loop as loop
+    from planner.train import loop
 
     accumulate, calls = loop.accumulate, []
 
@@ -236,7 +238,7 @@ def taken_over_after(rank, job, url, step):
 def test_data_that_vanishes_stops_all_workers_with_a_commit(workers, texts, tmp_path):
     """One worker's read error travels in the control message: no hang, no lost step."""
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(open(texts).read())
+    rows.write_text(Path(texts).read_text())
     job = make_job(str(rows), steps=50)
     with pytest.raises(DataError, match=r"rows\.jsonl, row \d+: not JSON"):
         workers.run(spoil_data_at, 3, job, str(tmp_path / "run"), str(rows), 3)
@@ -247,14 +249,14 @@ def test_data_that_vanishes_stops_all_workers_with_a_commit(workers, texts, tmp_
 
 def spoil_data_at(rank, job, url, rows, step):
     """The file is overwritten while the run reads it."""
-    import planner.train.loop as loop
+    from planner.train import loop
 
     accumulate, calls = loop.accumulate, []
 
     def spoil(*arguments):
         calls.append(None)
         if rank == 0 and len(calls) == step:
-            with open(rows, "r+") as stream:
+            with Path(rows).open("r+") as stream:
                 stream.write("x" * 20_000)
         return accumulate(*arguments)
 
@@ -275,7 +277,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(workers, texts, tmp_path):
 def test_workers_whose_data_differ_are_refused(workers, texts, tmp_path):
     """Two nodes with different files must not train together."""
     other = tmp_path / "rows.jsonl"
-    other.write_text(open(texts).read().replace("abc", "abd"))
+    other.write_text(Path(texts).read_text().replace("abc", "abd"))
     with pytest.raises(TrainingFailed, match="the data differs between workers"):
         workers.run(run_with_data_of, 2, make_job(texts), str(tmp_path / "run"), [texts, str(other)])
 
@@ -312,6 +314,7 @@ def run_launch(_rank, job, url, launch_id):
     import torch
 
     from planner.train.loop import Hooks
-    from planner.train.session import Launch, train
+    from planner.train.session import train
+    from planner.train.setup import Launch
 
     return train(Launch(job=job, url=url, launch_id=launch_id), torch.device("cpu"), Hooks())

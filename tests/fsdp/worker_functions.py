@@ -5,7 +5,8 @@ from pathlib import Path
 
 from planner.job import Job
 from planner.train.loop import Hooks
-from planner.train.session import Launch, train
+from planner.train.session import train
+from planner.train.setup import Launch
 
 TINY = {"kind": "gpt", "layers": 2, "width": 32, "heads": 2, "context": 24}
 

@@ -1,0 +1,37 @@
+"""Where figures go: `bench/results/<name>.json`, with the machine and the date they were measured on."""
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+
+
+def write(name: str, rows: list[dict[str, object]]) -> None:
+    """Write the figures and print them."""
+    path = Path(__file__).parent / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    document = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "rows": rows}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    for row in rows:
+        print(name, json.dumps(row))
+
+
+def best_of(repeats: int, work: object) -> float:
+    """Seconds of the fastest of some calls: the one that the rest of the machine disturbed least."""
+    times = []
+    for _ in range(repeats):
+        started_s = time.perf_counter()
+        work()  # type: ignore[operator]
+        times.append(time.perf_counter() - started_s)
+    return min(times)

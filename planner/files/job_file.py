@@ -1,0 +1,160 @@
+"""A job file and its overrides -> the Job, and back."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from planner.files.complaints import translate
+from planner.files.reader import MAX_DEPTH, Reader, resolve
+from planner.files.words import KeyPath, Mistake, Unusable, dotted, escape, job_error, quote, show
+from planner.job import Job
+
+MAX_BYTES = 2**20
+
+# What YAML 1.2 does not allow in a file; and what PyYAML takes for a line break (next line, the separators)
+# or drops (a byte order mark after the start) where YAML 1.2 sees a character.
+_FORBIDDEN = re.compile("[^\t\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_BARE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+
+
+def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
+    """The job in a YAML file of UTF-8 text, at most 1 MiB.
+
+    An override is `key.path=value`, laid over the file in the order given before all is checked; missing
+    sections are made. A value that starts with a quote, `[` or `{` is read as YAML; any other is one plain
+    scalar, so `data.path=*.txt` needs no quotes.
+
+    Raises:
+        JobError: the file cannot be read, or is wrong; the message has one line per mistake.
+    """
+    source = escape(str(path))
+    return parse_job(_decode(_read_bytes(path, source), source), source=source, overrides=overrides)
+
+
+def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) -> Job:
+    """The job in a YAML text; `source` opens each line of an error. Overrides are as in `read_job`.
+
+    Raises:
+        JobError: the text or an override is wrong; the message has one line per mistake.
+    """
+    source = escape(source)
+    reader = Reader(source=source, text=_readable(text, source))
+    mapping = reader.document()
+    for override in overrides:
+        _lay_over(mapping, override, reader)
+    try:
+        job = Job.model_validate(mapping)
+    except ValidationError as error:
+        told = frozenset(mistake.path for mistake in reader.mistakes if mistake.hides)
+        raise job_error(source, reader.mistakes + translate(error, told)) from None
+    if reader.mistakes:
+        raise job_error(source, reader.mistakes)
+    return job
+
+
+def dump_job(job: Job) -> str:
+    """The job as YAML, every default written out; `parse_job` reads an equal job from it."""
+    values = job.model_dump(by_alias=True)
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
+
+
+def _read_bytes(path: str | Path, source: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise job_error(source, [Mistake(text=_why_unread(error))]) from None
+    except ValueError:  # a NUL, or what the file system cannot encode
+        raise job_error(source, [Mistake(text="found no such file name; write the path of a file")]) from None
+    if len(data) > MAX_BYTES:
+        text = f"found more than {MAX_BYTES} bytes; a job file has at most 1 MiB, write the path of one"
+        raise job_error(source, [Mistake(text=text)])
+    return data
+
+
+def _why_unread(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "found no such file; write the path of a job file"
+    if isinstance(error, IsADirectoryError):
+        return "found a directory; write the path of a job file in it"
+    if isinstance(error, PermissionError):
+        return "found a file that may not be read; give yourself permission to read it"
+    return f"found a file that cannot be read ({escape(error.strerror or str(error))}); write another path"
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        found = f"found byte 0x{data[error.start]:02x} at byte offset {error.start}, which is not UTF-8"
+        raise job_error(source, [Mistake(text=f"{found}; save the file as UTF-8 text")]) from None
+    if (offset := data.find(b"\0")) >= 0:
+        found = f"found a NUL byte at byte offset {offset}, so this is a binary file"
+        raise job_error(source, [Mistake(text=f"{found}; write the path of a text file")])
+    return text
+
+
+def _readable(text: str, source: str, base: KeyPath = ()) -> str:
+    """The text with LF line ends and no byte order mark; refused if it holds what YAML does not allow."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    if bad := _FORBIDDEN.search(text):
+        line, column = text.count("\n", 0, bad.start()) + 1, bad.start() - text.rfind("\n", 0, bad.start())
+        found = f"line {line}, column {column}: found the control character {escape(bad[0])}"
+        fix = 'remove it, or write it as an escape in "quotes"'
+        raise job_error(source, [Mistake(path=base, text=f"{found}; {fix}")])
+    return text
+
+
+def _lay_over(mapping: dict[str, Any], override: str, reader: Reader) -> None:
+    """Sets one `key.path=value` in the mapping; a mistake is added to the reader's."""
+    key, sign, text = override.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not sign or not all(path) or len(path) > MAX_DEPTH:
+        found = f"found the override {quote(override)}; write key.path=value, such as train.steps=400"
+        reader.mistakes.append(Mistake(text=found, hides=False))
+        return
+    value = _override_value(text.strip(), path, reader)
+    section = mapping
+    for depth, name in enumerate(path[:-1], start=1):
+        if section.get(name) is None:
+            section[name] = {}
+        if not isinstance(section[name], dict):
+            if not isinstance(section[name], Unusable):  # of that, a line is certain already
+                found = f"found {show(section[name])}, which {dotted(path)} cannot go into"
+                fix = f"write the override {dotted(path[:depth])}=value"
+                reader.mistakes.append(Mistake(path=path[:depth], text=f"{found}; {fix}"))
+            return
+        section = section[name]
+    section[path[-1]] = value
+
+
+def _override_value(text: str, path: KeyPath, reader: Reader) -> Any:
+    text = _readable(text, reader.source, path)
+    if not text.startswith(('"', "'", "[", "{")):
+        return resolve(text, plain=True)
+    return Reader(source=reader.source, text=text, base=path, mistakes=reader.mistakes).value()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `Reader` reads: no aliases, and quotes around any text that could be read as a number."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 the name and arguments are PyYAML's
+        return True
+
+
+def _dump_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    bare = _BARE_TEXT.fullmatch(text) and isinstance(resolve(text, plain=True), str)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
+
+
+def _dump_tuple(dumper: _Dumper, values: tuple[Any, ...]) -> yaml.SequenceNode:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+
+
+_Dumper.add_representer(str, _dump_text)
+_Dumper.add_representer(tuple, _dump_tuple)

@@ -1,0 +1,94 @@
+"""Values -> text on one line, and the lines of a `JobError`; knows neither YAML nor the model."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.errors import JobError
+
+MAX_MISTAKES = 20
+MAX_SHOWN = 60
+
+KeyPath = tuple[str | int, ...]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One line of an error; `path` is where, or empty for the file itself.
+
+    With `hides`, nothing else is said of the value at `path`: what the model thinks of it is noise.
+    """
+
+    path: KeyPath = ()
+    text: str
+    hides: bool = True
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Stands for a value that no field takes, so that the model's refusal can say what was found."""
+
+    found: str
+
+
+def job_error(source: str, mistakes: Sequence[Mistake]) -> JobError:
+    """One line per mistake, each opened by `source` and the key's path; past `MAX_MISTAKES` only their count."""
+    shown = mistakes[:MAX_MISTAKES]
+    lines = [": ".join(filter(None, (source, dotted(mistake.path), mistake.text))) for mistake in shown]
+    if more := len(mistakes) - len(shown):
+        lines.append(f"... and {more} more")
+    return JobError("\n".join(lines))
+
+
+def dotted(path: KeyPath) -> str:
+    """`train.optimizer.betas[1]`; a key that could be misread stands in quotes."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + (part if _BARE_KEY.fullmatch(cut(part)) else quote(part))
+    return text
+
+
+def show(value: Any) -> str:
+    """A value as it would stand in the file, cut short, with its kind."""
+    if isinstance(value, Unusable):
+        return value.found
+    if isinstance(value, str):
+        return f"{quote(value)} (text)"
+    if isinstance(value, dict):
+        return f"a section with the keys {cut(', '.join(map(str, value)))}" if value else "an empty section"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, bool):
+        return f"{str(value).lower()} (a boolean)"
+    return _show_number(value) if isinstance(value, int | float) else "null"
+
+
+def _show_number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value} (a whole number)"
+    if math.isfinite(value):
+        return f"{value!r} (a decimal number)"
+    return ".nan (not a number)" if math.isnan(value) else f"{'-' if value < 0 else ''}.inf (infinity)"
+
+
+def quote(text: str) -> str:
+    """The text in double quotes, on one line and cut short."""
+    return '"' + cut(text).replace('"', '\\"') + '"'
+
+
+def cut(text: str, at: int = MAX_SHOWN) -> str:
+    """The text on one line, with dots for what is longer than `at` characters."""
+    shown = escape(text[: at + 1])
+    return shown if len(shown) <= at else shown[:at] + "..."
+
+
+def escape(text: str) -> str:
+    """The text with what does not print, line breaks first of all, written as Python would."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,0 +1,170 @@
+"""Tells the run's folder what happens: rank 0 writes the ledger, all ranks write checkpoints."""
+
+import math
+import platform
+import time
+from importlib import metadata
+
+import torch
+from torch import nn
+
+import planner
+from planner.job import Job
+from planner.plan import BatchSizes, Facts, choose
+from planner.store.ledger import LedgerWriter
+from planner.store.records import (
+    CommitRecord,
+    EvalRecord,
+    EventRecord,
+    FileDigest,
+    GenerationRecord,
+    Manifest,
+    Record,
+    StepRecord,
+)
+from planner.store.run import Run, commit_name
+from planner.train import checkpoint
+from planner.train.batches import Loader
+from planner.train.claim import Start
+from planner.train.evaluate import evaluate
+from planner.train.objectives import Objective
+from planner.train.setup import Setup
+from planner.train.world import World
+
+
+class Journal:
+    """One generation's. Every method but `note` and `close` is called by every worker at the same step."""
+
+    def __init__(
+        self,
+        job: Job,
+        world: World,
+        run: Run,
+        setup: Setup,
+        start: Start,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        objective: Objective,
+    ) -> None:
+        self._job, self._world, self._run, self._setup, self._start = job, world, run, setup, start
+        self._model, self._optimizer, self._objective = model, optimizer, objective
+        self._job_digest = world.from_first(lambda: run.keep_job(job))
+        self._ledger: LedgerWriter | None = None
+        world.from_first(self._open_ledger)
+        if job.eval.samples:
+            self._eval_plan = choose(
+                BatchSizes(global_batch=job.eval.samples, max_micro=job.batch.max_micro),
+                world.world_size,
+                Facts(),
+            )
+
+    def _open_ledger(self) -> None:
+        start, setup, plan = self._start, self._setup, self._setup.plan
+        header = GenerationRecord(
+            generation=start.generation,
+            run_id=start.run_id,
+            parent=start.parent,
+            step=start.step,
+            cursor=start.cursor,
+            world_size=plan.world_size,
+            max_micro=plan.max_micro,
+            plan_digest=plan.digest,
+            identity=setup.identity,
+            job_digest=self._job_digest,
+            total_steps=setup.total_steps,
+            num_samples=setup.order.num_samples,
+            facts={},
+            changed=start.changed,
+            time_s=time.time(),
+        )
+        self._ledger = LedgerWriter(self._run.storage, header, start.head)
+
+    def _write(self, record: Record) -> None:
+        if self._ledger is not None:
+            self._ledger.write(record)
+
+    def note(self, message: str) -> None:
+        """Write down what a person will want to know."""
+        self._write(EventRecord(message=message, time_s=time.time()))
+
+    def close(self) -> None:
+        """Hand the last records to the store."""
+        if self._ledger is not None:
+            self._ledger.flush()
+
+    def record_step(self, record: StepRecord) -> None:
+        """A step is done."""
+        self._write(record)
+
+    def evaluate(self, step: int) -> None:
+        """Measure the held-out loss before step `step`.
+
+        Raises:
+            PlannerError: on every worker: held-out samples cannot be read.
+        """
+        if not self._job.eval.samples:
+            return
+        started_s = time.monotonic()
+        loader = Loader(
+            dataset=self._setup.dataset, order=self._setup.order, plan=self._eval_plan, rank=self._world.rank
+        )
+        loss, tokens = evaluate(self._world, self._eval_plan, self._model, self._objective, loader)
+        if not math.isfinite(loss):
+            self.note(f"step {step}: the held-out loss is not finite")
+            return
+        self._write(
+            EvalRecord(
+                step=step,
+                samples=self._job.eval.samples,
+                tokens=tokens,
+                loss=loss,
+                seconds=time.monotonic() - started_s,
+            )
+        )
+
+    def commit(self, step: int, cursor: int) -> None:
+        """Shards, then digests, then the manifest, which makes it a commit; then old files go.
+
+        Raises:
+            PlannerError: on every worker: it could not be written, or the run has been taken over.
+        """
+        started_s = time.monotonic()
+        name = commit_name(step, self._start.generation)
+        folder = f"checkpoints/{name}"
+        self._world.from_first(lambda: self._run.require_current(self._start.generation))
+        checkpoint.save(self._run.storage, folder, self._model, self._optimizer)
+        files = checkpoint.file_digests(self._world, self._run.storage, folder)
+
+        def write_manifest() -> None:
+            assert self._ledger is not None  # this is rank 0
+            self._ledger.flush(durable=True)
+            self._run.put_manifest(self._manifest(name, step, cursor, files, self._ledger.head))
+            self._write(CommitRecord(step=step, name=name, seconds=time.monotonic() - started_s))
+            self._run.prune(self._job.checkpoint.keep, self._start.generation)
+
+        self._world.from_first(write_manifest)
+
+    def _manifest(self, name: str, step: int, cursor: int, files: tuple[FileDigest, ...], head: str) -> Manifest:
+        return Manifest(
+            run_id=self._start.run_id,
+            name=name,
+            generation=self._start.generation,
+            parent=self._start.parent,
+            step=step,
+            cursor=cursor,
+            total_steps=self._setup.total_steps,
+            identity=self._setup.identity,
+            plan_digest=self._setup.plan.digest,
+            world_size=self._world.world_size,
+            facts={},
+            job_digest=self._job_digest,
+            ledger_head=head,
+            files=files,
+            versions={
+                "planner": planner.__version__,
+                "python": platform.python_version(),
+                "ray": metadata.version("ray"),
+                "torch": torch.__version__,
+            },
+            time_s=time.time(),
+        )

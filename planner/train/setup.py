@@ -1,0 +1,49 @@
+"""What every worker derives for itself from the launch and the world size it woke in."""
+
+from dataclasses import dataclass
+
+from planner.data import Dataset
+from planner.identity import identity_of, open_data, total_steps
+from planner.job import Job
+from planner.order.order import Order
+from planner.plan import Facts, Plan, batch_sizes, choose
+from planner.store.records import Identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What the driver says to every worker, in every generation of one launch."""
+
+    job: Job
+    url: str
+    """the run's folder"""
+    launch_id: str = ""
+    accept: frozenset[str] = frozenset()
+    """fields of the run's identity that may differ on resume, because the user named them"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What every worker derives for itself."""
+
+    dataset: Dataset
+    order: Order
+    identity: Identity
+    total_steps: int
+    plan: Plan
+
+
+def set_up(job: Job, world_size: int) -> Setup:
+    """Open the data and choose the plan.
+
+    Raises:
+        UserError: the data cannot be read, or no plan serves these numbers.
+    """
+    dataset, order = open_data(job)
+    return Setup(
+        dataset=dataset,
+        order=order,
+        identity=identity_of(job, dataset, order),
+        total_steps=total_steps(job, order),
+        plan=choose(batch_sizes(job), world_size, Facts()),
+    )

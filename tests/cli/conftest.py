@@ -1,0 +1,117 @@
+"""The command line called in this process, in a folder of its own; and one small real run to look at."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import planner.cli
+from planner.errors import RunError
+
+JOB = """
+name: tiny
+model: {kind: gpt, layers: 1, width: 16, heads: 2, context: 16}
+data: {kind: text, path: TEXT}
+batch: {global: 6, max_micro: 4}
+train:
+  steps: 4
+  optimizer: {kind: adamw, lr: 1e-3}
+eval: {samples: 5, every_steps: 2}
+workers: {gpus: 0}
+checkpoint: {path: RUN, every_steps: 2}
+"""
+TEXT = "the quick brown fox jumps over the lazy dog\n" * 40
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, capsys):
+    """Calls the console script with these words, in `tmp_path`; whatever would start a cluster raises instead."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def start(*_arguments):
+        raise RunError("a cluster would have been started")
+
+    monkeypatch.setattr("planner.cli.run._embedded", start)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["planner", *map(str, words)])
+        before = dict(os.environ)
+        code = 0
+        try:
+            planner.cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        finally:
+            for name in set(os.environ) - set(before):
+                del os.environ[name]
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job file in `tmp_path`, its text beside it, its run in `run`."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.replace("TEXT", "text.txt").replace("RUN", "run"))
+    return file
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run of four steps in two generations by one worker, and its job."""
+
+    folder: Path
+    run: Path
+    job: Path
+    text: Path
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory):
+    """Made once; whoever wants to harm it takes a copy."""
+    import torch
+    import torch.distributed as dist
+
+    from planner.files import read_job
+    from planner.train.loop import Hooks
+    from planner.train.session import Launch, train
+
+    # Every name on the way holds what a terminal library would like to interpret.
+    folder = tmp_path_factory.mktemp("recorded") / "[bold]of[-bold] :smile:"
+    folder.mkdir()
+    made = Recorded(folder, folder / "run", folder / "job.yaml", folder / "text.txt")
+    made.text.write_text(TEXT)
+    quoted = (JOB.replace("TEXT", f'"{made.text}"')).replace("RUN", f'"{made.run}"')
+    made.job.write_text(quoted)
+    job = read_job(made.job)
+    rendezvous = tmp_path_factory.mktemp("rendezvous") / "file"
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
+    try:
+        asked = []
+
+        def after_two():
+            asked.append(None)
+            return len(asked) > 2
+
+        launch = Launch(job=job, url=str(made.run))
+        train(launch, torch.device("cpu"), Hooks(should_stop=after_two))
+        train(launch, torch.device("cpu"), Hooks())
+    finally:
+        dist.destroy_process_group()
+    return made

@@ -1,0 +1,108 @@
+"""`planner audit` on a real run of one worker: what it prints, and with which code it ends."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from planner.audit import Audit
+
+CLEAN = """\
+phase  workers  split  rounds  steps   recomputed before
+    1        1  1 x 6       2  [0, 2)                  0
+    2        1  1 x 6       2  [2, 4)                  0
+
+steps         4 (finished)
+samples       24
+lost          0
+repeated      0
+recomputed    0 steps, done again after a loss and counted once
+global batch  6 (constant)
+audit: clean. Every committed step used exactly its samples; the chain is intact
+"""
+
+
+@pytest.fixture
+def run(recorded, tmp_path):
+    """A copy to harm; the data stays where it was."""
+    return shutil.copytree(recorded.run, tmp_path / "[red]run[-red] :skull:")
+
+
+def alter(run, generation, old, new):
+    """Change a ledger's text in one place."""
+    segment = run / "ledger" / f"{generation:06d}.jsonl"
+    text = segment.read_text()
+    assert old in text
+    segment.write_text(text.replace(old, new, 1))
+
+
+def test_a_clean_run_is_told_so(cli, run):
+    """Phases, counts and verdict, word for word; exit code 0; nothing on stderr and nothing written."""
+    before = sorted(run.rglob("*"))
+    answer = cli("audit", run)
+    assert (answer.code, answer.out, answer.err) == (0, CLEAN, "")
+    assert sorted(run.rglob("*")) == before
+
+
+def test_the_json_has_every_field_of_the_audit(cli, run):
+    """The keys are an interface, the values the same as in the text."""
+    answer = cli("audit", run, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    found = json.loads(answer.out)
+    assert set(found) == {"clean", *(field.name for field in dataclasses.fields(Audit))}
+    assert found["clean"] is True
+    assert (found["steps"], found["samples"], found["global_batches"], found["findings"]) == (4, 24, [6], [])
+    assert [(phase["first_step"], phase["end_step"]) for phase in found["phases"]] == [(0, 2), (2, 4)]
+    assert [phase["shares"] for phase in found["phases"]] == [[[1, 6]], [[1, 6]]]
+    assert [step for step, _ in found["held_out"]] == [0, 2, 4]
+
+
+def test_an_altered_ledger_line_is_printed_and_is_exit_code_1(cli, run):
+    """The finding names the line, the verdict says not to trust the run, and a script can tell by the code."""
+    alter(run, 2, '"samples":6', '"samples":5')
+    answer = cli("audit", run)
+    assert (answer.code, answer.err) == (1, "")
+    wrong = [line for line in answer.out.splitlines() if line.startswith("WRONG")]
+    assert wrong == ["WRONG         ledger/000002.jsonl:3: the chain breaks here; a line was altered, removed or added"]
+    assert answer.out.endswith("audit: NOT CLEAN. Do not trust this run before you know why\n")
+    assert "clean. Every" not in answer.out
+
+
+def test_an_altered_ledger_line_is_in_the_json(cli, run):
+    """The same as JSON: one document, `clean` false, exit code 1."""
+    alter(run, 1, '"loss":', '"loss" :')
+    answer = cli("audit", run, "--json")
+    assert (answer.code, answer.err) == (1, "")
+    found = json.loads(answer.out)
+    assert found["clean"] is False
+    assert any("ledger/000001.jsonl" in finding for finding in found["findings"])
+
+
+def test_a_run_whose_newest_manifest_is_torn_is_not_clean(cli, run):
+    """The commit before it is audited, and the torn one is a finding."""
+    newest = max((run / "manifests").iterdir())
+    newest.write_text(newest.read_text()[:-40])
+    answer = cli("audit", run)
+    assert answer.code == 1
+    assert f"WRONG         manifests/{newest.name}: torn" in answer.out
+
+
+def test_data_that_changed_is_named_as_it_is_written(cli, run, recorded):
+    """The path stands in the finding, brackets and colons and all."""
+    text = recorded.text.read_text()
+    try:
+        recorded.text.write_text(text.replace("fox", "dog", 1))
+        answer = cli("audit", run)
+    finally:
+        recorded.text.write_text(text)
+    assert answer.code == 1
+    assert f"the data at {recorded.text} is not what it was trained on" in answer.out
+
+
+def test_a_run_without_a_commit_cannot_be_audited(cli, run):
+    """No verdict at all: one line on stderr, with the folder's name as it is written."""
+    shutil.rmtree(run / "manifests")
+    answer = cli("audit", run)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == f"planner: {run}: nothing was committed yet, so there is nothing to audit\n"

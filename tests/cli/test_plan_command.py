@@ -1,0 +1,273 @@
+"""`planner plan`: what a user reads and what a script parses."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from planner.plan import BatchSizes, Facts, choose
+
+KEYS = {
+    "world_size",
+    "workers_used",
+    "global_batch",
+    "accumulation_steps",
+    "max_micro_batch",
+    "step_cost",
+    "shares",
+    "efficiency",
+    "mode",
+    "digest",
+    "warnings",
+}
+
+
+@pytest.fixture
+def demo(job):
+    """The tiny job with the demo's batch: 64 samples, at most 8 in a micro-batch, 1 to 8 workers."""
+    job.write_text(job.read_text().replace("{global: 6, max_micro: 4}", "{global: 64, max_micro: 8}"))
+    return job
+
+
+def rows(text):
+    """Count -> the row's cells, columns being two spaces apart."""
+    cells = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if re.match(r" *\d+  ", line)]
+    return {int(row[0]): row[1:] for row in cells}
+
+
+def counts(answer):
+    """The counts of the rows, in order."""
+    assert answer.code == 0, answer.err
+    return list(rows(answer.out))
+
+
+def planner(*words, **settings):
+    """A real process, as a shell would start it."""
+    return subprocess.Popen([sys.executable, "-m", "planner.cli", *map(str, words)], text=True, **settings)
+
+
+# -- the table
+
+
+@pytest.mark.parametrize(
+    ("count", "cells"),
+    [
+        (1, ["1", "1 x 64", "8", "8", "64", "100.0%"]),
+        (3, ["3", "1 x 22 + 2 x 21", "8", "3", "22", "97.0%"]),
+        (5, ["5", "4 x 13 + 1 x 12", "7", "2", "13", "98.5%"]),
+        (7, ["7", "1 x 10 + 6 x 9", "5", "2", "10", "91.4%"]),
+        (8, ["8", "8 x 8", "8", "1", "8", "100.0%"]),
+        (9, ["9", "1 x 8 + 8 x 7", "8", "1", "8", "88.9%", "8 workers are just as fast"]),
+    ],
+)
+def test_a_row_says_how_the_batch_is_split(cli, demo, count, cells):
+    """Used workers, split, micro-batch, rounds, cost, efficiency and notes, for counts worked out by hand."""
+    assert rows(cli("plan", demo, "--gpus", count).out)[count] == cells
+
+
+def test_the_columns_have_names(cli, demo):
+    """The header stands above the rows; the notes' name only where there are notes."""
+    columns = ["GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency"]
+    assert cli("plan", demo).out.splitlines()[2].split() == columns
+    assert cli("plan", demo, "--gpus", "9").out.splitlines()[2].split() == [*columns, "notes"]
+
+
+def test_the_first_line_says_what_is_planned(cli, demo):
+    """Name, global batch and cap."""
+    assert cli("plan", demo).out.splitlines()[0] == "tiny: global batch 64, at most 8 in a micro-batch"
+
+
+def test_more_gpus_than_samples_leave_some_idle(cli, demo):
+    """The row says how many work, and the notes say why, whole and on the row's own line."""
+    line = next(line for line in cli("plan", demo, "--gpus", "100").out.splitlines() if line.startswith(" 100"))
+    assert "64 x 1 + 36 x 0" in line
+    assert "36 of 100 workers idle: a global batch of 64 feeds at most 64" in line
+    assert line.endswith("64 workers are just as fast")
+
+
+def test_no_line_ends_in_blanks(cli, demo):
+    """What is piped into a file is text, not a picture of a terminal."""
+    assert not [line for line in cli("plan", demo, "--gpus", "1-100").out.splitlines() if line != line.rstrip()]
+
+
+# -- the counts
+
+
+def test_without_gpus_the_jobs_own_range_is_shown(cli, demo):
+    """From workers.min to workers.max, both included."""
+    assert counts(cli("plan", demo)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert counts(cli("plan", demo, "--set", "workers.min=3", "--set", "workers.max=5")) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1-16", list(range(1, 17))),
+        ("7", [7]),
+        ("3,5,7", [3, 5, 7]),
+        ("1-4,8", [1, 2, 3, 4, 8]),
+        ("8,1-4", [8, 1, 2, 3, 4]),
+        ("3,1,3,2-4", [3, 1, 2, 4]),
+        ("5-5", [5]),
+        ("1 - 2, 4", [1, 2, 4]),
+        ("65536", [65536]),
+    ],
+)
+def test_counts_come_in_the_order_written_each_once(cli, demo, text, expected):
+    """Single counts, ranges and lists of both; a count named twice is one row."""
+    assert counts(cli("plan", demo, "--gpus", text)) == expected
+
+
+NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global); other rows are what-if."
+
+
+@pytest.mark.parametrize(("text", "noted"), [("2-6", False), ("1-6", True), ("2-7", True), ("4", False), ("1", True)])
+def test_counts_that_the_job_never_uses_are_noted(cli, job, text, noted):
+    """Six samples feed six workers, and the job wants two: the others can be asked for, and the note says so."""
+    answer = cli("plan", job, "--gpus", text, "--set", "workers.min=2")
+    assert answer.code == 0
+    assert (answer.out.splitlines()[-1] == NOTE) is noted
+    assert ("what-if" in answer.out) is noted
+
+
+def test_set_changes_the_plan_and_not_the_file(cli, demo):
+    """An override is in the first line and in the split."""
+    before = demo.read_text()
+    answer = cli("plan", demo, "--set", "batch.global=10", "--set", "batch.max_micro=2", "--gpus", "3")
+    assert answer.out.startswith("tiny: global batch 10, at most 2 in a micro-batch\n")
+    assert rows(answer.out)[3][:5] == ["3", "1 x 4 + 2 x 3", "2", "2", "4"]
+    assert demo.read_text() == before
+
+
+# -- JSON
+
+
+@pytest.mark.parametrize(("global_batch", "cap"), [(64, 8), (61, 3), (7, 100), (1, 1)])
+def test_the_json_agrees_with_itself_and_with_the_plan_room(cli, demo, global_batch, cap):
+    """At 1 to 64 GPUs: the keys are the documented ones, shares add up, and cost, rounds and efficiency follow."""
+    overrides = ("--set", f"batch.global={global_batch}", "--set", f"batch.max_micro={cap}")
+    answer = cli("plan", demo, "--gpus", "1-64", "--json", *overrides)
+    plans = json.loads(answer.out)
+    assert [plan["world_size"] for plan in plans] == list(range(1, 65))
+    for plan in plans:
+        world_size, cost = plan["world_size"], plan["step_cost"]
+        assert set(plan) == KEYS
+        assert plan["global_batch"] == global_batch
+        assert sum(workers * samples for workers, samples in plan["shares"]) == global_batch
+        assert sum(workers for workers, _ in plan["shares"]) == world_size
+        assert sum(workers for workers, samples in plan["shares"] if samples) == plan["workers_used"]
+        assert cost == max(samples for _, samples in plan["shares"]) == -(-global_batch // world_size)
+        assert plan["accumulation_steps"] == -(-cost // cap)
+        assert plan["max_micro_batch"] == -(-cost // plan["accumulation_steps"]) <= cap
+        assert plan["efficiency"] == pytest.approx(global_batch / (world_size * cost))
+        assert plan["mode"] == "balanced"
+        assert ("idle" in " ".join(plan["warnings"])) == (world_size > global_batch)
+        same = choose(BatchSizes(global_batch=global_batch, max_micro=cap), world_size, Facts())
+        assert plan["digest"] == same.digest
+    assert len({plan["digest"] for plan in plans}) == 64
+
+
+def test_the_json_is_all_there_is(cli, demo):
+    """No heading and no note: stdout is one document, stderr is empty."""
+    answer = cli("plan", demo, "--json", "--gpus", "100")
+    assert answer.err == ""
+    assert [plan["world_size"] for plan in json.loads(answer.out)] == [100]
+
+
+# -- the streams
+
+
+def test_stdout_has_the_results_and_stderr_nothing(cli, demo):
+    """A plan that works says nothing on stderr and leaves nothing behind."""
+    before = set(demo.parent.rglob("*"))
+    answer = cli("plan", demo)
+    assert (answer.code, answer.err) == (0, "")
+    assert set(demo.parent.rglob("*")) == before
+
+
+def test_a_wrong_plan_says_so_on_stderr_alone(cli, demo):
+    """Nothing of a table before the error."""
+    answer = cli("plan", demo, "--gpus", "3,x")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "planner: --gpus '3,x': 'x' is not a count from 1 to 65536; write 1-16, 7 or 3,5,7\n"
+
+
+@pytest.mark.parametrize("words", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
+def test_a_reader_that_leaves_early_is_no_error_to_report(demo, words):
+    """`planner plan ... | head -1`: far more than a pipe holds, and not a word on stderr."""
+    process = planner("plan", demo, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.wait()
+
+
+def test_a_full_disk_is_a_sentence(demo):
+    """Output that cannot be written ends with exit code 1, and with the reason."""
+    with Path("/dev/full").open("w") as full:
+        process = planner("plan", demo, stdout=full, stderr=subprocess.PIPE)
+        error = process.communicate()[1]
+    assert process.returncode == 1
+    assert error == "planner: [Errno 28] No space left on device\n"
+
+
+def test_without_a_stdout_nothing_breaks(demo):
+    """As under a scheduler that closes it."""
+    command = [sys.executable, "-m", "planner.cli", "plan", str(demo)]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def on_a_terminal(columns, *words):
+    """What a command writes to a terminal of that width, without its colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    process = planner(*words, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:
+        pass  # how Linux says that the other end has gone
+    finally:
+        os.close(ours)
+    assert process.wait() == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_narrow_terminal_shows_everything(demo, columns):
+    """Nothing is cut off: rows stay whole, and notes that do not fit follow below, broken between words."""
+    shown = on_a_terminal(columns, "plan", demo, "--gpus", "5,9,100")
+    found = rows(shown)
+    assert found[5] == ["5", "4 x 13 + 1 x 12", "7", "2", "13", "98.5%"]
+    assert found[100][:6] == ["64", "64 x 1 + 36 x 0", "1", "1", "1", "64.0%"]
+    text = " ".join(shown.split())
+    assert "36 of 100 workers idle: a global batch of 64 feeds at most 64; micro-batch 1 is communication-bound" in text
+    assert "8 workers are just as fast" in text
+    assert "other rows are what-if." in text
+    assert "…" not in shown
+
+
+def test_notes_below_a_row_keep_within_the_terminal(demo):
+    """No line of a note passes 80 columns."""
+    shown = on_a_terminal(80, "plan", demo, "--gpus", "100")
+    notes = [line for line in shown.splitlines() if line.startswith("      ")]
+    assert len(notes) == 3
+    assert max(map(len, notes)) <= 80
+
+
+def test_the_module_and_the_console_script_are_the_same(demo, cli):
+    """`python -m planner.cli` prints what `planner` prints."""
+    process = planner("plan", demo, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.communicate() == (cli("plan", demo).out, "")

@@ -1,0 +1,106 @@
+"""`planner run` and `planner demo` as far as they go before a cluster is started."""
+
+import shlex
+import shutil
+
+import pytest
+
+from planner.cli.watch import Watch
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+# A terminal library would take the first two for a style and the third for a picture.
+ODD = "[bold]run[-bold] :smile:"
+
+
+@pytest.fixture
+def finished(recorded, tmp_path):
+    """A copy of a run that has done all its steps."""
+    return shutil.copytree(recorded.run, tmp_path / ODD)
+
+
+def test_a_finished_run_has_nothing_to_do(cli, recorded, finished):
+    """Said in one line with the folder's name as it is; exit code 0; no cluster."""
+    answer = cli("run", recorded.job, "--set", f'checkpoint.path="{finished}"')
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == f"{finished}: finished at step 4; nothing to do\n"
+
+
+def test_a_longer_run_resumes_where_it_ended(cli, recorded, finished):
+    """More steps than were done: the opening line says from where, and in which folder."""
+    answer = cli("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", "train.steps=9")
+    assert answer.out == f"tiny: resuming at step 4 of 9 in {finished}\n"
+    assert answer.err == "planner: a cluster would have been started\n"
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("batch.global=7", "global_batch"),
+        ("train.seed=1", "seed"),
+        ("model.layers=2", "model"),
+        ("eval.samples=6", "data"),
+    ],
+)
+def test_another_job_is_refused_before_anything_starts(cli, recorded, finished, override, field):
+    """What makes a run what it is may not change unnamed; the message says how to name it, and naming it works."""
+    words = ("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", override)
+    answer = cli(*words)
+    assert (answer.code, answer.out) == (1, "")
+    assert f"the run was made with {field} " in answer.err
+    assert f"{finished}: " in answer.err
+    assert answer.err.endswith(f"accept the change with --accept {field}\n")
+    accepted = cli(*words, "--accept", field, "--set", "train.steps=9")
+    assert accepted.out == f"tiny: resuming at step 4 of 9 in {finished}\n"
+
+
+def test_a_new_run_prints_its_folder_as_it_is(cli, recorded, tmp_path):
+    """The opening line of `planner run`, not broken at any width."""
+    folder = tmp_path / (ODD + " and a name that is longer than a narrow terminal is wide") / ("x" * 150)
+    answer = cli("run", recorded.job, "--set", f'checkpoint.path="{folder}"')
+    assert answer.out == f"tiny: a new run in {folder}\n"
+
+
+def test_the_demo_prints_its_folder_as_it_is(cli, recorded):
+    """The opening line of `planner demo`; the folder of an earlier run is left alone."""
+    answer = cli("demo", recorded.job)
+    assert answer.out == f"tiny: 4 steps of exactly 6 samples, in {recorded.run}-2\n"
+    assert answer.err == "planner: a cluster would have been started\n"
+    shutil.rmtree(f"{recorded.run}-2")
+
+
+def test_the_command_that_resumes_can_be_pasted(cli, recorded, tmp_path, monkeypatch):
+    """After Ctrl-C: quoted as a shell needs it, and with everything that the user had said."""
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.cli.run._embedded", interrupted)
+    words = ["run", str(recorded.job), "--nodes", "2", "--set", f"checkpoint.path={tmp_path}/a run", "--accept", "data"]
+    answer = cli(*words)
+    assert answer.code == 130
+    assert f"interrupted: nothing was committed yet in {tmp_path}/a run; resume with: " in answer.out
+    assert shlex.split(answer.out.splitlines()[-1].partition("resume with: ")[2]) == ["planner", *words]
+
+
+def test_a_line_said_while_watching_is_printed_as_it_is(tmp_path, capsys):
+    """Events may quote paths and settings; a pipe gets them whole and unread."""
+    from planner.cli.options import console
+
+    line = f"commit {ODD} was passed over [/] {'x' * 200} [link=http://x]here"
+    Watch(Run(Storage(str(tmp_path))), console()).say(line)
+    assert capsys.readouterr().out == f"{line}\n"
+
+
+def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
+    """The same on a terminal's panel."""
+    from planner.cli.options import console
+    from planner.report.view import RunView
+
+    watch = Watch(Run(Storage(str(tmp_path))), console())
+    watch._view = RunView(event=ODD, step=3, total_steps=9, committed_step=2, loss=1.5, held_out=2.5)
+    console().print(watch._panel())
+    shown = capsys.readouterr().out
+    assert f"last     {ODD}" in shown
+    assert "3 / 9   (committed 2)" in shown
+    assert "1.5000   held out 2.5000" in shown

@@ -1,0 +1,268 @@
+"""Whatever is wrong with what a user wrote: a sentence, an exit code, and nothing else."""
+
+import subprocess
+import sys
+
+import pytest
+
+LONG = "x" * 5000
+
+
+@pytest.fixture
+def place(job):
+    """Beside a sound job: files and folders that are wrong in their own ways."""
+    tmp_path = job.parent
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.yaml").write_text("")
+    (tmp_path / "binary.yaml").write_bytes(bytes(range(256)))
+    (tmp_path / "zeros.yaml").write_bytes(bytes(1000))
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    (tmp_path / "tabs.yaml").write_text("name: x\nmodel:\n\tkind: gpt\n")
+    (tmp_path / "short.txt").write_text("x")
+    (tmp_path / "rows.jsonl").write_text('{"text": "abc"}\n' * 10)
+    (tmp_path / "bad.jsonl").write_text('{"text": "abc"}\nnope\n')
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    (tmp_path / "blank.jsonl").write_text("\n\n")
+    for folder, content in [("torn", '{"sha256": "0'), ("foreign", '{"a": 1}'), ("number", "7")]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "run.json").write_text(content)
+    (tmp_path / "folder-as-file" / "run.json").mkdir(parents=True)
+    return tmp_path
+
+
+def gpus(text, says):
+    return pytest.param(("plan", "job.yaml", f"--gpus={text}"), 2, says, id=f"gpus {text!r}")
+
+
+def setting(command, *overrides, code=2, says):
+    words = [word for override in overrides for word in ("--set", override)]
+    shown = " ".join(overrides)[:60].replace("\0", "NUL")
+    return pytest.param((command, "job.yaml", *words), code, says, id=f"{command} with {shown}")
+
+
+def words(code, says, *arguments):
+    shown = " ".join(arguments)[:60].replace("\0", "NUL")
+    return pytest.param(arguments, code, says, id=f"planner {shown}")
+
+
+MISSING = "a count is missing"
+WRONG = [
+    # -- counts
+    gpus("", MISSING),
+    gpus(" ", MISSING),
+    gpus("\t", MISSING),
+    gpus("-", MISSING),
+    gpus("-1", MISSING),
+    gpus("1-", MISSING),
+    gpus(",", MISSING),
+    gpus("1,", MISSING),
+    gpus(",1", MISSING),
+    gpus("1,,2", MISSING),
+    gpus("0", "'0' is not a count"),
+    gpus("0-3", "'0' is not a count"),
+    gpus("5-2", "5-2 runs backwards; write 2-5"),
+    gpus("1,9-3", "9-3 runs backwards; write 3-9"),
+    gpus("1.5", "'1.5' is not a count"),
+    gpus("a", "'a' is not a count"),
+    gpus("1e3", "'1e3' is not a count"),
+    gpus("+1", "'+1' is not a count"),
+    gpus("0x4", "'0x4' is not a count"),
+    gpus("1_000", "'1_000' is not a count"),
+    gpus("65537", "'65537' is not a count from 1 to 65536"),
+    gpus("1-65537", "'65537' is not a count"),
+    gpus("99999999999999999999", "is not a count"),
+    gpus("9" * 5000, "is not a count"),
+    gpus("１", "'１' is not a count"),  # noqa: RUF001  the digit of another width is the point
+    gpus("٣", "'٣' is not a count"),
+    gpus("²", "'²' is not a count"),
+    gpus("1–4", "'1–4' is not a count"),  # noqa: RUF001  a typesetter's dash
+    gpus("1-3-5", "'3-5' is not a count"),
+    gpus("1 2", "'1 2' is not a count"),
+    gpus("1\n2", r"'1\n2' is not a count"),
+    gpus("[bold]3", "'[bold]3' is not a count"),
+    gpus("all", "'all' is not a count"),
+    # -- words
+    words(2, "nonsense", "nonsense"),
+    words(2, "trian", "trian", "job.yaml"),
+    words(2, "JOB", "plan"),
+    words(2, "JOB", "run"),
+    words(2, "RUN", "audit"),
+    words(2, "extra", "plan", "job.yaml", "extra"),
+    words(2, "extra", "run", "job.yaml", "extra"),
+    words(2, "extra", "audit", "run", "extra"),
+    words(2, "extra", "demo", "job.yaml", "extra"),
+    words(2, "--bogus", "plan", "job.yaml", "--bogus"),
+    words(2, "--bogus", "run", "job.yaml", "--bogus"),
+    words(2, "--bogus", "audit", "run", "--bogus"),
+    words(2, "--bogus", "demo", "--bogus"),
+    words(2, "--bogus", "--bogus"),
+    words(2, "--set", "plan", "job.yaml", "--set"),
+    words(2, "--json", "plan", "job.yaml", "--json=yes"),
+    words(2, "--gpus", "plan", "job.yaml", "--gpus"),
+    words(2, "--accept nonsense: write one of data", "run", "job.yaml", "--accept", "nonsense"),
+    words(2, "write one of data", "run", "job.yaml", "--accept", ""),
+    words(2, "--accept DATA", "run", "job.yaml", "--accept", "data", "--accept", "DATA"),
+    words(2, "--nodes", "run", "job.yaml", "--nodes", "-1"),
+    words(2, "--nodes", "run", "job.yaml", "--nodes", "abc"),
+    words(2, "--nodes", "run", "job.yaml", "--nodes", "1.5"),
+    words(2, "--nodes", "run", "job.yaml", "--nodes", "65"),
+    words(
+        2,
+        "workers.min is 3, and the local cluster has 2; write --nodes 3",
+        *("run", "job.yaml", "--nodes", "2", "--set", "workers.min=3"),
+    ),
+    # -- job files
+    *(words(2, "missing.yaml: found no such file", command, "missing.yaml") for command in ("plan", "run", "demo")),
+    *(words(2, "empty: found a directory", command, "empty") for command in ("plan", "run", "demo")),
+    *(words(2, "empty.yaml: found nothing in it", command, "empty.yaml") for command in ("plan", "run", "demo")),
+    *(words(2, "binary.yaml: found byte 0x80", command, "binary.yaml") for command in ("plan", "run", "demo")),
+    words(2, "jobs/demo.yaml: found no such file", "demo"),
+    words(2, "found a NUL byte", "plan", "zeros.yaml"),
+    words(2, "write a mapping", "plan", "list.yaml"),
+    words(2, "found a tab", "plan", "tabs.yaml"),
+    words(2, "found a directory", "plan", ""),
+    words(2, r"a\x00b: found no such file name", "plan", "a\0b"),
+    words(2, "[red]x.yaml: found no such file", "plan", "[red]x.yaml"),
+    words(2, "File name too long", "plan", LONG),
+    words(2, "Input/output error", "plan", "/proc/self/mem"),
+    # -- overrides
+    *(setting(command, "steps", says='the override "steps"') for command in ("plan", "run")),
+    setting("plan", "", says='the override ""'),
+    setting("plan", "=1", says='the override "=1"'),
+    setting("plan", "batch..global=1", says='the override "batch..global=1"'),
+    *(setting(command, "colour=red", says="colour: found an unknown key") for command in ("plan", "run")),
+    setting("plan", "batch.globl=1", says="did you mean batch.global?"),
+    setting("plan", "batch.global=0", says="batch.global: found 0"),
+    setting("plan", "batch.global=many", says='batch.global: found "many"'),
+    setting("plan", "batch.global=1048577", says="write a whole number from 1 to 1048576"),
+    setting("plan", "batch=1", says="batch: found 1"),
+    setting("plan", "workers.min=9", says="min 9 is above max 8"),
+    setting("run", "train.epochs=2", says="write exactly one of steps and epochs"),
+    # -- data
+    setting("run", "data.path=missing.txt", says="missing.txt"),
+    setting("run", "data.path=empty", says="data.path: no file at"),
+    setting("run", "data.path=short.txt", says="short.txt' holds no text"),
+    setting("run", "data.path=*.nope", says="data.path: no file at"),
+    setting("run", "data.path=**a", says="**a"),
+    setting("run", f"data.path={LONG}", says="File name too long"),
+    setting("run", r'data.path="a\0b"', says=r"a\x00b"),
+    setting("run", "data.path=s3://bucket/x", says="data.path: no file at"),
+    setting("run", "data.kind=jsonl", "data.path=bad.jsonl", says="bad.jsonl:2: not JSON"),
+    setting("run", "data.kind=jsonl", "data.path=deep.jsonl", says="deep.jsonl:1: nested too deeply"),
+    setting("run", "data.kind=jsonl", "data.path=blank.jsonl", says="holds no rows"),
+    setting("run", "data.kind=jsonl", "data.path=/proc/self/mem", says="cannot read /proc/self/mem"),
+    setting("run", "data.kind=jsonl", "data.path=rows.jsonl", "data.field=body", says="no text under 'body'"),
+    setting("run", "eval.samples=110", says="110 are held out"),
+    setting("run", "eval.samples=100000", says="100000 are held out"),
+    setting("run", "data.path=missing.txt", "checkpoint.path=file", code=1, says="Not a directory"),
+    # -- the run's folder
+    setting("run", "checkpoint.path=file", code=1, says="Not a directory"),
+    setting("run", "checkpoint.path=file/run", code=1, says="Not a directory"),
+    setting("run", "checkpoint.path=/proc/x", code=1, says="/proc/x: cannot write there"),
+    setting("run", f"checkpoint.path={LONG}", code=1, says="File name too long"),
+    setting("run", "checkpoint.path=nope://x/y", code=1, says="nope"),
+    setting("run", "checkpoint.path=torn", code=1, says="torn/run.json: torn or not written by"),
+    setting("run", "checkpoint.path=foreign", code=1, says="foreign/run.json: torn or not written by"),
+    words(2, "RUN is empty", "audit", ""),
+    words(1, "missing: no run here", "audit", "missing"),
+    words(1, "missing: no run here", "audit", "missing", "--json"),
+    words(1, "file: no run here", "audit", "file"),
+    words(1, "job.yaml: no run here", "audit", "job.yaml"),
+    words(1, "empty: no run here", "audit", "empty"),
+    words(1, "torn/run.json: torn or not written by", "audit", "torn"),
+    words(1, "torn/run.json: torn or not written by", "audit", "torn", "--json"),
+    words(1, "foreign/run.json: torn or not written by", "audit", "foreign"),
+    words(1, "number/run.json: torn or not written by", "audit", "number"),
+    words(1, "folder-as-file: cannot use run.json: Is a directory", "audit", "folder-as-file"),
+    words(1, "nope", "audit", "nope://x"),
+    words(1, r"a\x00b: no run here", "audit", "a\0b"),
+    words(1, r"\x1b[31mx: no run here", "audit", "\x1b[31mx"),
+    words(1, "[red]x: no run here", "audit", "[red]x"),
+]
+
+
+def names_of(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("words", "code", "says"), WRONG)
+def test_a_wrong_input_is_refused_with_a_sentence(cli, place, words, code, says):
+    """The exit code tells a wrong input (2) from a run that cannot be used (1); stdout and the folder stay clean."""
+    before = names_of(place)
+    answer = cli(*words)
+    assert says in answer.err
+    assert answer.code == code
+    assert answer.out == ""
+    assert "Traceback" not in answer.err
+    assert all(char.isprintable() or char == "\n" for char in answer.err)
+    assert names_of(place) == before
+
+
+def test_the_sound_job_would_have_been_started(cli, place):
+    """What is refused above is the one thing that is wrong: without it, the run goes as far as its cluster."""
+    answer = cli("run", "job.yaml")
+    assert (answer.code, answer.err) == (1, "planner: a cluster would have been started\n")
+    assert answer.out == f"tiny: a new run in {place / 'run'}\n"
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("samples", [109, 110])
+def test_the_last_row_can_be_trained_on(cli, samples):
+    """110 rows: 109 may be held out and no more, as the message says."""
+    answer = cli("run", "job.yaml", "--set", f"eval.samples={samples}")
+    assert ("hold out at most 109" in answer.err) is (samples == 110)
+    assert answer.code == (2 if samples == 110 else 1)
+
+
+@pytest.mark.usefixtures("place")
+def test_every_mistake_of_a_job_has_its_line(cli):
+    """Three mistakes are three lines, each with the file's name in front."""
+    answer = cli("plan", "job.yaml", "--set", "batch.global=0", "--set", "train.seed=-1", "--set", "colour=red")
+    lines = answer.err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("planner: job.yaml: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["plan", "job.yaml", "--gpus", "0"], 2, "'0' is not a count"),
+        (["plan", "missing.yaml"], 2, "missing.yaml: found no such file"),
+        (["plan", "--bogus"], 2, "--bogus"),
+        (["audit", "empty"], 1, "empty: no run here"),
+        (["audit", "torn"], 1, "torn or not written by"),
+        (["run", "job.yaml", "--set", "data.path=missing.txt"], 2, "missing.txt"),
+        (["demo", "missing.yaml"], 2, "missing.yaml: found no such file"),
+    ],
+)
+def test_a_process_ends_with_the_same_code(place, arguments, code, says):
+    """As a shell sees it; a handful, since each starts Python."""
+    before = names_of(place)
+    command = [sys.executable, "-m", "planner.cli", *arguments]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert names_of(place) == before
+
+
+def test_a_message_in_another_encoding_is_still_a_message(place):
+    """A terminal of plain ASCII gets the name escaped, not a traceback."""
+    command = [sys.executable, "-m", "planner.cli", "plan", "nö.yaml"]
+    settings = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, env=settings)
+    assert done.returncode == 2
+    assert done.stderr.startswith("planner: n\\xf6.yaml: found no such file")
+
+
+def test_ctrl_c_is_130(cli, monkeypatch):
+    """Interrupted before there is anything to interrupt: no traceback, and the code that shells expect."""
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.files.read_job", interrupted)
+    answer = cli("plan", "job.yaml")
+    assert (answer.code, answer.out) == (130, "")
+    assert "Traceback" not in answer.err

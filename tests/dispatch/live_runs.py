@@ -1,0 +1,92 @@
+"""Jobs on the shared cluster, and what is done to them while they run."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from conftest import TEST_TIMINGS
+
+from planner.dispatch import launch as dispatch
+from planner.dispatch.processes import members
+from planner.job import Job
+from planner.store.follow import Follower
+from planner.store.records import GenerationRecord, StepRecord
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+
+def make_job(tmp_path, *, steps, most, every_steps=5, **train):
+    rows = tmp_path / "rows.jsonl"
+    if not rows.exists():
+        rows.write_text("".join(json.dumps({"text": f"{i} " + "abcdefghij " * (i % 7)}) + "\n" for i in range(300)))
+    return Job.model_validate(
+        {
+            "name": "test",
+            "model": {"kind": "gpt", "layers": 2, "width": 32, "heads": 2, "context": 64},
+            "data": {"kind": "jsonl", "path": str(rows)},
+            "batch": {"global": 13, "max_micro": 4},
+            "train": {"steps": steps, "optimizer": {"kind": "adamw", "lr": 1e-3}, **train},
+            "eval": {"samples": 5, "every_steps": 1000},
+            "workers": {"min": 1, "max": most, "gpus": 0},
+            "checkpoint": {"path": str(tmp_path / "run"), "every_steps": every_steps},
+        }
+    )
+
+
+def fit(job, accept=()):
+    launch = dispatch.new_launch(job, job.run_path, frozenset(accept))
+    dispatch.fit(launch, TEST_TIMINGS, on_cpu=True, embedded=True)
+
+
+def run_of(job):
+    return Run(Storage(job.run_path))
+
+
+class When(threading.Thread):
+    """Does something once the run has done so many steps at a world size. Fails the test if it never came to it."""
+
+    def __init__(self, job, world_size, steps, act):
+        super().__init__(daemon=True)
+        self._follower = Follower(run_of(job), from_now=True)
+        self._world_size, self._steps, self._act = world_size, steps, act
+        self.done = False
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.join(timeout=5)
+
+    def run(self):
+        size = seen = 0
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            for record in self._follower.new_records():
+                if isinstance(record, GenerationRecord):
+                    size, seen = record.world_size, 0
+                seen += isinstance(record, StepRecord)
+            if size == self._world_size and seen >= self._steps:
+                self._act()
+                self.done = True
+                return
+            time.sleep(0.1)
+
+
+def processes_of(cluster):
+    """The process ids of an embedded cluster, the supervisor's among them."""
+    leader = cluster._link._process.pid
+    return {leader, *members(leader)}
+
+
+def workers_of(cluster):
+    """The process ids of its Ray Train workers: of this cluster, since others may run on this machine."""
+    return [pid for pid in processes_of(cluster) if "RayTrainWorker" in command_line(pid)]
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it ended meanwhile
+        return ""

@@ -1,0 +1,84 @@
+"""`planner run` as a user types it, on its own embedded cluster."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+
+JOB = """
+name: typed
+model: {kind: gpt, layers: 1, width: 32, heads: 2, context: 64}
+data: {kind: jsonl, path: rows.jsonl}
+batch: {global: 10, max_micro: 3}
+train:
+  steps: 5000
+  optimizer: {kind: adamw, lr: 1e-3}
+workers: {max: 2, gpus: 0}
+checkpoint: {every_steps: 5}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A working directory with a job and its data."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    rows = [json.dumps({"text": f"row {i} " * (i % 9)}) for i in range(100)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def start(folder, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "RAY_ADDRESS": ""}
+    return subprocess.Popen(
+        [sys.executable, "-m", "planner.cli", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_commits(folder, least):
+    run = Run(Storage(str(folder / "runs" / "typed")))
+    deadline = time.monotonic() + 120
+    while len(run.commits()) < least and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, number):
+    """Exit code 130 and no traceback; typing what it says resumes there, and the audit is clean."""
+    process = start(folder, "run", "job.yaml", "--nodes", "2")
+    run = wait_for_commits(folder, 3)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert "Traceback" not in out + err
+    committed = run.manifest(run.commits()[-1]).step
+    assert f"interrupted: step {committed} of 5000 is committed" in out
+    assert "resume with: planner run job.yaml" in out
+
+    end = committed + 3
+    finished = start(folder, "run", "job.yaml", "--nodes", "1", "--set", f"train.steps={end}")
+    out, err = finished.communicate(timeout=120)
+    assert finished.returncode == 0, (out, err)
+    assert f"resuming at step {committed} of {end}" in out
+    assert f"finished: {end} steps committed" in out
+
+    audit = start(folder, "audit", "runs/typed")
+    out, err = audit.communicate(timeout=60)
+    assert audit.returncode == 0, (out, err)
+    assert "lost          0" in out

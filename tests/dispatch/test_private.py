@@ -1,0 +1,83 @@
+"""The contract with Ray's internals: what `dispatch.private` relies on is there, and does what is expected."""
+
+import os
+import time
+
+import pytest
+from listeners import LOOPBACK, listening_addresses
+from live_runs import When, fit, make_job, processes_of, workers_of
+
+from planner.dispatch.private import get_word, loopback_torch_config, put_word, quiet
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(120), pytest.mark.usefixtures("cluster")]
+
+
+class TestKeyValueStore:
+    def test_a_word_left_in_any_process_is_read_in_the_driver(self):
+        import ray
+
+        @ray.remote(num_cpus=0)
+        def leave():
+            put_word("test-key", "a word — with ünicode")
+
+        assert get_word("test-key") == ""
+        ray.get(leave.remote(), timeout=60)
+        assert get_word("test-key") == "a word — with ünicode"
+
+
+class TestLoopbackTorchConfig:
+    def test_while_a_job_trains_nothing_listens_beyond_loopback(self, cluster, tmp_path):
+        """The driver, the cluster and three workers, seen in the midst of a run."""
+        seen = {}
+
+        def look():
+            seen["workers"] = workers_of(cluster)
+            seen["addresses"] = listening_addresses({os.getpid(), *processes_of(cluster)})
+
+        job = make_job(tmp_path, steps=60, most=3, every_steps=100)
+        with When(job, 3, 5, look) as looked:
+            fit(job)
+        assert looked.done
+        assert len(seen["workers"]) == 3
+        assert seen["addresses"]
+        assert seen["addresses"] <= LOOPBACK
+
+    def test_without_the_internals_it_is_the_stock_config_and_a_warning(self, monkeypatch):
+        from ray.train.torch import TorchConfig, config
+
+        monkeypatch.delattr(config, "_TorchBackend")
+        with pytest.warns(RuntimeWarning, match=r"will listen on all interfaces: .*_TorchBackend"):
+            made = loopback_torch_config("gloo")
+        assert type(made) is TorchConfig
+        assert made.backend == "gloo"
+
+
+class TestQuiet:
+    def test_the_clusters_notices_go_through_the_function_that_is_silenced(self, monkeypatch):
+        """A notice published as the GCS does it for a dead node comes to whatever stands under that name."""
+        from ray._private import worker
+        from ray._private.utils import publish_error_to_driver
+
+        heard = []
+        monkeypatch.setattr(worker, "print_to_stdstream", lambda data, **_: heard.extend(data["lines"]))
+        publish_error_to_driver("test", "a notice", worker.global_worker.gcs_client)
+        deadline = time.monotonic() + 30
+        while "a notice" not in heard and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "a notice" in heard
+
+    def test_it_is_silent_and_leaves_all_as_it_was(self, monkeypatch, capsys):
+        from ray._private import worker
+
+        monkeypatch.setattr(worker, "print_to_stdstream", printer := lambda data, **_: print(data))
+        with quiet():
+            worker.print_to_stdstream({"lines": ["a notice"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+        assert worker.print_to_stdstream is printer
+        assert capsys.readouterr().out == ""
+
+    def test_without_the_function_it_simply_goes_on(self, monkeypatch):
+        from ray._private import worker
+
+        monkeypatch.delattr(worker, "print_to_stdstream")
+        with quiet():
+            assert not hasattr(worker, "print_to_stdstream")

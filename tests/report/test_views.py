@@ -1,0 +1,324 @@
+"""From values to lines of text: plans, audits and a running run."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from planner.audit import Audit, Phase
+from planner.plan import BatchSizes, Facts, choose
+from planner.report.audits import audit_json, phase_table, verdict
+from planner.report.plans import plan_json, plan_table, split_text
+from planner.report.text import aligned, counted
+from planner.report.view import RunView, fold, step_line
+from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Identity, StepRecord
+
+# -- columns
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    """Numbers to the right, and to the left what is named so."""
+    assert aligned([("n", "name"), ("10", "x"), ("7", "longer")], left={1}) == [
+        " n  name  ",
+        "10  x     ",
+        " 7  longer",
+    ]
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps")])
+def test_one_of_a_thing_is_singular(number, text):
+    """And none is plural."""
+    assert counted(number, "step") == text
+
+
+def test_every_line_of_a_table_has_the_same_columns():
+    """A row with a cell too few would shift all others; it is refused."""
+    with pytest.raises(ValueError, match="shorter"):
+        aligned([("a", "b"), ("a",)])
+
+
+# -- plans
+
+
+def plans(*world_sizes, global_batch=64, max_micro=8):
+    sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro)
+    return [choose(sizes, world_size, Facts()) for world_size in world_sizes]
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        (((4, 13), (1, 12)), "4 x 13 + 1 x 12"),
+        (((8, 8),), "8 x 8"),
+        (((64, 1), (36, 0)), "64 x 1 + 36 x 0"),
+        ((), ""),
+    ],
+)
+def test_a_split_reads_as_workers_times_samples(shares, text):
+    """Larger shares first, as the plan gives them."""
+    assert split_text(shares) == text
+
+
+def test_the_plan_table_word_for_word():
+    """A header, then a line per plan in the order given; notes at the end of their line."""
+    assert plan_table(plans(5, 3, 9)) == [
+        "GPUs  used  split            micro-batch  rounds  cost  efficiency  notes",
+        "   5     5  4 x 13 + 1 x 12            7       2    13       98.5%",
+        "   3     3  1 x 22 + 2 x 21            8       3    22       97.0%",
+        "   9     9  1 x 8 + 8 x 7              8       1     8       88.9%  8 workers are just as fast",
+    ]
+
+
+@pytest.mark.parametrize("width", [10, 40, 70, 93, 94, 120, 10_000])
+def test_notes_that_do_not_fit_follow_below(width):
+    """At any width the same words in the same order, and no line of notes wider than it has to be."""
+    wide, narrow = plan_table(plans(9, 100)), plan_table(plans(9, 100), width)
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(wide).split())
+    assert narrow[0] == wide[0]
+    below = [line for line in narrow if line.startswith("      ")]
+    assert all(len(line) <= max(width, 40) for line in below)
+    assert len(wide) == 3
+
+
+def test_a_note_stays_on_its_line_as_long_as_it_fits():
+    """To the column: one less and it moves below."""
+    row = plan_table(plans(9))[1]
+    assert plan_table(plans(9), len(row))[1:] == [row]
+    below = plan_table(plans(9), len(row) - 1)[1:]
+    assert below == [row.removesuffix("  8 workers are just as fast"), "      8 workers are just as fast"]
+
+
+def test_a_plan_as_json():
+    """The values, not their text: efficiency is a fraction, shares are pairs."""
+    (found,) = json.loads(plan_json(plans(5)))
+    assert (found["shares"], found["efficiency"]) == ([[4, 13], [1, 12]], 64 / 65)
+    assert found["digest"] == plans(5)[0].digest
+
+
+# -- audits
+
+PHASES = (
+    Phase(
+        generation=1,
+        world_size=4,
+        shares=((4, 16),),
+        accumulation_steps=2,
+        first_step=0,
+        end_step=40,
+        recomputed_before=0,
+    ),
+    Phase(
+        generation=12,
+        world_size=3,
+        shares=((1, 22), (2, 21)),
+        accumulation_steps=3,
+        first_step=40,
+        end_step=160,
+        recomputed_before=8,
+    ),
+)
+CLEAN = Audit(
+    steps=160,
+    samples=10240,
+    lost=0,
+    repeated=0,
+    mismatched=0,
+    recomputed=8,
+    uncommitted=0,
+    global_batches=(64,),
+    phases=PHASES,
+    total_steps=160,
+    held_out=((0, 5.5), (160, 2.5)),
+    findings=(),
+)
+
+
+def test_the_phases_word_for_word():
+    """One line per generation; ranges are half open."""
+    assert phase_table(CLEAN) == [
+        "phase  workers  split            rounds  steps      recomputed before",
+        "    1        4  4 x 16                2  [0, 40)                    0",
+        "   12        3  1 x 22 + 2 x 21       3  [40, 160)                  8",
+    ]
+
+
+def test_an_audit_without_phases_is_a_header():
+    """A run whose every segment is broken still has a report."""
+    assert phase_table(replace(CLEAN, phases=())) == ["phase  workers  split  rounds  steps  recomputed before"]
+
+
+def test_a_clean_verdict_word_for_word():
+    """Counts, then one sentence; nothing that is zero by nature is listed."""
+    assert verdict(CLEAN) == [
+        "steps         160 (finished)",
+        "samples       10240",
+        "lost          0",
+        "repeated      0",
+        "recomputed    8 steps, done again after a loss and counted once",
+        "global batch  64 (constant)",
+        "audit: clean. Every committed step used exactly its samples; the chain is intact",
+    ]
+
+
+def test_a_verdict_that_is_not_clean():
+    """Every finding is a line of its own, as it is written, and the last line is the verdict."""
+    lines = verdict(replace(CLEAN, lost=3, mismatched=2, findings=("step 7: [red]wrong", "step 9: wrong")))
+    assert "lost          3" in lines
+    assert "mismatched    2 steps, so lost and repeated are not known" in lines
+    assert lines[-3:] == [
+        "WRONG         step 7: [red]wrong",
+        "WRONG         step 9: wrong",
+        "audit: NOT CLEAN. Do not trust this run before you know why",
+    ]
+    assert not any(line.startswith("audit: clean") for line in lines)
+
+
+def test_a_run_under_way_is_told_apart_from_a_finished_one():
+    """Steps of how many, and what a crash now would do again."""
+    lines = verdict(replace(CLEAN, steps=40, uncommitted=7))
+    assert lines[0] == "steps         40 (of 160 planned)"
+    assert "uncommitted   7 steps after the newest commit" in lines
+    assert "uncommitted   1 step after the newest commit" in verdict(replace(CLEAN, uncommitted=1))
+
+
+@pytest.mark.parametrize(("batches", "text"), [((64,), "64 (constant)"), ((64, 32), "64, then 32"), ((), "unknown")])
+def test_a_global_batch_that_changed_is_not_called_constant(batches, text):
+    """Every one in use, in order."""
+    assert f"global batch  {text}" in verdict(replace(CLEAN, global_batches=batches))
+
+
+def test_an_audit_as_json():
+    """Its fields and `clean`."""
+    found = json.loads(audit_json(replace(CLEAN, findings=("wrong",))))
+    assert (found["clean"], found["findings"], found["phases"][1]["shares"]) == (False, ["wrong"], [[1, 22], [2, 21]])
+    assert json.loads(audit_json(CLEAN))["clean"] is True
+
+
+# -- a run as it goes
+
+
+def generation(number, *, world_size, step=0, parent="", changed=()):
+    identity = Identity(global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw")
+    return GenerationRecord(
+        generation=number,
+        run_id="run",
+        parent=parent,
+        step=step,
+        cursor=step * 64,
+        world_size=world_size,
+        max_micro=8,
+        plan_digest=plans(world_size)[0].digest,
+        identity=identity,
+        job_digest="2" * 64,
+        total_steps=160,
+        num_samples=1000,
+        facts={},
+        changed=changed,
+        time_s=0.0,
+    )
+
+
+def step(number, *, loss=2.0, seconds=0.5):
+    return StepRecord(
+        step=number,
+        cursor=(number + 1) * 64,
+        samples=64,
+        tokens=6400,
+        checksum="0" * 16,
+        loss=loss,
+        grad_norm=1.0,
+        lr=0.1,
+        seconds=seconds,
+    )
+
+
+def commit(number):
+    return CommitRecord(step=number, name=f"{number:012d}-000001", seconds=0.25)
+
+
+def held_out(number, loss):
+    return EvalRecord(step=number, samples=61, tokens=6000, loss=loss, seconds=1.0)
+
+
+def event(message):
+    return EventRecord(message=message, time_s=0.0)
+
+
+def test_a_view_before_the_first_record():
+    """Nothing is known, and it says what is waited for."""
+    view, lines = fold(RunView(), [])
+    assert (view, lines) == (RunView(), [])
+    assert view.event == "waiting for workers"
+
+
+def test_the_first_generation_begins():
+    """Its line has the split that its own plan gives, and the view the rounds and the goal."""
+    view, lines = fold(RunView(), [generation(1, world_size=5)])
+    assert lines == ["generation 1 begins: 5 workers, split 4 x 13 + 1 x 12, 2 rounds, global batch 64"]
+    assert (view.generation, view.world_size, view.split, view.rounds) == (1, 5, "4 x 13 + 1 x 12", 2)
+    assert (view.step, view.total_steps, view.committed_step, view.event) == (0, 160, 0, lines[0])
+
+
+def test_a_run_from_its_first_step_to_its_second_generation():
+    """Steps and commits change the picture silently; evaluations and events are lines; what is lost is done again."""
+    first = [generation(1, world_size=5), *(step(n, loss=4.0 - n) for n in range(3))]
+    view, lines = fold(RunView(), first)
+    assert (view.step, view.loss, view.committed_step) == (3, 2.0, 0)
+    assert len(lines) == 1
+
+    view, lines = fold(view, [commit(3), held_out(3, 3.25), step(3, loss=1.0), step(4, loss=0.5), event("a [red]node")])
+    assert lines == ["step 3: held-out loss 3.2500", "a [red]node"]
+    assert (view.step, view.loss, view.held_out, view.committed_step, view.event) == (5, 0.5, 3.25, 3, "a [red]node")
+
+    parent = commit(3).name
+    view, lines = fold(view, [generation(2, world_size=3, step=3, parent=parent, changed=("train.steps: 1 -> 2",))])
+    begins = "generation 2 goes on from step 3: 3 workers, split 1 x 22 + 2 x 21, 3 rounds, global batch 64"
+    assert lines == [f"{begins}; 2 steps to do again; train.steps: 1 -> 2"]
+    assert (view.generation, view.step, view.committed_step, view.samples_per_s) == (2, 3, 3, 0.0)
+    assert view.held_out == 3.25
+
+
+def test_a_planned_resize_has_nothing_to_do_again():
+    """From the very step that was committed last."""
+    done = [generation(1, world_size=2), step(0), step(1), commit(2)]
+    _, lines = fold(RunView(), [*done, generation(2, world_size=3, step=2, parent=commit(2).name)])
+    assert "to do again" not in lines[-1]
+    assert lines[-1].startswith("generation 2 goes on from step 2: 3 workers")
+
+
+def test_records_one_by_one_or_all_at_once_give_one_view():
+    """A follower may look as often as it likes."""
+    records = [generation(1, world_size=2), step(0), held_out(1, 2.0), step(1, seconds=0.1), commit(2), event("x")]
+    view, lines = RunView(), []
+    for record in records:
+        view, more = fold(view, [record])
+        lines += more
+    assert (view, lines) == fold(RunView(), records)
+
+
+def test_speed_is_a_moving_average_that_starts_again_with_each_generation():
+    """The first step counts whole, the next ones a fifth: 64 samples in 0.5 s, then in 0.25 s."""
+    view, _ = fold(RunView(), [generation(1, world_size=2), step(0, seconds=0.5)])
+    assert view.samples_per_s == pytest.approx(128)
+    view, _ = fold(view, [step(1, seconds=0.25)])
+    assert view.samples_per_s == pytest.approx(0.8 * 128 + 0.2 * 256)
+    view, _ = fold(view, [generation(2, world_size=3, step=2, parent="x"), step(2, seconds=1.0)])
+    assert view.samples_per_s == pytest.approx(64)
+
+
+def test_a_step_that_took_no_time_does_not_divide_by_it():
+    """A clock may stand still between two looks."""
+    view, _ = fold(RunView(), [generation(1, world_size=2), step(0, seconds=0.0)])
+    assert view.samples_per_s > 0
+
+
+def test_a_step_line_says_where_the_run_is():
+    """Step, loss, workers, split and speed in one line."""
+    view, _ = fold(RunView(), [generation(1, world_size=5), step(0, loss=1.23456)])
+    assert step_line(view) == "step 1/160  loss 1.2346  5 workers (4 x 13 + 1 x 12)  128.0 samples/s  committed 0"
+
+
+def test_a_step_line_without_a_loss_has_no_hole():
+    """Before the first step of a generation that resumes."""
+    view, _ = fold(RunView(), [generation(2, world_size=1, step=9, parent="x")])
+    assert step_line(view) == "step 9/160  1 worker (1 x 64)  0.0 samples/s  committed 9"

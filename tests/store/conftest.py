@@ -1,0 +1,24 @@
+"""A run's folder of each kind."""
+
+import uuid
+
+import pytest
+
+from planner.store.storage import Storage
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request, tmp_path):
+    """A folder that does not exist yet: on this machine, and in fsspec's in-process stand-in for an object store."""
+    if request.param == "local":
+        yield str(tmp_path / "run")
+        return
+    address = f"memory://{uuid.uuid4().hex}"
+    yield address
+    Storage(address).delete("")
+
+
+@pytest.fixture
+def storage(url):
+    """Empty."""
+    return Storage(url)

@@ -1,0 +1,257 @@
+"""Blobs in a folder, alike on this machine and behind an fsspec URL."""
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier, Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import StoreError
+from planner.store.storage import Storage
+
+
+def files_below(folder):
+    """Every file, hidden ones too, relative to the folder."""
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def test_what_is_written_is_read(storage):
+    """In folders that nobody made; bytes as they are; written again, replaced."""
+    for content in [b"", b"\0\xff\r\n", b"long" * 10_000, b"short"]:
+        storage.write("a/b/c", content)
+        assert storage.read("a/b/c") == content
+        assert storage.size_bytes("a/b/c") == len(content)
+        assert storage.sha256("a/b/c") == hashlib.sha256(content).hexdigest()
+
+
+def test_existing_is_said_of_blobs_and_folders(storage):
+    """And of nothing else."""
+    assert not storage.exists("a")
+    storage.write("a/b", b"x")
+    assert storage.exists("a")
+    assert storage.exists("a/b")
+    assert not storage.exists("a/c")
+    assert not storage.exists("a/b/c")
+
+
+def test_create_puts_if_absent(storage):
+    """The second call says false and changes nothing."""
+    assert storage.create("claims/1", b"first")
+    assert not storage.create("claims/1", b"second")
+    assert storage.read("claims/1") == b"first"
+    storage.write("claims/2", b"written")
+    assert not storage.create("claims/2", b"created")
+    assert storage.read("claims/2") == b"written"
+
+
+def test_of_16_that_race_exactly_one_creates(tmp_path):
+    """Sixteen threads at once, twenty times: one is told so, and the blob is that one's, whole.
+
+    On this machine alone: `memory://` looks first and puts then, so it promises nothing to threads.
+    """
+    storage = Storage(str(tmp_path))
+    for attempt in range(20):
+        name, barrier = f"claims/{attempt}", Barrier(16)
+
+        def race(number, name=name, barrier=barrier):
+            barrier.wait()
+            return storage.create(name, bytes([number]) * 1000)
+
+        with ThreadPoolExecutor(16) as threads:
+            won = list(threads.map(race, range(16)))
+        assert won.count(True) == 1
+        assert storage.read(name) == bytes([won.index(True)]) * 1000
+    assert files_below(tmp_path / "claims") == sorted(map(str, range(20)))
+
+
+def test_a_reader_sees_the_old_or_the_new(tmp_path):
+    """Never a part, never nothing, while another thread replaces the blob."""
+    storage = Storage(str(tmp_path))
+    contents = [letter * 300_000 for letter in (b"a", b"b")]
+    storage.write("blob", contents[0])
+    done = Event()
+
+    def replace():
+        for turn in range(60):
+            storage.write("blob", contents[turn % 2])
+        done.set()
+
+    seen = []
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(replace)
+        while not done.is_set():
+            seen.append(storage.read("blob") in contents)
+        writing.result()
+    assert all(seen)
+
+
+def test_writing_leaves_only_the_blobs(tmp_path):
+    """No temporary file stays, after success, after a lost race, or after a failure."""
+    storage = Storage(str(tmp_path))
+    storage.write("a/one", b"1")
+    storage.write("a/one", b"2")
+    storage.create("a/one", b"3")
+    storage.create("a/two", b"4")
+    storage.write("a/folder/x", b"5")
+    with pytest.raises(StoreError):
+        storage.write("a/folder", b"not over a folder")
+    assert files_below(tmp_path) == ["a/folder/x", "a/one", "a/two"]
+    assert storage.names("a") == ["folder", "one", "two"]
+
+
+def test_appending_adds_to_the_end(storage):
+    """It makes the blob, too; what it returns can be read at once."""
+    for part in [b"one\n", b"", b"two\n"]:
+        storage.append("ledger/1", part)
+    storage.sync("ledger/1")
+    assert storage.read("ledger/1") == b"one\ntwo\n"
+
+
+@given(parts=st.lists(st.binary(max_size=20), min_size=1, max_size=8), offset=st.integers(0, 200))
+def test_reading_from_an_offset_is_a_slice(tmp_path_factory, parts, offset):
+    """Of all that was appended; nothing, beyond the end."""
+    for storage in [Storage(str(tmp_path_factory.mktemp("slice"))), Storage("memory://slice")]:
+        for part in parts:
+            storage.append("blob", part)
+        assert storage.read_from("blob", offset) == b"".join(parts)[offset:]
+        storage.delete("")
+
+
+def test_reading_from_what_is_not_there_is_empty(storage):
+    """A watcher may come before the first record."""
+    assert storage.read_from("ledger/1", 0) == b""
+    storage.write("ledger/2", b"x")
+    assert storage.read_from("ledger/1", 5) == b""
+
+
+def test_names_are_sorted_and_visible(storage):
+    """Blobs and folders directly inside, without those that begin with a dot; none where there is no folder."""
+    assert storage.names("a") == []
+    for name in ["a/2", "a/10", "a/sub/x", "a/.hidden", "ab/3", "b"]:
+        storage.write(name, b"x")
+    assert storage.names("a") == ["10", "2", "sub"]
+    assert storage.names("a/sub") == ["x"]
+    assert storage.names("a/none") == []
+
+
+def test_what_is_deleted_is_gone(storage):
+    """A blob, or a folder with all that is in it, and nothing beside it; twice is no mistake."""
+    for name in ["a/1", "a/sub/2", "ab/3"]:
+        storage.write(name, b"x")
+    storage.delete("a/1")
+    assert storage.names("a") == ["sub"]
+    storage.delete("a")
+    storage.delete("a")
+    assert not storage.exists("a")
+    assert storage.names("") == ["ab"]
+    assert storage.size_bytes("a/1") == -1
+
+
+def test_two_storages_of_one_url_see_the_same(url):
+    """Nothing is kept in between: another process may write."""
+    here, there = Storage(url), Storage(url)
+    assert here.names("a") == []
+    there.write("a/x", b"1")
+    assert here.names("a") == ["x"]
+    assert here.read("a/x") == b"1"
+    there.delete("a/x")
+    assert not here.exists("a/x")
+
+
+OPERATIONS = {
+    "read": lambda storage, name: storage.read(name),
+    "read_from": lambda storage, name: storage.read_from(name, 0),
+    "write": lambda storage, name: storage.write(name, b"x"),
+    "create": lambda storage, name: storage.create(name, b"x"),
+    "append": lambda storage, name: storage.append(name, b"x"),
+    "names": lambda storage, name: storage.names(name),
+    "exists": lambda storage, name: storage.exists(name),
+    "size_bytes": lambda storage, name: storage.size_bytes(name),
+    "sha256": lambda storage, name: storage.sha256(name),
+    "delete": lambda storage, name: storage.delete(name),
+    "path": lambda storage, name: storage.path(name),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "a/..", "..", "/etc/passwd", "/"])
+def test_a_name_stays_inside(storage, operation, name):
+    """Whatever is asked for, `..` and absolute names are refused."""
+    with pytest.raises(StoreError, match="does not stay inside"):
+        OPERATIONS[operation](storage, name)
+
+
+@pytest.mark.parametrize("name", ["a..b", "..a", "a/b../c", "..."])
+def test_dots_in_a_name_are_harmless(storage, name):
+    """Only a whole part `..` climbs."""
+    storage.write(name, b"x")
+    assert storage.read(name) == b"x"
+
+
+@pytest.mark.parametrize("operation", ["read", "sha256"])
+def test_what_is_missing_is_named(storage, operation):
+    """With the folder, too: a run may have several."""
+    with pytest.raises(StoreError) as caught:
+        OPERATIONS[operation](storage, "a/none")
+    assert str(caught.value).startswith(f"{storage.url}: cannot use a/none: ")
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "append", "names", "sha256"])
+def test_a_file_where_a_folder_should_be_is_named(tmp_path, operation):
+    """`create` must not call that a lost race: a claim would be tried for ever."""
+    (tmp_path / "a").write_text("in the way")
+    with pytest.raises(StoreError, match=r"cannot use a/x(/y)?: "):
+        OPERATIONS[operation](Storage(str(tmp_path)), "a/x/y" if operation == "names" else "a/x")
+
+
+@pytest.mark.parametrize("operation", ["write", "append"])
+def test_a_blob_above_a_blob_is_named(operation):
+    """`memory://` has its own error for it."""
+    storage = Storage(f"memory://above-{operation}")
+    storage.write("a", b"in the way")
+    with pytest.raises(StoreError, match="cannot use a/x: "):
+        OPERATIONS[operation](storage, "a/x")
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "append"])
+def test_a_file_where_the_run_should_be_is_named(tmp_path, operation):
+    """As when checkpoint.path names a file."""
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(StoreError, match=f"^{tmp_path}/run: cannot use x: "):
+        OPERATIONS[operation](Storage(str(tmp_path / "run")), "x")
+
+
+@pytest.mark.parametrize("operation", ["read", "read_from", "write", "append", "sha256"])
+def test_a_folder_where_a_blob_should_be_is_named(tmp_path, operation):
+    """With the system's reason."""
+    (tmp_path / "a").mkdir()
+    with pytest.raises(StoreError, match="cannot use a: "):
+        OPERATIONS[operation](Storage(str(tmp_path)), "a")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads and writes everything")
+@pytest.mark.parametrize("operation", ["read", "write", "create", "append", "sha256"])
+def test_what_may_not_be_used_is_named(tmp_path, operation):
+    """A folder without permissions."""
+    (tmp_path / "a").mkdir(mode=0o000)
+    with pytest.raises(StoreError, match="Permission denied"):
+        OPERATIONS[operation](Storage(str(tmp_path)), "a/x")
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/run", "s4://x"])
+def test_an_unknown_scheme_is_refused(url):
+    """At once, by the key in the job file."""
+    with pytest.raises(StoreError, match=rf"checkpoint\.path: cannot use '{url}'"):
+        Storage(url)
+
+
+def test_a_path_is_one_for_other_libraries(tmp_path):
+    """A plain path on this machine, with its protocol elsewhere; a file URL is this machine, too."""
+    assert Storage(str(tmp_path)).path("a/b") == f"{tmp_path}/a/b"
+    assert Storage(f"file://{tmp_path}/").path("a/b") == f"{tmp_path}/a/b"
+    assert Storage("memory://run").path("a/b") == "memory:///run/a/b"
+    assert [Storage(url).is_local for url in (str(tmp_path), f"file://{tmp_path}", "memory://run")] == [1, 1, 0]

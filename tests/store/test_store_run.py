@@ -1,0 +1,443 @@
+"""A run's claims, commits and job files: one owner at a time, and nothing believed that was touched."""
+
+import contextlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from threading import Barrier
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import StaleGeneration, StoreError
+from planner.job import Job, digest
+from planner.store.records import FileDigest, Identity, Manifest, RunIdentity, seal, unseal
+from planner.store.run import Run, commit_name
+from planner.store.storage import Storage
+
+IDENTITY = Identity(global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw")
+
+
+def manifest(step=3, generation=1, run_id="run", files=(), **changes):
+    fields = {
+        "run_id": run_id,
+        "name": commit_name(step, generation),
+        "generation": generation,
+        "parent": "",
+        "step": step,
+        "cursor": 4 * step,
+        "total_steps": 10,
+        "identity": IDENTITY,
+        "plan_digest": "p",
+        "world_size": 2,
+        "facts": {"speeds": [1.5, None, "ü"], "caps": {"H200": 8}},
+        "job_digest": "c" * 64,
+        "ledger_head": "d" * 64,
+        "files": files,
+        "versions": {"torch": "2.9"},
+        "time_s": 1.0,
+    }
+    return Manifest(**{**fields, **changes})
+
+
+@pytest.fixture
+def run(storage):
+    """A new run."""
+    made = Run(storage)
+    made.ensure_identity()
+    return made
+
+
+@pytest.fixture
+def run_here(tmp_path):
+    """A new run on this machine, where threads may race."""
+    made = Run(Storage(str(tmp_path)))
+    made.ensure_identity()
+    return made
+
+
+def commit(run, step, generation, content=b"tensors"):
+    """A whole commit: a file, then the manifest that names it."""
+    name = commit_name(step, generation)
+    run.storage.write(f"checkpoints/{name}/__0_0.distcp", content)
+    file = FileDigest(name="__0_0.distcp", size_bytes=len(content), sha256=sha256(content).hexdigest())
+    made = manifest(step, generation, run.identity().run_id, (file,))
+    run.storage.write(f"manifests/{name}.json", seal(made))
+    return made
+
+
+def at_once(number, work):
+    """`work(i)` on as many threads at the same moment; their results."""
+    barrier = Barrier(number)
+
+    def wait_and_work(i):
+        barrier.wait()
+        return work(i)
+
+    with ThreadPoolExecutor(number) as threads:
+        return list(threads.map(wait_and_work, range(number)))
+
+
+# -- identity
+
+
+def test_a_run_keeps_its_name(storage):
+    """Made once, the same for every later process; two runs never share one."""
+    first = Run(storage).ensure_identity()
+    assert Run(storage).ensure_identity() == first == Run(storage).identity()
+    assert len(first.run_id) == 32
+
+
+def test_all_that_race_for_a_new_run_agree(tmp_path):
+    """Sixteen threads, one name."""
+    names = at_once(16, lambda _: Run(Storage(str(tmp_path))).ensure_identity())
+    assert len({name.run_id for name in names}) == 1
+
+
+def test_a_folder_without_a_run_is_refused(storage):
+    """With the way out."""
+    with pytest.raises(StoreError, match=r"no run here \(no run\.json\); check the path"):
+        Run(storage).identity()
+
+
+# -- claims
+
+
+def test_generations_count_from_one(run):
+    """What each said is kept, newest first."""
+    assert run.generations() == []
+    assert [run.claim_generation({"launch": str(i)}) for i in range(12)] == list(range(1, 13))
+    assert run.generations() == list(range(1, 13))
+    assert [claim["launch"] for claim in run.newest_claims(3)] == ["11", "10", "9"]
+    assert len(run.newest_claims(100)) == 12
+
+
+def test_of_all_that_race_each_gets_its_own_generation(run_here):
+    """Sixteen drivers at once: sixteen numbers, none twice, each with its own claim."""
+    numbers = at_once(16, lambda i: run_here.claim_generation({"launch": str(i)}))
+    assert sorted(numbers) == list(range(1, 17)) == run_here.generations()
+    claims = run_here.newest_claims(16)[::-1]
+    assert [claims[number - 1]["launch"] for number in numbers] == [str(i) for i in range(16)]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=repr)
+def test_a_torn_claim_is_named(run_here, content):
+    """As a StoreError."""
+    run_here.claim_generation({})
+    run_here.storage.write("generations/000001.json", content[:200_000])
+    with pytest.raises(StoreError, match=r"generations/000001\.json: torn"):
+        run_here.newest_claims(1)
+
+
+def test_other_files_among_the_claims_are_no_generations(run):
+    """A person's note, say."""
+    run.claim_generation({})
+    run.storage.write("generations/notes.json", b"")
+    run.storage.write("generations/000007.txt~", b"")
+    assert run.generations() == [1]
+
+
+def test_a_stale_generation_may_not_commit(run):
+    """Only the newest may; the sentence names both, and nothing was written."""
+    first, second = run.claim_generation({}), run.claim_generation({})
+    run.require_current(second)
+    with pytest.raises(StaleGeneration, match="generation 2 has taken this run over from generation 1"):
+        run.require_current(first)
+    with pytest.raises(StaleGeneration):
+        run.put_manifest(manifest(3, first))
+    assert run.commits() == []
+    run.put_manifest(manifest(3, second, run.identity().run_id))
+    assert run.commits() == [commit_name(3, second)]
+
+
+# -- jobs
+
+JOB = Job.model_validate(
+    {
+        "name": "job",
+        "model": {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8},
+        "data": {"kind": "text", "path": "daten/ü"},
+        "batch": {"global": 4, "max_micro": 2},
+        "train": {"steps": 3, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+    }
+)
+
+
+def test_a_job_is_kept_by_its_digest(run):
+    """And comes back equal; kept twice is kept once."""
+    name = run.keep_job(JOB)
+    assert name == digest(JOB) == run.keep_job(JOB)
+    assert run.job(name) == JOB
+    assert run.storage.names("jobs") == [f"{name}.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"", "torn", id="empty"),
+        pytest.param(b"\xff", "torn", id="not UTF-8"),
+        pytest.param(b"{}", "torn", id="no job"),
+        pytest.param(b"[" * 100_000, "torn", id="nested too deeply"),
+    ],
+)
+def test_a_job_that_is_none_is_refused(run, content, message):
+    """As a StoreError with its name."""
+    name = run.keep_job(JOB)
+    run.storage.write(f"jobs/{name}.json", content)
+    with pytest.raises(StoreError, match=f"jobs/{name}.json: {message}"):
+        run.job(name)
+
+
+def test_an_altered_job_is_refused(run):
+    """A valid job, but not the one of that digest; nor may one be missing."""
+    name = run.keep_job(JOB)
+    content = run.storage.read(f"jobs/{name}.json")
+    run.storage.write(f"jobs/{name}.json", content.replace(b'"global":4', b'"global":5'))
+    with pytest.raises(StoreError, match="altered"):
+        run.job(name)
+    with pytest.raises(StoreError, match="0000"):
+        run.job("0" * 64)
+
+
+# -- seals
+
+
+def test_what_is_sealed_comes_back():
+    """Equal, with floats to the last bit."""
+    for value in [manifest(facts={"x": [0.1 + 0.2, 1e-300, 2**70]}), RunIdentity(run_id="ü\0", created_s=1 / 3)]:
+        assert unseal(seal(value), type(value), "here") == value
+
+
+# Plain ASCII: a \u escape has the same meaning in capitals.
+SEALED = seal(
+    manifest(
+        facts={"speeds": [1.5, None, -2], "caps": {"H200": 8}},
+        files=(FileDigest(name=".metadata", size_bytes=7, sha256="e" * 64),),
+    )
+)
+
+
+def require_refused_or_equal(content):
+    """A StoreError; or, if only the white space changed, the very same value."""
+    with contextlib.suppress(StoreError):
+        assert seal(unseal(content, Manifest, "here")) == SEALED
+
+
+def test_every_altered_byte_of_a_seal_is_refused():
+    """Each bit of each byte that says something; a byte of indentation may become another white space."""
+    for where in range(len(SEALED)):
+        for bit in range(8):
+            altered = bytearray(SEALED)
+            altered[where] ^= 1 << bit
+            if SEALED[where : where + 1].isspace():
+                require_refused_or_equal(bytes(altered))
+            else:
+                with pytest.raises(StoreError, match=r"^here: "):
+                    unseal(bytes(altered), Manifest, "here")
+
+
+@given(stop=st.integers(0, len(SEALED) - 1))
+def test_a_torn_seal_is_refused(stop):
+    """Cut anywhere."""
+    with pytest.raises(StoreError, match="torn"):
+        unseal(SEALED[:stop], Manifest, "here")
+
+
+@given(start=st.integers(0, len(SEALED)), length=st.integers(0, 40), put=st.binary(max_size=40))
+def test_any_other_edit_is_refused(start, length, put):
+    """A piece replaced by arbitrary bytes."""
+    require_refused_or_equal(SEALED[:start] + put + SEALED[start + length :])
+
+
+@given(content=st.binary(max_size=200))
+def test_arbitrary_bytes_are_no_manifest(content):
+    """A StoreError, never another exception."""
+    with pytest.raises(StoreError, match=r"^here: torn"):
+        unseal(content, Manifest, "here")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=json_values, key=st.sampled_from([None, "value", "sha256", *Manifest.model_fields]))
+def test_arbitrary_json_is_no_manifest(value, key):
+    """Not as the document, nor as its value, nor with a field replaced by something else."""
+    document = json.loads(SEALED)
+    if key in document["value"]:
+        if document["value"][key] == value:
+            return
+        document["value"][key] = value
+    else:
+        document = {**document, key: value} if key else value
+    with pytest.raises(StoreError, match=r"^here: "):
+        unseal(json.dumps(document).encode(), Manifest, "here")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param("[" * 500 + "]" * 500, id="nested too deeply to serialise"),
+        pytest.param("[" * 100_000 + "]" * 100_000, id="nested too deeply to parse"),
+        pytest.param("NaN", id="NaN"),
+        pytest.param("1e999", id="infinite"),
+        pytest.param('"\\ud800"', id="lone surrogate"),
+        pytest.param("1" * 5000, id="5000 digits"),
+    ],
+)
+def test_a_manifest_with_odd_facts_is_refused(facts):
+    """`facts` may hold anything, so anything may stand there."""
+    content = SEALED.decode().replace('"caps": {', f'"odd": {facts}, "caps": {{')
+    assert facts in content
+    with pytest.raises(StoreError, match=r"^here: "):
+        unseal(content.encode(), Manifest, "here")
+
+
+def test_a_seal_of_another_kind_is_refused():
+    """A run's identity is no manifest."""
+    with pytest.raises(StoreError):
+        unseal(seal(RunIdentity(run_id="x", created_s=0.0)), Manifest, "here")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "a b", "ü", "a\n"])
+def test_a_manifest_names_no_file_elsewhere(name):
+    """A file's name is one plain part of a path."""
+    with pytest.raises(ValueError, match="name"):
+        FileDigest(name=name, size_bytes=1, sha256="e" * 64)
+
+
+# -- commits
+
+
+def test_a_manifest_copied_from_another_run_is_refused(run):
+    """Its run's name is in it."""
+    run.storage.write(f"manifests/{commit_name(3, 1)}.json", seal(manifest(3, 1, run_id="another")))
+    with pytest.raises(StoreError, match="belongs to another run"):
+        run.manifest(commit_name(3, 1))
+
+
+def test_a_manifest_under_another_name_is_refused(run):
+    """An old one copied over a newer one, say."""
+    made = commit(run, 3, 1)
+    run.storage.write(f"manifests/{commit_name(9, 1)}.json", run.storage.read(f"manifests/{made.name}.json"))
+    assert run.manifest(made.name) == made
+    with pytest.raises(StoreError, match="another commit"):
+        run.manifest(commit_name(9, 1))
+
+
+@pytest.mark.parametrize("name", ["gone", "000000000003-000001"])
+def test_a_missing_manifest_is_named(run, name):
+    """As a StoreError."""
+    with pytest.raises(StoreError, match=name):
+        run.manifest(name)
+
+
+def test_commits_go_by_generation_and_then_by_step(run):
+    """A later generation went on from where it says, so it is newer even with fewer steps."""
+    for step, generation in [(30, 1), (4, 2), (200, 1), (100, 10), (5, 2), (7, 9)]:
+        commit(run, step, generation)
+    order = [(int(name[:12]), int(name[13:])) for name in run.commits()]
+    assert order == [(30, 1), (200, 1), (4, 2), (5, 2), (7, 9), (100, 10)]
+
+
+@given(
+    commits=st.sets(st.tuples(st.integers(0, 10**12 - 1), st.integers(1, 10**6 - 1)), max_size=12),
+)
+def test_a_commits_name_sorts_as_its_numbers(commits):
+    """Up to a trillion steps and a million generations, each with a name of its own."""
+    names = [commit_name(step, generation) for step, generation in commits]
+    by_name = sorted(names, key=lambda name: (name[13:], name[:12]))
+    assert by_name == [commit_name(s, g) for s, g in sorted(commits, key=lambda c: (c[1], c[0]))]
+    assert len(set(names)) == len(commits)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [("gone", "gone"), ("torn", r"torn \(6 bytes instead of 7\)"), ("altered", "altered"), ("longer", "torn")],
+)
+def test_a_harmed_file_is_named(run, harm, message):
+    """By size first, then by digest; a whole one passes."""
+    made = commit(run, 3, 1)
+    run.check_files(made, made.files)
+    path = f"checkpoints/{made.name}/__0_0.distcp"
+    run.storage.delete(path)
+    if harm != "gone":
+        run.storage.write(path, {"torn": b"tensor", "altered": b"tensorz", "longer": b"tensors!"}[harm])
+    with pytest.raises(StoreError, match=f"^{path}: {message}"):
+        run.check_files(made, made.files)
+
+
+# -- pruning
+
+
+def folders(run):
+    return run.storage.names("checkpoints")
+
+
+def half_written(run, step, generation):
+    """Shards without a manifest, as a crash leaves them, or a commit under way."""
+    run.storage.write(f"checkpoints/{commit_name(step, generation)}/__0_0.distcp", b"half")
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 99])
+def test_pruning_keeps_the_newest(run, keep):
+    """By generation, then step; every manifest stays, for the audit."""
+    commits = [(9, 1), (10, 1), (3, 2), (4, 2)]
+    for step, generation in commits:
+        commit(run, step, generation)
+    run.prune(keep, generation=2)
+    assert folders(run) == sorted(commit_name(*c) for c in commits[-keep:])
+    assert len(run.commits()) == 4
+
+
+def test_pruning_removes_what_earlier_generations_left(run):
+    """Never a folder of this generation or a newer one: it may be a commit under way."""
+    commit(run, 5, 2)
+    for step, generation in [(4, 1), (6, 2), (7, 3), (8, 4), (8, 10)]:
+        half_written(run, step, generation)
+    run.prune(1, generation=3)
+    assert folders(run) == [commit_name(5, 2), commit_name(7, 3), commit_name(8, 4), commit_name(8, 10)]
+
+
+def test_a_stale_generation_prunes_nothing_of_the_newer(run):
+    """Not even when it has not heard of it."""
+    commit(run, 5, 2)
+    half_written(run, 6, 2)
+    commit(run, 7, 1)
+    run.prune(1, generation=1)
+    assert folders(run) == [commit_name(5, 2), commit_name(6, 2)]
+
+
+@given(
+    commits=st.sets(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=8),
+    halves=st.sets(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=8),
+    keep=st.integers(1, 4),
+    generation=st.integers(1, 6),
+)
+def test_pruning_is_what_it_says(commits, halves, keep, generation):
+    """The newest `keep` commits and every unfinished folder from this generation on; nothing else."""
+    run = Run(Storage("memory://pruning"))
+    run.storage.delete("")
+    run.storage.write("run.json", seal(RunIdentity(run_id="run", created_s=0.0)))
+    for step, of_generation in commits:
+        commit(run, step, of_generation)
+    for step, of_generation in halves - commits:
+        half_written(run, step, of_generation)
+    run.prune(keep, generation)
+    kept = sorted(commits, key=lambda c: (c[1], c[0]))[-keep:]
+    unfinished = [c for c in halves - commits if c[1] >= generation]
+    assert folders(run) == sorted(commit_name(*c) for c in [*kept, *unfinished])
+    assert len(run.commits()) == len(commits)
+    run.storage.delete("")
+
+
+def test_pruning_a_run_without_commits_removes_only_leftovers(run):
+    """The very first commit may still be under way."""
+    half_written(run, 1, 1)
+    half_written(run, 1, 2)
+    run.prune(2, generation=2)
+    assert folders(run) == [commit_name(1, 2)]

@@ -1,0 +1,481 @@
+"""Checkpoints come back to the bit, from a folder and from an object store; and nothing in one is ever executed."""
+
+import builtins
+import dataclasses
+import os
+import pickle
+import pickletools
+import uuid
+from datetime import timedelta
+from hashlib import sha256
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from planner.audit import audit
+from planner.errors import StoreError
+from planner.job import Job
+from planner.store.ledger import read_segment
+from planner.store.records import NO_HEAD, CommitRecord, EvalRecord, FileDigest, Identity, Manifest, StepRecord, seal
+from planner.store.run import Run, commit_name
+from planner.store.storage import Storage
+from planner.train import checkpoint
+from planner.train.loop import Hooks
+from planner.train.optimize import make_optimizer
+from planner.train.session import train
+from planner.train.setup import Launch
+from planner.train.shard import build_model, shard
+from planner.train.world import World
+
+CPU = torch.device("cpu")
+NAME = commit_name(1, 1)
+FOLDER = f"checkpoints/{NAME}"
+OPTIMIZERS = [
+    {"kind": "adamw", "lr": 1e-3},
+    {"kind": "rmsprop", "lr": 1e-3},
+    {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
+    {"kind": "sgd", "lr": 0.1},
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world(tmp_path_factory):
+    """A process group of this process alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
+    )
+    yield World.join(CPU)
+    dist.destroy_process_group()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request, tmp_path):
+    """A folder on this machine, and fsspec's in-process stand-in for an object store."""
+    if request.param == "local":
+        yield str(tmp_path / "run")
+        return
+    address = f"memory://{uuid.uuid4().hex}"
+    yield address
+    Storage(address).delete("")
+
+
+def make_job(path="", steps=4, optimizer=OPTIMIZERS[0], **sections):
+    """The smallest that has a block."""
+    job = {
+        "name": "test",
+        "model": {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8},
+        "data": {"kind": "text", "path": str(path) or "nowhere"},
+        "batch": {"global": 5, "max_micro": 2},
+        "train": {"steps": steps, "seed": 3, "optimizer": optimizer},
+        "workers": {"gpus": 0},
+    }
+    return Job.model_validate({**job, **sections})
+
+
+def make_state(world, optimizer=OPTIMIZERS[0], seed=3, steps=0):
+    """A sharded model and its optimizer, after some steps."""
+    job = make_job(optimizer=optimizer)
+    model = shard(build_model(job.model, job.train.model_copy(update={"seed": seed})), world, job.train)
+    made = make_optimizer(job.train.optimizer, model)
+    for step in range(steps):
+        model(torch.full((1, 4), step)).square().sum().backward()
+        made.step()
+        made.zero_grad(set_to_none=True)
+    return model, made
+
+
+def tensors(model, optimizer):
+    """Every weight and every tensor of the optimizer's state, whole, by name."""
+    named = {**checkpoint._model_tensors(model), **checkpoint._optimizer_tensors(model, optimizer)}
+    return {name: getattr(t, "full_tensor", lambda t=t: t)().clone() for name, t in named.items()}
+
+
+def manifest_of(files, optimizer="adamw", **changes):
+    fields = {
+        "run_id": "run",
+        "name": NAME,
+        "generation": 1,
+        "parent": "",
+        "step": 1,
+        "cursor": 5,
+        "total_steps": 4,
+        "identity": Identity(global_batch=5, seed=3, data="a" * 64, model="b" * 64, optimizer=optimizer),
+        "plan_digest": "p",
+        "world_size": 1,
+        "facts": {},
+        "job_digest": "c" * 64,
+        "ledger_head": "d" * 64,
+        "files": files,
+        "versions": {},
+        "time_s": 1.0,
+    }
+    return Manifest(**{**fields, **changes})
+
+
+def saved(world, storage, optimizer=OPTIMIZERS[0], steps=2):
+    """A checkpoint in the store; the state that it holds, and a manifest that names its files."""
+    state = make_state(world, optimizer, steps=steps)
+    checkpoint.save(storage, FOLDER, *state)
+    return state, manifest_of(checkpoint.file_digests(world, storage, FOLDER), optimizer["kind"])
+
+
+def require_equal(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# -- there and back
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["adamw", "rmsprop", "sgd, momentum", "sgd"])
+def test_what_is_saved_is_loaded(world, url, optimizer):
+    """Weights and optimizer state to the bit, into a model that began elsewhere; the next step agrees to the bit."""
+    storage = Storage(url)
+    state, manifest = saved(world, storage, optimizer)
+    other = make_state(world, optimizer, seed=4)
+    assert any(not torch.equal(a, b) for a, b in zip(state[0].parameters(), other[0].parameters(), strict=True))
+    checkpoint.load(storage, manifest, *other, optimizer_kind=optimizer["kind"])
+    require_equal(tensors(*state), tensors(*other))
+    for model, made in (state, other):
+        model(torch.full((1, 4), 7)).square().sum().backward()
+        made.step()
+    require_equal(tensors(*state), tensors(*other))
+
+
+def test_the_digests_are_those_of_the_files(world, url):
+    """Every file is named, DCP's hidden metadata too, and none else is there."""
+    storage = Storage(url)
+    _, manifest = saved(world, storage)
+    assert {file.name for file in manifest.files} == {".metadata", *storage.names(FOLDER)} >= {"__0_0.distcp"}
+    for file in manifest.files:
+        content = storage.read(f"{FOLDER}/{file.name}")
+        assert (file.size_bytes, file.sha256) == (len(content), sha256(content).hexdigest())
+
+
+def test_another_kind_of_optimizer_begins_anew(world, url):
+    """The weights are loaded, the foreign state is not."""
+    storage = Storage(url)
+    state, manifest = saved(world, storage)
+    model, made = make_state(world, OPTIMIZERS[1], seed=4)
+    checkpoint.load(storage, manifest, model, made, optimizer_kind="rmsprop")
+    assert not any(made.state.values())
+    require_equal(checkpoint._model_tensors(state[0]), checkpoint._model_tensors(model))
+
+
+def test_another_model_is_refused(world, url):
+    """With the names that differ, or the shapes."""
+    storage = Storage(url)
+    _, manifest = saved(world, storage)
+    deeper = make_job(model={"kind": "gpt", "layers": 2, "width": 8, "heads": 1, "context": 8})
+    wider = make_job(model={"kind": "gpt", "layers": 1, "width": 16, "heads": 1, "context": 8})
+    for job, message in [(deeper, r"differ in model/blocks\.1"), (wider, "shape")]:
+        model = shard(build_model(job.model, job.train), world, job.train)
+        with pytest.raises(StoreError, match=message):
+            checkpoint.load(
+                storage, manifest, model, make_optimizer(job.train.optimizer, model), optimizer_kind="adamw"
+            )
+
+
+# -- a whole run
+
+
+def steps_of(run, generation):
+    """Losses and checksums in a segment."""
+    head = NO_HEAD if generation == 1 else run.manifest(run.commits()[0]).ledger_head
+    records = [link.record for link in read_segment(run.storage, generation, head)]
+    return [(r.step, r.loss, r.checksum) for r in records if isinstance(r, StepRecord)], records
+
+
+def test_a_run_trains_resumes_and_is_audited(url, tmp_path):
+    """Stopped after 3 of 7 steps and resumed, it is what an undisturbed one is; the last records are in the store."""
+    (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
+    job = make_job(
+        tmp_path / "corpus.txt",
+        steps=7,
+        eval={"samples": 3, "every_steps": 2},
+        checkpoint={"every_steps": 2, "keep": 1},
+    )
+    asked = []
+
+    def should_stop():
+        asked.append(None)
+        return len(asked) > 3
+
+    stopped = train(Launch(job=job, url=url), CPU, Hooks(should_stop=should_stop))
+    assert (stopped.step, stopped.finished) == (3, False)
+    assert train(Launch(job=job, url=url), CPU, Hooks()).finished
+    whole = f"{url}-whole"
+    train(Launch(job=job, url=whole), CPU, Hooks())
+
+    run, undisturbed = Run(Storage(url)), Run(Storage(whole))
+    cut = steps_of(run, 1)[0]
+    head = run.manifest(commit_name(3, 1)).ledger_head
+    later = [link.record for link in read_segment(run.storage, 2, head)]
+    measured = cut + [(r.step, r.loss, r.checksum) for r in later if isinstance(r, StepRecord)]
+    assert measured == steps_of(undisturbed, 1)[0]
+    assert [r.step for r in later if isinstance(r, EvalRecord)][-1] == 7
+    assert [r.step for r in later if isinstance(r, CommitRecord)] == [4, 6, 7]
+    assert run.storage.names("checkpoints") == [commit_name(7, 2)]
+    result = audit(run)
+    assert result.clean, result.findings
+    assert (result.steps, result.samples, result.recomputed, result.uncommitted) == (7, 35, 0, 0)
+    undisturbed.storage.delete("")
+
+
+def test_an_accepted_change_of_optimizer_trains_on(url, tmp_path):
+    """From the same weights, with a fresh state; the ledger says so."""
+    (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
+    train(Launch(job=make_job(tmp_path / "corpus.txt", steps=2), url=url), CPU, Hooks())
+    changed = make_job(tmp_path / "corpus.txt", steps=4, optimizer=OPTIMIZERS[1])
+    assert train(Launch(job=changed, url=url, accept=frozenset({"optimizer"})), CPU, Hooks()).finished
+    run = Run(Storage(url))
+    head = run.manifest(commit_name(2, 1)).ledger_head
+    header = next(iter(read_segment(run.storage, 2, head))).record
+    assert "optimizer: adamw -> rmsprop (accepted by name)" in header.changed
+
+
+# -- metadata that would run code
+
+
+class Call:
+    """Pickles as a call of any function with any arguments."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def calls(marker):
+    """Pickles of calls that make `marker`; each is truly dangerous (see below)."""
+    touch = f"open({str(marker)!r}, 'w').close()"
+    return {
+        "os.system": Call(os.system, f"touch '{marker}'"),
+        "builtins.exec": Call(builtins.exec, touch),
+        "builtins.eval": Call(builtins.eval, touch),
+        "open": Call(open, str(marker), "w"),
+        "getattr": Call(getattr, Call(__import__, "os"), "system"),
+        "import": Call(__import__, "antigravity"),
+        "torch.load": Call(torch.load, str(marker)),
+    }
+
+
+def hidden(metadata, call):
+    """The call in every place of honest metadata where an object can stand."""
+    name = next(iter(metadata.state_dict_metadata))
+    index = next(iter(metadata.storage_data))
+    return {
+        "alone": call,
+        "in a list": [call],
+        "as planner data": dataclasses.replace(metadata, planner_data=call),
+        "as a tensor": dataclasses.replace(
+            metadata, state_dict_metadata={**metadata.state_dict_metadata, name: {"x": [call]}}
+        ),
+        "as a place": dataclasses.replace(metadata, storage_data={**metadata.storage_data, index: call}),
+        "as a file's name": dataclasses.replace(
+            metadata, storage_data={**metadata.storage_data, index: _StorageInfo(call, 0, 1)}
+        ),
+    }
+
+
+@pytest.fixture(scope="module", params=["local", "memory"])
+def harmed(request, world, tmp_path_factory):
+    """Puts other metadata into an honest checkpoint, with a manifest to match, and loads it."""
+    folder = tmp_path_factory.mktemp("harmed")
+    storage = Storage(str(folder) if request.param == "local" else f"memory:/{folder}")
+    _, manifest = saved(world, storage)
+    honest = storage.read(f"{FOLDER}/.metadata")
+    state = make_state(world, seed=4)
+
+    def load(content):
+        storage.write(f"{FOLDER}/.metadata", content)
+        digest = FileDigest(name=".metadata", size_bytes=len(content), sha256=sha256(content).hexdigest())
+        files = tuple(digest if file.name == ".metadata" else file for file in manifest.files)
+        checkpoint.load(storage, manifest.model_copy(update={"files": files}), *state, optimizer_kind="adamw")
+
+    load(honest)
+    load.honest = honest
+    load.storage = storage
+    yield load
+    storage.delete("")
+
+
+@pytest.mark.parametrize("function", ["os.system", "builtins.exec", "builtins.eval", "open"])
+def test_the_planted_calls_are_dangerous(tmp_path, function):
+    """Python's own unpickler runs them: the tests below prove something."""
+    pickle.loads(pickle.dumps(calls(tmp_path / "ran")[function]))
+    assert (tmp_path / "ran").exists()
+
+
+def test_metadata_never_runs_code(harmed, tmp_path):
+    """Whatever the call, wherever it hides, in every pickle protocol: refused, and it never ran."""
+    marker = tmp_path / "ran"
+    for function, call in calls(marker).items():
+        for place, planted in hidden(pickle.loads(harmed.honest), call).items():
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1) if place == "alone" else [4]:
+                with pytest.raises(StoreError, match="not the metadata of a checkpoint of tensors") as caught:
+                    harmed(pickle.dumps(planted, protocol=protocol))
+                assert "it names" in str(caught.value), (function, place, protocol)
+                assert not marker.exists(), (function, place, protocol)
+
+
+def named(module, name):
+    """A pickle that only looks a name up, as protocol 4 does, dots and all."""
+    parts = [b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name)]
+    return b"\x80\x04" + b"".join(parts) + b"\x93."
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch", "serialization.os.system"),
+        ("torch", "load"),
+        ("torch", "float32.__class__"),
+        ("torch.serialization", "os.system"),
+        ("torch.serialization", "_get_layout.__globals__"),
+        ("torch.distributed.checkpoint.metadata", "os"),
+        ("torch.distributed.checkpoint.metadata", "Metadata.__init__"),
+        ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
+        ("pathlib", "Path"),
+        ("pathlib", "os.system"),
+        ("builtins", "object"),
+        ("copyreg", "_reconstructor"),
+        ("collections", "OrderedDict"),
+        ("nowhere", "nothing"),
+        ("", ""),
+    ],
+)
+def test_only_the_names_of_a_tensor_checkpoint_are_looked_up(harmed, module, name):
+    """A dot in a name does not lead out of the list."""
+    with pytest.raises(StoreError, match="it names"):
+        harmed(named(module, name))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"garbage, and more than a word of it", id="garbage"),
+        pytest.param(b"\0" * 1000, id="zeros"),
+        pytest.param(pickle.dumps(None), id="None"),
+        pytest.param(pickle.dumps({"state_dict_metadata": {}}), id="a dict"),
+        pytest.param(pickle.dumps(torch.Size([1])), id="a shape"),
+        pytest.param(pickle.dumps(Metadata({"x": torch.Size([1])})), id="a shape for a tensor"),
+        pytest.param(pickle.dumps(Metadata([], storage_data={})), id="a list of tensors"),
+        pytest.param(pickle.dumps(Metadata({}, storage_data=None)), id="no places"),
+        pytest.param(pickle.dumps(Metadata({}, storage_data={"x": 1})), id="a number for a place"),
+        pytest.param(pickle.dumps(Metadata({}, storage_data={}, storage_meta=1)), id="a number for the rest"),
+        pytest.param(pickle.dumps(Metadata({}, storage_data={})), id="no tensors"),
+        pytest.param(pickle.dumps(Metadata({"x": BytesStorageMetadata()}, storage_data={})), id="bytes for a tensor"),
+        pytest.param(
+            pickle.dumps(Metadata({"x": TensorStorageMetadata(None, None, [])}, storage_data={})), id="half a tensor"
+        ),
+        pytest.param(b"\x80\x04\x8c\x07pathlib\x8c\x0bWindowsPath\x93)R.", id="a path of another system"),
+        pytest.param(b"\x80\x04\x8c\x13torch.serialization\x8c\x0b_get_layout\x93\x8c\x01x\x85R.", id="no layout"),
+        pytest.param(
+            b"\x80\x04\x8c\x25torch.distributed.checkpoint.metadata\x8c\x08Metadata\x93)\x81.", id="half-made"
+        ),
+        pytest.param(b"\x80\x04h\x07.", id="a memo that is not there"),
+        pytest.param(b"\x80\x04Pname\n.", id="a persistent name"),
+    ],
+)
+def test_metadata_of_another_kind_is_refused(harmed, content):
+    """Bytes, values, and half-made objects: each a StoreError with the path."""
+    with pytest.raises(StoreError, match=NAME):
+        harmed(content)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "unknown.distcp", "", ".", "./__0_0.distcp", 7])
+def test_only_files_of_the_manifest_are_opened(harmed, name):
+    """A place outside of the folder, or a file whose digest nobody checked, is refused before it is opened."""
+    harmed.storage.write("checkpoints/x", b"a secret")
+    metadata = pickle.loads(harmed.honest)
+    index = next(iter(metadata.storage_data))
+    metadata.storage_data[index] = dataclasses.replace(metadata.storage_data[index], relative_path=name)
+    with pytest.raises(StoreError, match=r"that the manifest does not know|not the metadata"):
+        harmed(pickle.dumps(metadata))
+
+
+def test_missing_metadata_is_named(world, url):
+    """As when it goes between the check and the load."""
+    storage = Storage(url)
+    _, manifest = saved(world, storage)
+    storage.delete(f"{FOLDER}/.metadata")
+    with pytest.raises(StoreError, match=r"\.metadata"):
+        checkpoint.load(storage, manifest, *make_state(world), optimizer_kind="adamw")
+
+
+def test_an_optimizer_state_of_another_shape_is_refused(harmed):
+    """Neither a shard of its parameter nor a scalar: nothing is allocated for it."""
+    metadata = pickle.loads(harmed.honest)
+    name = next(name for name in metadata.state_dict_metadata if name.endswith("exp_avg"))
+    metadata.state_dict_metadata[name].size = torch.Size([2**40, 2**20])
+    with pytest.raises(StoreError, match=r"exp_avg has shape \(1099511627776, 1048576\)"):
+        harmed(pickle.dumps(metadata))
+
+
+def asks_for_memory(content):
+    """Whether a memo's number is huge: C Python makes room for all numbers below it, up to 64 GB."""
+    try:
+        return any(
+            "PUT" in op.name and isinstance(arg, int) and arg > 10**6 for op, arg, _ in pickletools.genops(content)
+        )
+    except Exception:  # noqa: BLE001  # what genops says of broken pickles is not the question
+        return False
+
+
+# Small, so that a change often hits what matters.
+HONEST = pickle.dumps(
+    Metadata(
+        {"model/x": TensorStorageMetadata(TensorProperties(), torch.Size([2]), [])},
+        storage_data={"model/x": _StorageInfo("__0_0.distcp", 0, 8)},
+    )
+)
+
+
+@given(data=st.data(), changes=st.integers(1, 4))
+def test_altered_metadata_is_loaded_or_a_store_error(data, changes):
+    """Never another exception, whichever bytes are changed."""
+    content = bytearray(HONEST)
+    for _ in range(changes):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    assume(not asks_for_memory(bytes(content)))
+    try:
+        metadata = checkpoint._unpickle_metadata(bytes(content), "here")
+    except StoreError as error:
+        assert str(error).startswith("here: ")  # noqa: PT017  # not raising is fine, too
+    else:
+        assert isinstance(metadata, Metadata)
+
+
+def test_a_forged_commit_never_runs_code(url, tmp_path):
+    """Metadata and manifest by one who knows the format: training refuses them, and the code never ran."""
+    (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
+    job = make_job(tmp_path / "corpus.txt", steps=2)
+    train(Launch(job=job, url=url), CPU, Hooks())
+    run = Run(Storage(url))
+    name = run.commits()[-1]
+    content = pickle.dumps(Call(os.system, f"touch '{tmp_path / 'ran'}'"))
+    run.storage.write(f"checkpoints/{name}/.metadata", content)
+    altered = FileDigest(name=".metadata", size_bytes=len(content), sha256=sha256(content).hexdigest())
+    manifest = run.manifest(name)
+    files = tuple(altered if file.name == ".metadata" else file for file in manifest.files)
+    run.storage.write(f"manifests/{name}.json", seal(manifest.model_copy(update={"files": files})))
+    with pytest.raises(StoreError, match=r"it names (posix|nt)\.system"):
+        train(Launch(job=job, url=url), CPU, Hooks())
+    assert not (tmp_path / "ran").exists()
