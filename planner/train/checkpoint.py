@@ -56,7 +56,13 @@ def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDiges
 
 
 def load(
-    storage: Storage, manifest: Manifest, model: nn.Module, optimizer: torch.optim.Optimizer, *, optimizer_kind: str
+    world: World,
+    storage: Storage,
+    manifest: Manifest,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    optimizer_kind: str,
 ) -> None:
     """Read a checked commit into the model and the optimizer, at whatever world size this is.
 
@@ -64,18 +70,25 @@ def load(
     name, and the state of one means nothing to the other.
 
     Raises:
-        StoreError: the files do not hold this model's and this optimizer's tensors, or hold anything but tensors.
+        StoreError: on every worker: the files do not hold this model's and this optimizer's tensors, or hold
+            anything but tensors.
     """
     folder = f"checkpoints/{manifest.name}"
     reader = _reader(storage, folder)
     reader.checked_names = frozenset(file.name for file in manifest.files)
-    saved = reader.read_metadata().state_dict_metadata
-    if optimizer_kind != manifest.identity.optimizer:
-        saved = {name: item for name, item in saved.items() if not name.startswith(f"{OPTIMIZER}/")}
-    _create_optimizer_state(model, optimizer, saved)
-    wanted = {**_model_tensors(model), **_optimizer_tensors(model, optimizer)}
-    if missing := sorted(set(wanted) ^ set(saved)):
-        raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(missing[:5])}")
+
+    def prepare() -> dict[str, Tensor]:
+        saved = reader.read_metadata().state_dict_metadata
+        if optimizer_kind != manifest.identity.optimizer:
+            saved = {name: item for name, item in saved.items() if not name.startswith(f"{OPTIMIZER}/")}
+        _create_optimizer_state(model, optimizer, saved)
+        wanted = {**_model_tensors(model), **_optimizer_tensors(model, optimizer)}
+        if missing := sorted(set(wanted) ^ set(saved)):
+            raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(missing[:5])}")
+        return wanted
+
+    # Agreed upon before DCP's own collectives begin: a worker that raised alone would leave the others in them.
+    wanted = world.agree(prepare)
     try:
         load_tensors(wanted, storage_reader=reader)
     except CheckpointException as error:

@@ -47,7 +47,7 @@ def train(launch: Launch, device: torch.device, hooks: Hooks) -> Outcome:
     optimizer = make_optimizer(job.train.optimizer, model)
     if manifest is not None:
         kind = job.train.optimizer.kind
-        world.agree(lambda: checkpoint.load(run.storage, manifest, model, optimizer, optimizer_kind=kind))
+        checkpoint.load(world, run.storage, manifest, model, optimizer, optimizer_kind=kind)
     objective = make_objective(job.objective)
     journal = Journal(job, world, run, setup, start, model, optimizer, objective)
     loader = Loader(dataset=setup.dataset, order=setup.order, plan=setup.plan, rank=world.rank)

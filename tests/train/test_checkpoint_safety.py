@@ -148,7 +148,7 @@ def test_what_is_saved_is_loaded(world, url, optimizer):
     state, manifest = saved(world, storage, optimizer)
     other = make_state(world, optimizer, seed=4)
     assert any(not torch.equal(a, b) for a, b in zip(state[0].parameters(), other[0].parameters(), strict=True))
-    checkpoint.load(storage, manifest, *other, optimizer_kind=optimizer["kind"])
+    checkpoint.load(world, storage, manifest, *other, optimizer_kind=optimizer["kind"])
     require_equal(tensors(*state), tensors(*other))
     for model, made in (state, other):
         model(torch.full((1, 4), 7)).square().sum().backward()
@@ -171,7 +171,7 @@ def test_another_kind_of_optimizer_begins_anew(world, url):
     storage = Storage(url)
     state, manifest = saved(world, storage)
     model, made = make_state(world, OPTIMIZERS[1], seed=4)
-    checkpoint.load(storage, manifest, model, made, optimizer_kind="rmsprop")
+    checkpoint.load(world, storage, manifest, model, made, optimizer_kind="rmsprop")
     assert not any(made.state.values())
     require_equal(checkpoint._model_tensors(state[0]), checkpoint._model_tensors(model))
 
@@ -186,7 +186,7 @@ def test_another_model_is_refused(world, url):
         model = shard(build_model(job.model, job.train), world, job.train)
         with pytest.raises(StoreError, match=message):
             checkpoint.load(
-                storage, manifest, model, make_optimizer(job.train.optimizer, model), optimizer_kind="adamw"
+                world, storage, manifest, model, make_optimizer(job.train.optimizer, model), optimizer_kind="adamw"
             )
 
 
@@ -306,7 +306,7 @@ def harmed(request, world, tmp_path_factory):
         storage.write(f"{FOLDER}/.metadata", content)
         digest = FileDigest(name=".metadata", size_bytes=len(content), sha256=sha256(content).hexdigest())
         files = tuple(digest if file.name == ".metadata" else file for file in manifest.files)
-        checkpoint.load(storage, manifest.model_copy(update={"files": files}), *state, optimizer_kind="adamw")
+        checkpoint.load(world, storage, manifest.model_copy(update={"files": files}), *state, optimizer_kind="adamw")
 
     load(honest)
     load.honest = honest
@@ -417,7 +417,7 @@ def test_missing_metadata_is_named(world, url):
     _, manifest = saved(world, storage)
     storage.delete(f"{FOLDER}/.metadata")
     with pytest.raises(StoreError, match=r"\.metadata"):
-        checkpoint.load(storage, manifest, *make_state(world), optimizer_kind="adamw")
+        checkpoint.load(world, storage, manifest, *make_state(world), optimizer_kind="adamw")
 
 
 def test_an_optimizer_state_of_another_shape_is_refused(harmed):
