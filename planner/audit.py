@@ -211,9 +211,11 @@ def _count_steps(run: Run, generation: int) -> int:
 def _check_identity(segments: list[_Segment], findings: list[str]) -> None:
     """A run's identity may change only where its header says that the user named the change."""
     for before, after in pairwise(segment.header for segment in segments):
-        for field, (was, now) in before.identity.differences(after.identity).items():
-            if not any(words.startswith(f"{field}: ") for words in after.changed):
-                findings.append(f"generation {after.generation}: {field} changed from {was} to {now}, unannounced")
+        findings.extend(
+            f"generation {after.generation}: another {field} than before, and nobody accepted it"
+            for field in before.identity.differences(after.identity)
+            if not any(words.startswith(f"{field}: ") for words in after.changed)
+        )
 
 
 def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase, ...]:

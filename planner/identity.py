@@ -3,8 +3,10 @@
 No torch, no Ray.
 """
 
+import json
 import math
 from hashlib import sha256
+from typing import Any
 
 from planner.data import Dataset, open_dataset
 from planner.errors import ResumeRefused
@@ -32,7 +34,18 @@ def identity_of(job: Job, dataset: Dataset, order: Order) -> Identity:
         data=sha256(cut.encode()).hexdigest(),
         model=digest(job.model),
         optimizer=job.train.optimizer.kind,
+        recipe=_recipe_digest(job),
     )
+
+
+# What the gradient becomes: the same samples with another of these are another training run.
+_RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
+
+
+def _recipe_digest(job: Job) -> str:
+    settings = _flat(job.model_dump(mode="json", by_alias=True))
+    recipe = {key: value for key, value in settings.items() if key.startswith(_RECIPE)}
+    return sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
 
 
 def total_steps(job: Job, order: Order) -> int:
@@ -43,18 +56,51 @@ def total_steps(job: Job, order: Order) -> int:
     return math.ceil(job.train.epochs * order.num_samples / job.batch.global_batch)
 
 
-def require_same(before: Identity, now: Identity, accept: frozenset[str], where: str) -> list[str]:
-    """Check that a job may go on with a run; what differs and was accepted by name, in words.
+# Field of the identity -> the keys of a job that decide it, or the beginnings of keys.
+_DECIDED_BY = {
+    "data": ("data.", "eval.samples", "model.context"),
+    "global_batch": ("batch.global",),
+    "model": ("model.",),
+    "optimizer": ("train.optimizer.kind",),
+    "recipe": _RECIPE,
+    "seed": ("train.seed",),
+}
+ACCEPTABLE = tuple(_DECIDED_BY)
+"""fields of a run's identity that a user may accept a change of"""
+
+
+def job_changes(before: Job, now: Job) -> dict[str, str]:
+    """Dotted key -> `old -> new`, for every setting that differs, in the words of the job file."""
+    old, new = _flat(before.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
+    keys = (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
+    return {key: f"{old.get(key)} -> {new.get(key)}" for key in keys}
+
+
+def require_same(
+    before: Identity, now: Identity, changes: dict[str, str], accept: frozenset[str], where: str
+) -> list[str]:
+    """Check that a job may go on with a run; all that differs, in words.
 
     Raises:
-        ResumeRefused: something differs that the user has not named.
+        ResumeRefused: the identity differs in a field that the user has not accepted by name.
     """
-    differences = before.differences(now)
-    if refused := sorted(set(differences) - accept):
-        field = refused[0]
-        was, is_now = differences[field]
+    differing = before.differences(now)
+    if refused := [field for field in differing if field not in accept]:
+        words = "; ".join(_explain(field, changes) for field in refused)
         raise ResumeRefused(
-            f"{where}: the run was made with {field} {was[:16]}, the job says {is_now[:16]}; "
-            f"go on with the old one, choose another checkpoint.path, or accept the change with --accept {field}"
+            f"{where}: the run was made with another {' and another '.join(refused)} ({words}); keep what it was, "
+            f"choose another checkpoint.path, or accept it: {' '.join(f'--accept {field}' for field in refused)}"
         )
-    return [f"{field}: {was[:16]} -> {is_now[:16]} (accepted by name)" for field, (was, is_now) in differences.items()]
+    return [f"{field}: accepted by name" for field in differing] + [f"{k}: {words}" for k, words in changes.items()]
+
+
+def _explain(field: str, changes: dict[str, str]) -> str:
+    found = [f"{key}: {words}" for key, words in changes.items() if key.startswith(_DECIDED_BY[field])]
+    return ", ".join(found) or "the files at data.path have changed"
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
+    return flat

@@ -120,7 +120,7 @@ class Train(_Section):
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if (self.steps is None) == (self.epochs is None):
-            found = "neither" if self.steps is None else "both"
+            found = "neither" if self.steps is None else "both (null takes one away, as in --set train.epochs=null)"
             raise ValueError(f"write exactly one of steps and epochs; found {found}")
         return self
 

@@ -183,7 +183,7 @@ WRONG = [
         "lr: 1e-3",
         "lr: 1, momentum: 0",
         "train.optimizer.momentum",
-        ["did you mean train.optimizer.momentum?"],
+        ["the keys of train.optimizer are kind, lr, betas, eps, weight_decay"],
     ),
     ("name: tiny", "name: tiny\nglobal: 3", "global", ["did you mean batch.global?"]),
     ("name: tiny", "name: tiny\nzzz: 3", "zzz", ["the keys of a job are name, model, data,"]),

@@ -4,12 +4,20 @@ Exit codes: 0 done, 1 the run or the audit failed, 2 the input was wrong, 130 in
 """
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from planner import __version__
 from planner.cli import audit, demo, plan, run
 from planner.errors import PlannerError
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"planner {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     help="Keeps a training recipe's global batch exact on whatever GPUs Ray grants.",
@@ -17,6 +25,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
+
+
+@app.callback()
+def _root(
+    version: Annotated[  # acted upon by its callback
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("audit")(audit.audit)

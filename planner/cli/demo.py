@@ -8,7 +8,6 @@ import typer
 from planner.cli.options import console
 
 if TYPE_CHECKING:
-    from planner.audit import Audit
     from planner.cli.watch import Watch
     from planner.dispatch.embedded import EmbeddedCluster
     from planner.report.view import RunView
@@ -46,7 +45,7 @@ def demo(
     result = audit(prepared.run)
     header, *rows = phase_table(result)
     out.print(f"\n{header}", style="bold", soft_wrap=True)
-    for line in (*rows, "", *_losses(result), *verdict(result)):
+    for line in (*rows, "", *verdict(result)):
         out.print(line, soft_wrap=True)
     if not result.clean:
         raise typer.Exit(1)
@@ -69,13 +68,6 @@ class _Script:
             for _ in range(_NODES_GAINED):
                 cluster.add_node()
             watch.say(f"demo: added {_NODES_GAINED} nodes at step {view.step}")
-
-
-def _losses(result: "Audit") -> list[str]:
-    if not result.held_out:
-        return []
-    (first_step, before), (last_step, after) = result.held_out[0], result.held_out[-1]
-    return [f"held-out loss {before:.4f} before (step {first_step}), {after:.4f} after (step {last_step})"]
 
 
 def _fresh_path(path: str) -> str:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from planner.store.records import Manifest
     from planner.store.run import Run
 
-# Fields of a run's identity that a user may accept a change of.
-ACCEPTABLE = ("data", "global_batch", "model", "optimizer", "seed")
-
 
 def run(
     job: JobArgument,
@@ -41,12 +38,13 @@ def run(
     set_: SetOption = None,
     accept: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIELD", help=f"go on although this has changed: {', '.join(ACCEPTABLE)}"),
+        typer.Option(metavar="FIELD", help="go on although this has changed: data, seed, recipe, ..."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own messages")] = False,
 ) -> None:
     """Train the job, or resume it where its run directory ends."""
     from planner.files import read_job
+    from planner.identity import ACCEPTABLE
 
     if unknown := sorted(set(accept or []) - set(ACCEPTABLE)):
         raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
@@ -54,7 +52,7 @@ def run(
     out = console()
     prepared = prepare(spec, frozenset(accept or []), check_data=not address)
     if prepared.finished:
-        out.print(f"{prepared.url}: finished at step {prepared.total_steps}; nothing to do", soft_wrap=True)
+        out.print(f"{prepared.url}: {prepared.finished_text}; nothing to do", soft_wrap=True)
         return
     again = [
         *("planner", "run", job),
@@ -92,6 +90,21 @@ class Prepared:
         return self.committed is not None and 0 < self.total_steps <= self.committed.step
 
     @property
+    def view(self) -> "RunView":
+        """What there is to see before the first worker wakes up."""
+        from planner.report.view import RunView
+
+        step = self.committed.step if self.committed else 0
+        return RunView(step=step, committed_step=step, total_steps=self.total_steps)
+
+    @property
+    def finished_text(self) -> str:
+        """How far it is, in words."""
+        done = self.committed.step if self.committed else 0
+        past = "" if done == self.total_steps else f", past the job's {self.total_steps}"
+        return f"finished at step {done}{past}"
+
+    @property
     def resume_text(self) -> str:
         """Where it begins, in words."""
         if self.committed is None:
@@ -106,7 +119,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         PlannerError: the store or the data cannot be used, or the run is not this job's.
     """
     from planner.dispatch.launch import absolute
-    from planner.identity import identity_of, open_data, require_same, total_steps
+    from planner.identity import identity_of, job_changes, open_data, require_same, total_steps
     from planner.store.run import Run
     from planner.store.storage import Storage
 
@@ -124,7 +137,8 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     else:
         steps = total_steps(job, order)
         if committed is not None:
-            require_same(committed.identity, identity_of(job, dataset, order), accept, url)
+            changes = job_changes(run.job(committed.job_digest), job)
+            require_same(committed.identity, identity_of(job, dataset, order), changes, accept, url)
     if run.storage.exists("run.json"):
         run.identity()
     return Prepared(job=job, url=url, accept=accept, run=run, total_steps=steps, committed=committed)
@@ -176,7 +190,7 @@ def execute(
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
-            watch = stack.enter_context(Watch(prepared.run, out))
+            watch = stack.enter_context(Watch(prepared.run, out, prepared.view))
             if react is not None and cluster is not None:
                 watch.react = lambda view: react(cluster, watch, view)
             dispatch.fit(launch, timings, on_cpu=local is not None and not local.gpus, embedded=not address)

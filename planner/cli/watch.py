@@ -20,20 +20,22 @@ from planner.store.run import Run
 _POLL_S = 0.25
 # Where nobody's terminal redraws itself, a step line now and then is enough.
 _PLAIN_INTERVAL_S = 5.0
+# Starting workers takes a while; a line says that it is still alive.
+_SILENCE_S = 15.0
 
 
 class Watch:
     """A context manager: a live panel on a terminal, plain lines elsewhere."""
 
-    def __init__(self, run: Run, console: Console) -> None:
+    def __init__(self, run: Run, console: Console, begin: RunView) -> None:
         self.react: Callable[[RunView], None] = lambda _view: None
         """hears of every view"""
         self._follower = Follower(run, from_now=True)
         self._console = console
-        self._view = RunView()
+        self._view = begin
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
         self._is_terminal = sys.stdout.isatty()
-        self._printed_s = time.monotonic()
+        self._began_s = self._printed_s = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="planner-watch", daemon=True)
 
@@ -45,7 +47,8 @@ class Watch:
     def say(self, line: str) -> None:
         """Print a line above the panel."""
         # A terminal's panel is redrawn below whole lines only; elsewhere, a line is never broken.
-        self._console.print(line, soft_wrap=not self._is_terminal)
+        elapsed_s = time.monotonic() - self._began_s
+        self._console.print(f"{elapsed_s:5.0f} s  {line}", soft_wrap=not self._is_terminal)
 
     def __enter__(self) -> Self:
         if self._is_terminal:
@@ -79,9 +82,11 @@ class Watch:
         for line in lines:
             self.say(line)
         now_s = time.monotonic()
-        if not self._is_terminal and self._view.step > before.step and now_s - self._printed_s > _PLAIN_INTERVAL_S:
-            self._printed_s = now_s
-            self.say(step_line(self._view))
+        if not self._is_terminal and now_s - self._printed_s > _PLAIN_INTERVAL_S:
+            moved = self._view.step > before.step
+            if moved or now_s - self._printed_s > _SILENCE_S:
+                self._printed_s = now_s
+                self.say(step_line(self._view) if moved else self._view.event)
 
     def _panel(self) -> Table:
         view = self._view
@@ -93,4 +98,5 @@ class Watch:
         table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
         table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
         table.add_row("last", view.event)
+        table.add_row("time", f"{time.monotonic() - self._began_s:.0f} s")
         return table

@@ -86,11 +86,24 @@ def _text(line: bytes, field: str, where: str) -> str:
     except RecursionError as error:
         raise DataError(f"{where}: nested too deeply; write one flat object per line") from error
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
-        found = f"keys {sorted(row)[:8]}" if isinstance(row, dict) else type(row).__name__
-        raise DataError(f"{where}: no text under {field!r} (found {found}); set data.field or mend the line")
+        raise DataError(
+            f"{where}: no text under {field!r} (found {_found(row, field)}); set data.field or mend the line"
+        )
     text: str = row[field]
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: the text is not valid Unicode (a lone surrogate); mend the line") from error
     return text
+
+
+# What json calls them, in the words of JSON.
+_JSON_TYPES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def _found(row: object, field: str) -> str:
+    if not isinstance(row, dict):
+        return f"{_JSON_TYPES.get(type(row), 'a number')} instead of an object"
+    if field in row:
+        return f"{_JSON_TYPES.get(type(row[field]), 'a number')} there"
+    return f"the keys {sorted(row)[:8]}"

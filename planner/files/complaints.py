@@ -84,7 +84,8 @@ def _nearest(root: _Schema, loc: Sequence[str | int]) -> str:
     section, node = _walk(root, loc[:-1])
     key, known = str(loc[-1]), list(node.get("properties", {}))
     near = [(*section, name) for name in get_close_matches(key.lower(), known)]
-    near = near or [path for path in _all_paths(root, root) if path[-1] == key]
+    # Not the very key that was refused: another kind of this section may know it.
+    near = near or [path for path in _all_paths(root, root) if path[-1] == key and path != (*section, key)]
     if near:
         return f"did you mean {_or(list(dict.fromkeys(map(dotted, near))))}?"
     return f"the keys of {dotted(section) or 'a job'} are {', '.join(known)}"

@@ -36,6 +36,9 @@ def verdict(audit: Audit) -> list[str]:
         f"recomputed    {counted(audit.recomputed, 'step')}, done again after a loss and counted once",
         f"global batch  {batches or 'unknown'}{' (constant)' if len(audit.global_batches) == 1 else ''}",
     ]
+    if audit.held_out:
+        (first, before), (last, after) = audit.held_out[0], audit.held_out[-1]
+        lines.append(f"held-out loss {before:.4f} before step {first}, {after:.4f} after step {last}")
     if audit.mismatched:
         lines.append(f"mismatched    {counted(audit.mismatched, 'step')}, so lost and repeated are not known")
     if audit.uncommitted:

@@ -49,9 +49,10 @@ def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
 def step_line(view: RunView) -> str:
     """The state in one line."""
     loss = "" if view.loss is None else f"loss {view.loss:.4f}  "
+    speed = f"{view.samples_per_s:.1f} samples/s  " if view.samples_per_s else ""
     return (
         f"step {view.step}/{view.total_steps}  {loss}{counted(view.world_size, 'worker')} ({view.split})  "
-        f"{view.samples_per_s:.1f} samples/s  committed {view.committed_step}"
+        f"{speed}committed {view.committed_step}"
     )
 
 

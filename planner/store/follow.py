@@ -7,13 +7,16 @@ from planner.store.run import Run
 
 
 class Follower:
-    """Reads what is new in the ledger since the last look. It trusts the lines; the audit does not."""
+    """Reads what is new in the ledger since the last look. It trusts the lines; the audit does not.
+
+    With `from_now`, generations that are there already are passed over.
+    """
 
     def __init__(self, run: Run, *, from_now: bool = False) -> None:
         self._run = run
         self._read_bytes: dict[int, int] = {}
-        if from_now:
-            self.new_records()
+        # Whoever runs it already is not what the one who begins now wants to see.
+        self._after = max(run.generations(), default=0) if from_now else 0
 
     def new_records(self) -> list[Record]:
         """Complete records since the last call, over all generations, oldest first.
@@ -22,7 +25,7 @@ class Follower:
             StoreError: the store cannot be reached.
         """
         records: list[Record] = []
-        for generation in self._run.generations()[-2:]:
+        for generation in [number for number in self._run.generations() if number > self._after][-2:]:
             offset = self._read_bytes.get(generation, 0)
             fresh = self._run.storage.read_from(segment_name(generation), offset)
             complete = fresh[: fresh.rfind(b"\n") + 1]

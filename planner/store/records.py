@@ -28,11 +28,14 @@ class Identity(_Value):
     """the data set's fingerprint, cut and held-out part included"""
     model: Digest
     optimizer: str
+    """its kind: its state means nothing to another"""
+    recipe: Digest
+    """objective, optimizer settings, schedule, clipping, precision"""
 
-    def differences(self, other: "Identity") -> dict[str, tuple[str, str]]:
-        """Field -> (here, there), for every field that differs."""
+    def differences(self, other: "Identity") -> list[str]:
+        """The fields that differ, sorted."""
         here, there = self.model_dump(), other.model_dump()
-        return {key: (str(here[key]), str(there[key])) for key in here if here[key] != there[key]}
+        return sorted(key for key in here if here[key] != there[key])
 
 
 class RunIdentity(_Value):

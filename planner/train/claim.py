@@ -3,11 +3,9 @@
 import socket
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from planner.errors import StoreError, TrainingFailed
-from planner.identity import require_same
-from planner.job import Job, digest
+from planner.identity import job_changes, require_same
 from planner.store.records import NO_HEAD, Identity, Manifest
 from planner.store.run import Run
 from planner.train import checkpoint
@@ -88,23 +86,8 @@ def _compare(launch: Launch, run: Run, identity: Identity, manifest: Manifest | 
     """
     if manifest is None:
         return []
-    accepted = require_same(manifest.identity, identity, launch.accept, run.storage.url)
-    return accepted + _job_changes(run, manifest.job_digest, launch.job)
-
-
-def _job_changes(run: Run, before: str, job: Job) -> list[str]:
-    """Settings outside of the identity that differ, in words."""
-    if before == digest(job):
-        return []
-    old, new = _flat(run.job(before).model_dump(mode="json")), _flat(job.model_dump(mode="json"))
-    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
-    return flat
+    changes = job_changes(run.job(manifest.job_digest), launch.job)
+    return require_same(manifest.identity, identity, changes, launch.accept, run.storage.url)
 
 
 def _require_progress(run: Run, launch_id: str, parent: str) -> None:

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from planner.cli.watch import Watch
+from planner.report.view import RunView
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -47,9 +48,9 @@ def test_another_job_is_refused_before_anything_starts(cli, recorded, finished, 
     words = ("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", override)
     answer = cli(*words)
     assert (answer.code, answer.out) == (1, "")
-    assert f"the run was made with {field} " in answer.err
+    assert f"the run was made with another {field} (" in answer.err
     assert f"{finished}: " in answer.err
-    assert answer.err.endswith(f"accept the change with --accept {field}\n")
+    assert answer.err.endswith(f"or accept it: --accept {field}\n")
     accepted = cli(*words, "--accept", field, "--set", "train.steps=9")
     assert accepted.out == f"tiny: resuming at step 4 of 9 in {finished}\n"
 
@@ -88,16 +89,15 @@ def test_a_line_said_while_watching_is_printed_as_it_is(tmp_path, capsys):
     from planner.cli.options import console
 
     line = f"commit {ODD} was passed over [/] {'x' * 200} [link=http://x]here"
-    Watch(Run(Storage(str(tmp_path))), console()).say(line)
-    assert capsys.readouterr().out == f"{line}\n"
+    Watch(Run(Storage(str(tmp_path))), console(), RunView()).say(line)
+    assert capsys.readouterr().out == f"    0 s  {line}\n"
 
 
 def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
     """The same on a terminal's panel."""
     from planner.cli.options import console
-    from planner.report.view import RunView
 
-    watch = Watch(Run(Storage(str(tmp_path))), console())
+    watch = Watch(Run(Storage(str(tmp_path))), console(), RunView())
     watch._view = RunView(event=ODD, step=3, total_steps=9, committed_step=2, loss=1.5, held_out=2.5)
     console().print(watch._panel())
     shown = capsys.readouterr().out

@@ -168,13 +168,16 @@ def test_a_foreign_checkpoint_is_refused(workers, texts, tmp_path):
         ("model", {"model": {"layers": 3}}),
         ("data", {"eval": {"samples": 5}}),
         ("optimizer", {"train": {"optimizer": {"kind": "sgd", "lr": 0.1}}}),
+        ("recipe", {"train": {"optimizer": {"kind": "adamw", "lr": 0.1}}}),
+        ("recipe", {"train": {"precision": "bf16"}}),
+        ("recipe", {"train": {"schedule": {"kind": "linear"}}}),
     ],
 )
 def test_a_changed_identity_is_refused(workers, texts, tmp_path, field, change):
     """The error names the field and the way out; nothing of the run is touched."""
     workers.run(run_job, 1, make_job(texts, steps=2), str(tmp_path))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ResumeRefused, match=f"the run was made with {field} .* --accept {field}"):
+    with pytest.raises(ResumeRefused, match=rf"the run was made with another .*{field} .*--accept {field}"):
         workers.run(run_job, 2, make_job(texts, **{"steps": 4, **change}), str(tmp_path))
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -183,7 +186,10 @@ def test_an_accepted_change_is_logged_and_audited(workers, texts, tmp_path):
     """Another global batch, accepted by name, goes on from the same cursor; the audit shows both."""
     workers.run(run_job, 2, make_job(texts, steps=2), str(tmp_path))
     workers.run(run_job, 2, make_job(texts, steps=4, global_batch=10), str(tmp_path), None, ["global_batch"])
-    assert records(tmp_path, "generation")[1]["changed"][0] == "global_batch: 13 -> 10 (accepted by name)"
+    assert records(tmp_path, "generation")[1]["changed"][:2] == [
+        "global_batch: accepted by name",
+        "batch.global: 13 -> 10",
+    ]
     assert [s["cursor"] for s in records(tmp_path)] == [13, 26, 36, 46]
     result = audited(tmp_path)
     assert result.clean, result.findings
@@ -191,14 +197,10 @@ def test_an_accepted_change_is_logged_and_audited(workers, texts, tmp_path):
 
 
 def test_other_changes_are_logged(workers, texts, tmp_path):
-    """More steps and another learning rate are no other run, but the ledger says what changed."""
+    """More steps and another micro-batch are no other run, but the ledger says what changed."""
     workers.run(run_job, 1, make_job(texts, steps=2), str(tmp_path))
-    changed = make_job(texts, steps=3, train={"optimizer": {"kind": "adamw", "lr": 0.5}})
-    workers.run(run_job, 1, changed, str(tmp_path))
-    assert records(tmp_path, "generation")[1]["changed"] == [
-        "train.optimizer.lr: 0.001 -> 0.5",
-        "train.steps: 2 -> 3",
-    ]
+    workers.run(run_job, 1, make_job(texts, steps=3, max_micro=5), str(tmp_path))
+    assert records(tmp_path, "generation")[1]["changed"] == ["batch.max_micro: 3 -> 5", "train.steps: 2 -> 3"]
 
 
 def test_storage_that_is_not_shared_is_refused(workers, texts, tmp_path):

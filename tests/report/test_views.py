@@ -156,6 +156,7 @@ def test_a_clean_verdict_word_for_word():
         "repeated      0",
         "recomputed    8 steps, done again after a loss and counted once",
         "global batch  64 (constant)",
+        "held-out loss 5.5000 before step 0, 2.5000 after step 160",
         "audit: clean. Every committed step used exactly its samples; the chain is intact",
     ]
 
@@ -198,7 +199,7 @@ def test_an_audit_as_json():
 
 
 def generation(number, *, world_size, step=0, parent="", changed=()):
-    identity = Identity(global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw")
+    identity = Identity(global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw", recipe="c" * 64)
     return GenerationRecord(
         generation=number,
         run_id="run",
@@ -321,4 +322,4 @@ def test_a_step_line_says_where_the_run_is():
 def test_a_step_line_without_a_loss_has_no_hole():
     """Before the first step of a generation that resumes."""
     view, _ = fold(RunView(), [generation(2, world_size=1, step=9, parent="x")])
-    assert step_line(view) == "step 9/160  1 worker (1 x 64)  0.0 samples/s  committed 9"
+    assert step_line(view) == "step 9/160  1 worker (1 x 64)  committed 9"

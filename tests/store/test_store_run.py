@@ -16,7 +16,7 @@ from planner.store.records import FileDigest, Identity, Manifest, RunIdentity, s
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 
-IDENTITY = Identity(global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw")
+IDENTITY = Identity(global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64)
 
 
 def manifest(step=3, generation=1, run_id="run", files=(), **changes):
