@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from planner.data import Dataset, check_sum
-from planner.errors import StoreError
+from planner.errors import NewerFormat, StoreError
 from planner.identity import identity_of, open_data
 from planner.order.order import Order
 from planner.plan import BatchSizes, Facts, Plan, choose
-from planner.store.ledger import Link, read_segment, segment_name
+from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
 from planner.store.run import Run
 
@@ -97,6 +97,7 @@ def audit(run: Run, progress: Callable[[int, int], None] = lambda _done, _of: No
             progress(step.step + 1, newest.step)
         deriver.close(segment)
     _check_identity(segments, findings)
+    _check_records(run, findings)
     discarded, uncommitted = _discarded(run, segments)
     batches = [segment.header.identity.global_batch for segment in segments]
     return Audit(
@@ -119,11 +120,14 @@ def _newest(run: Run, findings: list[str]) -> Manifest:
     """The newest commit whose manifest can be read; its files are checked.
 
     Raises:
+        NewerFormat: a newer one was written by another version of planner.
         StoreError: there is none.
     """
     for name in reversed(run.commits()):
         try:
             manifest = run.manifest(name)
+        except NewerFormat:
+            raise
         except StoreError as error:
             findings.append(str(error))
             continue
@@ -132,6 +136,8 @@ def _newest(run: Run, findings: list[str]) -> Manifest:
         except StoreError as error:
             findings.append(str(error))
         return manifest
+    if lost := run.lost_commits():
+        raise StoreError(f"{run.storage.url}: the ledger records {len(lost)} commits, and no manifest can be read")
     why = f" ({findings[0]})" if findings else ""
     raise StoreError(f"{run.storage.url}: nothing was committed yet, so there is nothing to audit{why}")
 
@@ -175,11 +181,18 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[st
     start = (parent.name, parent.step, parent.cursor) if parent else ("", 0, 0)
     if (header.parent, header.step, header.cursor) != start:
         findings.append(f"{where}: it begins at step {header.step}, not where commit {start[0] or 'none'} ended")
+    steps = tuple(record for record in records if isinstance(record, StepRecord))
+    done = (steps[-1].step + 1, steps[-1].cursor) if steps else (header.step, header.cursor)
+    if (end.step, end.cursor) != done:
+        findings.append(
+            f"commit {end.name}: it says step {end.step} and sample {end.cursor}, "
+            f"and its ledger step {done[0]} and sample {done[1]}"
+        )
     tail = _tail(links, where, findings)
     return _Segment(
         header=header,
         end_step=end.step,
-        steps=tuple(r for r in records if isinstance(r, StepRecord)),
+        steps=steps,
         # The evaluation that belongs to a commit is written after it.
         evals=tuple(r for r in (*records, *tail) if isinstance(r, EvalRecord) and r.step <= end.step),
         tail_steps=sum(isinstance(record, StepRecord) for record in tail),
@@ -198,7 +211,8 @@ def _tail(links: Iterator[Link], where: str, findings: list[str]) -> list[Record
 def _discarded(run: Run, segments: list[_Segment]) -> tuple[dict[int, int], int]:
     """Generation -> steps that were done again since; and the newest generation's steps after its last commit."""
     tails = {segment.header.generation: segment.tail_steps for segment in segments}
-    counts = {n: tails[n] if n in tails else _count_steps(run, n) for n in run.generations()}
+    numbers = {*run.generations(), *run.segments()}
+    counts = {n: tails[n] if n in tails else _count_steps(run, n) for n in numbers}
     uncommitted = counts.pop(max(counts), 0) if counts else 0
     return counts, uncommitted
 
@@ -216,6 +230,17 @@ def _check_identity(segments: list[_Segment], findings: list[str]) -> None:
             for field in before.identity.differences(after.identity)
             if not any(words.startswith(f"{field}: ") for words in after.changed)
         )
+
+
+def _check_records(run: Run, findings: list[str]) -> None:
+    """Every commit on record has its manifest, those that nobody went on from, too: manifests are never removed."""
+    for name in (name for number in run.segments() for name in recorded_commits(run.storage, number)):
+        try:
+            run.manifest(name)
+        except StoreError as error:
+            # The walk along the lineage may have met it already.
+            if str(error) not in findings:
+                findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
 
 
 def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase, ...]:

@@ -8,6 +8,7 @@ PlannerError              what it says is for the user: no traceback, a non-zero
 +-- RunError              the run cannot go on (exit code 1)
     +-- StoreError        the run directory: unreachable, torn, foreign
     |   +-- StaleGeneration   another driver has taken the run over
+    |   +-- NewerFormat       another version of planner wrote it
     +-- ResumeRefused     what the job says now is not what the run was made with
     +-- TrainingFailed    training stopped and will not go on by itself
 """
@@ -47,6 +48,10 @@ class StoreError(RunError):
 
 class StaleGeneration(StoreError):
     """A newer generation has claimed the run; this one must not commit."""
+
+
+class NewerFormat(StoreError):
+    """What lies there is whole, but of a format that this version of planner does not read."""
 
 
 class ResumeRefused(RunError):

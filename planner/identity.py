@@ -96,7 +96,10 @@ def require_same(
 
 def _explain(field: str, changes: dict[str, str]) -> str:
     found = [f"{key}: {words}" for key, words in changes.items() if key.startswith(_DECIDED_BY[field])]
-    return ", ".join(found) or "the files at data.path have changed"
+    # Settings decide all of the identity but the data; where they are not known, no change of theirs was found.
+    return ", ".join(found) or (
+        "the files at data.path have changed" if field == "data" else "what it was is not known"
+    )
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from planner.audit import audit
@@ -14,6 +13,7 @@ from planner.store.storage import Storage
 from planner.train.loop import Hooks
 from planner.train.session import train
 from planner.train.setup import Launch
+from planner.train.world import on_cpu
 
 JOB = """
 name: walk
@@ -52,9 +52,9 @@ def test_the_walk(tmp_path):
         return len(asked) > 2
 
     launch = Launch(job=job, url=job.run_path)
-    first = train(launch, torch.device("cpu"), Hooks(report=reported.append, should_stop=stop_after_two))
+    first = train(launch, on_cpu, Hooks(report=reported.append, should_stop=stop_after_two))
     assert (first.step, first.finished) == (2, False)
-    second = train(launch, torch.device("cpu"), Hooks(report=reported.append))
+    second = train(launch, on_cpu, Hooks(report=reported.append))
     assert (second.step, second.finished) == (4, True)
     assert reported[-1]["step"] == 3
     assert reported[-1]["samples"] == 6

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "planner"
 
 # The values that cross rooms; every room may use them.
-VALUES = {"planner", "planner.errors", "planner.job"}
+VALUES = {"planner", "planner.__version__", "planner.errors", "planner.job"}
 STANDARD = set(sys.stdlib_module_names)
 # Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
 NOT_PURE = {"time", "os", "random", "logging", "datetime", "secrets", "pathlib", "subprocess", "socket"}

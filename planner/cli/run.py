@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.options import JobArgument, SetOption, console
-from planner.errors import DataError, RunError, StoreError, UserError
+from planner.errors import DataError, NewerFormat, RunError, StoreError, TrainingFailed, UserError
 from planner.job import Job, Workers
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     else:
         steps = total_steps(job, order)
         if committed is not None:
-            changes = job_changes(run.job(committed.job_digest), job)
+            before = run.job_if_known(committed.job_digest)
+            changes = job_changes(before, job) if before else {}
             require_same(committed.identity, identity_of(job, dataset, order), changes, accept, url)
     if run.storage.exists("run.json"):
         run.identity()
@@ -190,26 +191,49 @@ def execute(
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
+            if warning := _room_warning(prepared.job, dispatch.room_for(prepared.job)):
+                out.print(warning, soft_wrap=True)
             watch = stack.enter_context(Watch(prepared.run, out, prepared.view))
             if react is not None and cluster is not None:
                 watch.react = lambda view: react(cluster, watch, view)
             dispatch.fit(launch, timings, on_cpu=local is not None and not local.gpus, embedded=not address)
     except KeyboardInterrupt:
         interrupted = True
+    except TrainingFailed as error:
+        raise TrainingFailed(f"{error}; {_standing(prepared)}") from error
     _conclude(prepared, out, resume_command, interrupted=interrupted)
+
+
+def _room_warning(job: Job, room: int) -> str:
+    """Said before a wait that would otherwise be silent; empty if there is none."""
+    least = job.workers.min
+    if room >= least:
+        return ""
+    return f"waiting: the cluster has room for {room} workers, and workers.min is {least}; it begins when nodes come"
 
 
 def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interrupted: bool) -> None:
     newest = _newest_readable(prepared.run)
-    step, total = (newest.step, newest.total_steps) if newest else (0, prepared.total_steps)
-    if newest is not None and step >= total:
+    # What this launch was asked for; the commit may be from one that was asked for less.
+    total = prepared.total_steps or (newest.total_steps if newest else 0)
+    step = newest.step if newest else 0
+    if newest is not None and step >= total > 0:
         out.print(f"finished: {total} steps committed in {prepared.url}", soft_wrap=True)
         return
-    where = f"step {step} of {total or '?'} is committed" if newest else "nothing was committed yet"
+    where = _standing(prepared)
     if interrupted:
-        out.print(f"interrupted: {where} in {prepared.url}; resume with: {resume_command}", soft_wrap=True)
+        out.print(f"interrupted: {where}; resume with: {resume_command}", soft_wrap=True)
         raise typer.Exit(130)
-    raise RunError(f"the workers ended early: {where} in {prepared.url}; try again with --verbose: {resume_command}")
+    raise RunError(f"the workers ended early: {where}; try again with --verbose: {resume_command}")
+
+
+def _standing(prepared: Prepared) -> str:
+    """What is safe now, in words."""
+    newest = _newest_readable(prepared.run)
+    if newest is None:
+        return f"nothing was committed yet in {prepared.url}"
+    total = prepared.total_steps or newest.total_steps
+    return f"step {newest.step} of {total} is committed in {prepared.url}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +297,8 @@ def _newest_readable(run: "Run") -> "Manifest | None":
     for name in reversed(run.commits()):
         try:
             return run.manifest(name)
+        except NewerFormat:
+            raise
         except StoreError as error:
             first = first or error
     if first is not None:

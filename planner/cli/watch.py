@@ -33,9 +33,9 @@ class Watch:
         self._follower = Follower(run, from_now=True)
         self._console = console
         self._view = begin
+        self._began_s = self._printed_s = time.monotonic()
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
         self._is_terminal = sys.stdout.isatty()
-        self._began_s = self._printed_s = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="planner-watch", daemon=True)
 

@@ -50,10 +50,16 @@ def open_dataset(data: TextData | JsonlData, context: int) -> Dataset:
 
 
 def check_sum(row: int, tokens: TokenIds) -> int:
-    """64 bits over a row's number and its tokens; a step's checksum is their sum modulo 2^64.
+    """64 bits over a row's number, its inputs and its labels; a step's checksum is their sum modulo 2^64.
 
     A sum, not an exclusive or: a row fed twice must not cancel out.
     """
+    return check_sum_of_parts(row, tokens[:-1].tobytes(), tokens[1:].tobytes())
+
+
+def check_sum_of_parts(row: int, inputs: bytes, labels: bytes) -> int:
+    """The same from what entered a forward pass: a wrong label is as wrong as a wrong input."""
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
-    digest.update(tokens.tobytes())
+    digest.update(inputs)
+    digest.update(labels)
     return int.from_bytes(digest.digest(), "little")

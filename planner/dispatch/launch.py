@@ -4,6 +4,8 @@ import contextlib
 import logging
 import os
 import signal
+import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +35,12 @@ EMBEDDED = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=3.0)
 CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 
 
+# A cluster that is there answers at once, and one behind a slow link in seconds.
+_CONNECT_S = 5.0
+# Ray Train ends its workers within a second or two of a Ctrl-C.
+_ABORT_S = 10.0
+
+
 def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
     """A launch with a name of its own, which every generation of it carries."""
     return Launch(job=job, url=url, launch_id=uuid.uuid4().hex[:12], accept=accept)
@@ -57,6 +65,7 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
     Raises:
         UserError: there is no cluster, or it does not let us in.
     """
+    _require_listener(address)
     import ray
 
     from planner.dispatch.private import quiet
@@ -78,6 +87,28 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
             ray.shutdown()
 
 
+def _require_listener(address: str) -> None:
+    """Ray tries a dead address for more than ten minutes; a connection shows in seconds that nobody is there."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdigit():
+        return  # `auto` and the like: Ray's to resolve
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UserError(
+            f"no Ray cluster at {address}: {error}; check --address (or RAY_ADDRESS), or leave it out"
+        ) from error
+
+
+def room_for(job: Job) -> int:
+    """How many of the job's workers fit into the cluster as it is now, whatever else runs there."""
+    import ray
+
+    wanted = _resources(job)
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return int(sum(min(node.get(name, 0) // amount for name, amount in wanted.items()) for node in alive))
+
+
 def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> None:
     """Train until the job is done, refused or interrupted. Call it in the main thread, connected.
 
@@ -87,6 +118,7 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> No
         KeyboardInterrupt: Ctrl-C or SIGTERM; the workers have been ended, the last commit stands.
         TrainingFailed: the workers refuse to go on, or Ray does.
     """
+    from ray.exceptions import RayError
     from ray.train import TrainingFailedError
 
     trainer = _trainer(launch, timings, on_cpu=on_cpu, embedded=embedded)
@@ -95,6 +127,8 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> No
             trainer.fit()
         except TrainingFailedError as error:
             raise TrainingFailed(f"Ray gave up: {_last_line(str(error))}") from error
+        except RayError as error:
+            raise TrainingFailed(f"the Ray cluster is gone: {_last_line(str(error))}") from error
     from planner.dispatch.private import get_word
 
     if refusal := get_word(refusal_key(launch.launch_id)):
@@ -149,13 +183,33 @@ def _interruptible() -> Iterator[None]:
     """Ray Train handles SIGINT by ending its workers and then `sys.exit`; SIGTERM is made to do the same."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    ended = threading.Event()
+    heard, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    threading.Thread(target=_insist, args=(heard, ended), name="planner-insist", daemon=True).start()
     try:
         yield
     except SystemExit as error:
         raise KeyboardInterrupt from error
     finally:
+        ended.set()
+        signal.set_wakeup_fd(-1)
+        os.close(written)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _insist(heard: int, ended: threading.Event) -> None:
+    """A controller that has no workers spins and never hears the abort; at the third SIGINT, Ray Train gives up on it.
+
+    Reads the signals that arrive (see `signal.set_wakeup_fd`) until the writing end is closed.
+    """
+    while numbers := os.read(heard, 1):
+        if numbers[0] == signal.SIGINT and not ended.wait(_ABORT_S):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+    os.close(heard)
 
 
 def _last_line(text: str) -> str:

@@ -1,6 +1,7 @@
 """What runs inside a Ray Train worker: choose a device, train one generation, tell the driver why not."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from planner.errors import PlannerError, TrainingFailed
@@ -30,7 +31,7 @@ def train_worker(config: dict[str, Any]) -> None:
 
     worker: WorkerConfig = config["worker"]
     try:
-        train(worker.launch, _device(worker), Hooks(report=ray.train.report))
+        train(worker.launch, partial(_device, worker), Hooks(report=ray.train.report))
     except PlannerError as error:
         if ray.train.get_context().get_world_rank() == 0:
             put_word(refusal_key(worker.launch.launch_id), str(error))

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from planner.errors import StoreError
-from planner.store.records import NO_HEAD, GenerationRecord, Record, canonical, chained, parse_record
+from planner.store.records import (
+    NO_HEAD,
+    CommitRecord,
+    GenerationRecord,
+    Record,
+    canonical,
+    chained,
+    parse_record,
+)
 from planner.store.storage import Storage
 
 # A local append costs microseconds; an object store rewrites the object, so there records wait.
@@ -27,7 +35,11 @@ class Link:
 
 
 class LedgerWriter:
-    """Appends records to one generation's segment. One process of a generation has one."""
+    """Appends records to one generation's segment. One process of a generation has one.
+
+    Raises:
+        StoreError: the segment is there already.
+    """
 
     def __init__(
         self,
@@ -37,18 +49,27 @@ class LedgerWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storage, self._name = storage, segment_name(header.generation)
-        self._clock, self._flushed_s = clock, float("-inf")
+        self._clock = clock
         self._waiting: list[str] = []
         self.head = previous
-        self.write(header)
+        # Put if absent: two generations in one segment would break the chain of both.
+        if not storage.create(self._name, self._chain(header).encode()):
+            raise StoreError(
+                f"{storage.url}: cannot begin {self._name}: another generation has written it, "
+                "and nothing is added to it; run again"
+            )
+        self._flushed_s = clock()
 
     def write(self, record: Record) -> None:
         """Add a record; it reaches the store at once on a file system, within seconds elsewhere."""
-        line = canonical(record)
-        self.head = chained(self.head, line)
-        self._waiting.append(f'{{"head":"{self.head}","record":{line}}}\n')
+        self._waiting.append(self._chain(record))
         if self._storage.is_local or self._clock() - self._flushed_s > _REMOTE_FLUSH_S:
             self.flush()
+
+    def _chain(self, record: Record) -> str:
+        line = canonical(record)
+        self.head = chained(self.head, line)
+        return f'{{"head":"{self.head}","record":{line}}}\n'
 
     def flush(self, *, durable: bool = False) -> None:
         """Hand all records to the store; `durable`: they survive a power cut when this returns."""
@@ -79,6 +100,21 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
         if head != written:
             raise StoreError(f"{where}: the chain breaks here; a line was altered, removed or added")
         yield Link(record=record, head=head)
+
+
+def recorded_commits(storage: Storage, generation: int) -> list[str]:
+    """The names of the commits that a segment records, as far as its lines can be read; the chain is not checked."""
+    lines = storage.read_from(segment_name(generation), 0).decode(errors="replace").split("\n")
+    # Only these lines are parsed: a segment may have a million others.
+    return [name for line in lines if '"kind":"commit"' in line for name in _commit_of(line)]
+
+
+def _commit_of(line: str) -> list[str]:
+    try:
+        record = parse_record(split_line(line, "ledger")[1], "ledger")
+    except StoreError:
+        return []
+    return [record.name] if isinstance(record, CommitRecord) else []
 
 
 def split_line(line: str, where: str) -> tuple[str, str]:

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from planner.errors import StoreError
+from planner.errors import NewerFormat, StoreError
 
+FORMAT = 1
+"""of what is sealed; another number means that only another version of planner can tell what it says"""
 NO_HEAD = "0" * 64
 """the chain's value before the first record of a run"""
 
@@ -41,6 +43,7 @@ class Identity(_Value):
 class RunIdentity(_Value):
     """`run.json`: names a run apart from every other, so that a foreign checkpoint is recognised."""
 
+    format: Literal[1] = 1
     run_id: str
     created_s: float
 
@@ -170,17 +173,31 @@ def unseal(content: bytes, model: type[_Value], where: str) -> Any:
     """The value back.
 
     Raises:
-        StoreError: torn, altered, of another format, or not ours at all.
+        NewerFormat: another version of planner wrote it.
+        StoreError: torn, altered, or not ours at all.
     """
     try:
         document = json.loads(content)
-        value = model.model_validate(document["value"])
-        digest = chained("", canonical(value))
+        raw = document["value"]
+        _require_format(raw, where)
+        value = model.model_validate(raw)
+        # Of what stands there, not of the value: a field that came later, with a default, alters nothing.
+        digest = chained("", json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False))
     except (ValueError, ValidationError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"{where}: torn or not written by this version of planner") from error
     if digest != document.get("sha256"):
         raise StoreError(f"{where}: altered since it was written (its digest does not match)")
     return value
+
+
+def _require_format(raw: Any, where: str) -> None:
+    """Look at the format before anything else: what a newer version wrote is not torn, and nothing to pass over."""
+    written = raw.get("format", FORMAT) if isinstance(raw, dict) else FORMAT
+    if isinstance(written, int) and written != FORMAT:
+        raise NewerFormat(
+            f"{where}: written by another version of planner (format {written}, this one reads {FORMAT}); "
+            "use the version that wrote it"
+        )
 
 
 def parse_record(line: str, where: str) -> Record:

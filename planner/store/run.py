@@ -1,11 +1,16 @@
 """A run's claims, commits and job files, by name."""
 
 import json
+import re
 import time
 import uuid
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import islice
 
 from planner.errors import StaleGeneration, StoreError
-from planner.job import Job, digest, to_json
+from planner.job import Job, to_json
+from planner.store.ledger import recorded_commits
 from planner.store.records import FileDigest, Manifest, RunIdentity, seal, unseal
 from planner.store.storage import Storage
 
@@ -13,6 +18,19 @@ from planner.store.storage import Storage
 def commit_name(step: int, generation: int) -> str:
     """A commit's name; two generations never write the same one."""
     return f"{step:012d}-{generation:06d}"
+
+
+_COMMIT_NAME = re.compile(r"[0-9]{12}-[0-9]{6}")
+_MAX_GENERATION = 999_999
+
+
+def _is_commit(name: str) -> bool:
+    return _COMMIT_NAME.fullmatch(name) is not None
+
+
+def _rank(name: str) -> tuple[str, str]:
+    """Sorts names of commits by generation, then by step: a later generation went on from where it says."""
+    return name[13:], name[:12]
 
 
 class Run:
@@ -24,7 +42,17 @@ class Run:
     # -- identity
 
     def ensure_identity(self) -> RunIdentity:
-        """The run's name for itself, made now if the folder is new."""
+        """The run's name for itself, made now if the folder is new.
+
+        Raises:
+            StoreError: the name is gone, though the run has commits; under a new one they would be foreign.
+        """
+        # In this order: who commits has made run.json before.
+        if (names := self.commits()) and not self.storage.exists("run.json"):
+            raise StoreError(
+                f"{self.storage.url}: run.json is gone, and {len(names)} commits belong to the run that it named; "
+                "restore run.json, or choose another checkpoint.path"
+            )
         fresh = RunIdentity(run_id=uuid.uuid4().hex, created_s=time.time())
         self.storage.create("run.json", seal(fresh))
         return self.identity()
@@ -44,56 +72,88 @@ class Run:
 
     def keep_job(self, job: Job) -> str:
         """Keep the job beside its run; its digest."""
-        name = digest(job)
-        self.storage.create(f"jobs/{name}.json", to_json(job).encode())
+        content = to_json(job).encode()
+        name = sha256(content).hexdigest()
+        where = f"jobs/{name}.json"
+        # What is there under this name is this job, or it is torn.
+        if not self.storage.create(where, content) and self.storage.sha256(where) != name:
+            self.storage.write(where, content)
         return name
 
     def job(self, job_digest: str) -> Job:
         """A job that this run was made with.
 
         Raises:
-            StoreError: it is gone, or was altered.
+            StoreError: it is gone, or was altered, or this version of planner does not know such a job.
         """
         where = f"jobs/{job_digest}.json"
+        content = self.storage.read(where)
+        # Of the bytes, not of the job: a setting that came later, with a default, alters nothing.
+        if sha256(content).hexdigest() != job_digest:
+            raise StoreError(f"{where}: torn or altered since it was written (its digest does not match)")
         try:
-            job = Job.model_validate(json.loads(self.storage.read(where)))
+            return Job.model_validate(json.loads(content))
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{where}: torn or not a job") from error
-        if digest(job) != job_digest:
-            raise StoreError(f"{where}: altered since it was written (its digest does not match)")
-        return job
+            raise StoreError(f"{where}: not a job of this version of planner") from error
+
+    def job_if_known(self, job_digest: str) -> Job | None:
+        """A job that this run was made with; none if its file is gone.
+
+        Raises:
+            StoreError: it was altered, or this version of planner does not know such a job.
+        """
+        return self.job(job_digest) if self.storage.exists(f"jobs/{job_digest}.json") else None
 
     # -- generations
 
     def generations(self) -> list[int]:
         """Every generation claimed so far, ascending."""
-        names = [name[:-5] for name in self.storage.names("generations") if name.endswith(".json")]
-        return sorted(int(name) for name in names if name.isdecimal())
+        return self._numbers("generations", ".json")
+
+    def segments(self) -> list[int]:
+        """Every generation that has a segment of the ledger, ascending."""
+        return self._numbers("ledger", ".jsonl")
+
+    def _numbers(self, folder: str, ending: str) -> list[int]:
+        names = (name.removesuffix(ending) for name in self.storage.names(folder) if name.endswith(ending))
+        return sorted(int(name) for name in names if re.fullmatch("[0-9]{6}", name))
+
+    def newest_generation(self) -> int:
+        """The highest number that anything in the run's folder bears; 0 if nothing does. Only names are read."""
+        # A claim may be lost. What its generation wrote still bears its number, and nobody may take that again.
+        named = [int(name[13:]) for name in (*self.commits(), *self._checkpoints())]
+        return max((*self.generations(), *self.segments(), *named), default=0)
 
     def claim_generation(self, claim: dict[str, str]) -> int:
-        """Take the next generation number; at most one caller gets each."""
-        number = max(self.generations(), default=0) + 1
-        while not self.storage.create(f"generations/{number:06d}.json", json.dumps(claim, sort_keys=True).encode()):
-            number += 1
-        return number
+        """Take the next generation number; at most one caller gets each.
+
+        Raises:
+            StoreError: there is no number left.
+        """
+        content = json.dumps(claim, sort_keys=True).encode()
+        for number in range(self.newest_generation() + 1, _MAX_GENERATION + 1):
+            if self.storage.create(f"generations/{number:06d}.json", content):
+                return number
+        raise StoreError(
+            f"{self.storage.url}: generation {_MAX_GENERATION} is taken, and there is none after it; "
+            "remove what was put there by hand, or choose another checkpoint.path"
+        )
 
     def newest_claims(self, most: int) -> list[dict[str, str]]:
         """What the last generations said when they claimed their numbers, newest first.
 
-        Raises:
-            StoreError: a claim was torn or altered; it is named.
+        A claim that cannot be read is left out: its number is taken all the same, and a run is never lost for it.
         """
-        return [self._claim(number) for number in self.generations()[-most:][::-1]]
+        return list(islice(self._claims(), most))
 
-    def _claim(self, number: int) -> dict[str, str]:
-        where = f"generations/{number:06d}.json"
-        try:
-            claim = json.loads(self.storage.read(where))
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"{where}: torn or not a claim") from error
-        if not isinstance(claim, dict):
-            raise StoreError(f"{where}: torn or not a claim")
-        return claim
+    def _claims(self) -> Iterator[dict[str, str]]:
+        for number in reversed(self.generations()):
+            try:
+                claim = json.loads(self.storage.read(f"generations/{number:06d}.json"))
+            except (StoreError, ValueError, RecursionError):
+                continue
+            if isinstance(claim, dict):
+                yield claim
 
     def require_current(self, generation: int) -> None:
         """Check that nobody has claimed the run since.
@@ -101,7 +161,7 @@ class Run:
         Raises:
             StaleGeneration: somebody has.
         """
-        newest = max(self.generations(), default=generation)
+        newest = self.newest_generation()
         if newest > generation:
             raise StaleGeneration(
                 f"{self.storage.url}: generation {newest} has taken this run over from generation {generation}; "
@@ -111,14 +171,23 @@ class Run:
     # -- commits
 
     def commits(self) -> list[str]:
-        """Names of all commits, oldest first: by generation, then by step."""
-        names = [name[:-5] for name in self.storage.names("manifests") if name.endswith(".json")]
-        return sorted(names, key=lambda name: (name[13:], name[:12]))
+        """Names of all commits, oldest first: by generation, then by step. A name of another form is none."""
+        names = (name.removesuffix(".json") for name in self.storage.names("manifests") if name.endswith(".json"))
+        return sorted(filter(_is_commit, names), key=_rank)
+
+    def lost_commits(self, after: str = "") -> list[str]:
+        """Commits newer than `after` (all, if that is empty) that the ledger records and no manifest names."""
+        there = set(self.commits())
+        # A segment holds only commits of its own generation.
+        segments = [number for number in self.segments() if f"{number:06d}" >= after[13:]]
+        names = {name for number in segments for name in recorded_commits(self.storage, number)}
+        return sorted((name for name in names - there if _rank(name) > _rank(after)), key=_rank)
 
     def manifest(self, name: str) -> Manifest:
         """One commit.
 
         Raises:
+            NewerFormat: another version of planner wrote it.
             StoreError: torn, altered, or of another run.
         """
         where = f"manifests/{name}.json"
@@ -153,13 +222,34 @@ class Run:
                 raise StoreError(f"{name}: altered since it was written (its digest does not match)")
 
     def prune(self, keep: int, generation: int) -> None:
-        """Remove the files of all commits but the newest `keep`, and what earlier generations left half-written.
+        """Remove the files of commits older than the newest `keep`, and what earlier generations left half-written.
 
-        Manifests stay, for the audit.
+        Manifests stay, for the audit. The newest commit of `generation`, which prunes, stays whatever is newer.
         """
-        kept = set(self.commits()[-keep:])
-        for name in self.storage.names("checkpoints"):
-            committed = self.storage.exists(f"manifests/{name}.json")
-            left_over = not committed and name[13:] < f"{generation:06d}"
-            if (committed and name not in kept) or left_over:
+        names = self.commits()
+        outdated = set(names[: self._num_outdated(names, keep)])
+        own = [name for name in names if int(name[13:]) == generation]
+        outdated.difference_update(own[-1:])
+        for name in self._checkpoints():
+            left_over = name not in names and int(name[13:]) < generation and not self._is_recorded(name)
+            if name in outdated or left_over:
                 self.storage.delete(f"checkpoints/{name}")
+
+    def _num_outdated(self, names: list[str], keep: int) -> int:
+        """How many of the commits are older than the newest `keep` that can be read; nobody can go on from others."""
+        readable = (at for at in range(len(names) - 1, -1, -1) if self._is_readable(names[at]))
+        return next(islice(readable, keep - 1, None), 0)
+
+    def _is_readable(self, name: str) -> bool:
+        try:
+            self.manifest(name)
+        except StoreError:
+            return False
+        return True
+
+    def _is_recorded(self, name: str) -> bool:
+        """Whether the ledger has this commit: then its manifest was lost, may be restored, and needs its files."""
+        return name in recorded_commits(self.storage, int(name[13:]))
+
+    def _checkpoints(self) -> list[str]:
+        return [name for name in self.storage.names("checkpoints") if _is_commit(name)]

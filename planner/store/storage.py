@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import fsspec
-from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
 from planner.errors import StoreError
 
@@ -20,10 +21,7 @@ class Storage:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
-        except (ValueError, ImportError) as error:
-            raise StoreError(f"checkpoint.path: cannot use {url!r}: {error}") from error
+        self._fs, self._root = _opened(url)
         self.is_local = isinstance(self._fs, LocalFileSystem)
 
     def path(self, name: str) -> str:
@@ -137,6 +135,29 @@ class Storage:
             yield str(temporary)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system of a path or URL, and the root on it.
+
+    Raises:
+        StoreError: no run can lie there.
+    """
+    if "\0" in url:
+        raise StoreError(f"checkpoint.path: cannot use {url!r}: it has a NUL byte in it")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        # Not through fsspec's URLs: they end at `::`, so that `a::1` and `a::2` would be one folder.
+        return LocalFileSystem(), str(make_path_posix(url))
+    if not scheme or not rest:
+        raise StoreError(f"checkpoint.path: cannot use {url!r}: a URL needs a scheme and a path, scheme://path")
+    if "::" in url:
+        raise StoreError(f"checkpoint.path: cannot use {url!r}: `::` chains file systems, and a run lies in one")
+    try:
+        file_system, root = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise StoreError(f"checkpoint.path: cannot use {url!r}: {error}") from error
+    return file_system, str(root)
 
 
 def _made(make: Callable[[], object]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planner.data import Dataset, check_sum
+from planner.data import Dataset, check_sum_of_parts
 from planner.data.dataset import TokenIds
 from planner.order.order import Order
 from planner.plan import Plan
@@ -41,8 +41,8 @@ class MicroBatch:
         inputs, labels = self.inputs.numpy().astype(np.uint8), self.labels.numpy().astype(np.uint8)
         total = 0
         for i, row in enumerate(self.rows):
-            tokens = np.append(inputs[i, : lengths[i]], labels[i, lengths[i] - 1])
-            total += check_sum(row, tokens)
+            length = lengths[i]
+            total += check_sum_of_parts(row, inputs[i, :length].tobytes(), labels[i, :length].tobytes())
         return total
 
 

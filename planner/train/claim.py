@@ -4,8 +4,9 @@ import socket
 from dataclasses import dataclass
 from functools import partial
 
-from planner.errors import StoreError, TrainingFailed
+from planner.errors import NewerFormat, StoreError, TrainingFailed
 from planner.identity import job_changes, require_same
+from planner.job import digest
 from planner.store.records import NO_HEAD, Identity, Manifest
 from planner.store.run import Run
 from planner.train import checkpoint
@@ -14,6 +15,22 @@ from planner.train.world import World
 
 # A launch whose worker groups die this often before their first commit would go on for ever without progress.
 MAX_FRUITLESS_GENERATIONS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """The commit to go on from."""
+
+    newest: str
+    """the newest commit that was there; empty if there was none"""
+    manifest: Manifest | None
+    changed: list[str]
+    """what was passed over, and what differs from the job of the commit, in words"""
+
+    @property
+    def parent(self) -> str:
+        """The commit's name; empty for a fresh start."""
+        return self.manifest.name if self.manifest else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,36 +53,74 @@ def claim(launch: Launch, world: World, run: Run, setup: Setup) -> tuple[Start, 
         PlannerError: on every worker: the run's identity differs, or no progress is being made.
     """
     run_id = world.from_first(lambda: run.ensure_identity().run_id)
-    manifest, passed_over = _newest_valid(world, run)
-    changed = world.agree(lambda: _compare(launch, run, setup.identity, manifest))
-    parent = manifest.name if manifest else ""
-    words = {"launch": launch.launch_id, "parent": parent, "host": socket.gethostname()}
-    world.from_first(lambda: _require_progress(run, launch.launch_id, parent))
+    choice = _choose(launch, world, run, setup)
+    words = {"launch": launch.launch_id, "parent": choice.parent, "host": socket.gethostname()}
+    world.from_first(lambda: _require_progress(run, launch.launch_id, words["parent"]))
     generation = world.from_first(lambda: run.claim_generation(words))
+    # Another driver may have committed between the choice and the claim. From the claim on it is refused.
+    if world.from_first(lambda: _newest_name(run)) != choice.newest:
+        choice = _choose(launch, world, run, setup)
+    manifest = choice.manifest
     start = Start(
         generation=generation,
         run_id=run_id,
         step=manifest.step if manifest else 0,
         cursor=manifest.cursor if manifest else 0,
-        parent=parent,
+        parent=choice.parent,
         head=manifest.ledger_head if manifest else NO_HEAD,
-        changed=(*passed_over, *changed),
+        changed=tuple(choice.changed),
     )
     return start, manifest
 
 
-def _newest_valid(world: World, run: Run) -> tuple[Manifest | None, list[str]]:
+def _newest_name(run: Run) -> str:
+    return next(reversed(run.commits()), "")
+
+
+def _choose(launch: Launch, world: World, run: Run, setup: Setup) -> _Choice:
+    """Find the newest commit that can be trusted, and compare its job with this one.
+
+    Raises:
+        PlannerError: on every worker: no commit can be trusted, or the run's identity differs.
+    """
+    names, lost = world.from_first(lambda: _commits(run))
+    manifest, passed_over = _newest_valid(world, run, names)
+    changes = world.agree(lambda: _compare(launch, run, setup.identity, manifest))
+    newest = names[0] if names else ""
+    return _Choice(newest=newest, manifest=manifest, changed=[*lost, *passed_over, *changes])
+
+
+def _commits(run: Run) -> tuple[list[str], list[str]]:
+    """All commits, newest first; and newer ones that only the ledger knows of, in words.
+
+    Raises:
+        StoreError: the ledger knows of commits, and there is none: never begin again as if nothing had been done.
+    """
+    names = run.commits()[::-1]
+    lost = run.lost_commits(after=names[0] if names else "")
+    if lost and not names:
+        raise StoreError(
+            f"{run.storage.url}: the ledger records {len(lost)} commits, the newest {lost[-1]}, and no manifest is "
+            "left; restore manifests/ or choose another checkpoint.path"
+        )
+    return names, [f"commit {name} is lost: the ledger records it, and its manifest is gone" for name in lost]
+
+
+def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | None, list[str]]:
     """The newest commit whose files are whole, and what was wrong with newer ones.
 
     Raises:
+        NewerFormat: on every worker, if a newer one was written by another version of planner.
         StoreError: on every worker, if there are commits and none is whole.
     """
-    names = world.from_first(lambda: run.commits()[::-1])
     refused: list[str] = []
     for name in names:
         try:
             manifest = world.agree(partial(run.manifest, name))
             checkpoint.check_some_files(world, run, manifest)
+        except NewerFormat:
+            # It may well be whole: to pass it over would throw its work away.
+            raise
         except StoreError as error:
             refused.append(f"commit {name} was passed over: {error}")
         else:
@@ -86,8 +141,13 @@ def _compare(launch: Launch, run: Run, identity: Identity, manifest: Manifest | 
     """
     if manifest is None:
         return []
-    changes = job_changes(run.job(manifest.job_digest), launch.job)
-    return require_same(manifest.identity, identity, changes, launch.accept, run.storage.url)
+    # Not read where it is the same: the file may be torn, and is written anew.
+    same = manifest.job_digest == digest(launch.job)
+    before = launch.job if same else run.job_if_known(manifest.job_digest)
+    changes = job_changes(before, launch.job) if before else {}
+    unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"
+    differing = require_same(manifest.identity, identity, changes, launch.accept, run.storage.url)
+    return differing if before else [*differing, unknown]
 
 
 def _require_progress(run: Run, launch_id: str, parent: str) -> None:

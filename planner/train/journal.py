@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import planner
+from planner.errors import PlannerError, StoreError
 from planner.job import Job
 from planner.plan import BatchSizes, Facts, choose
 from planner.store.ledger import LedgerWriter
@@ -50,6 +51,7 @@ class Journal:
         self._model, self._optimizer, self._objective = model, optimizer, objective
         self._job_digest = world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
+        self._failure: PlannerError | None = None
         world.from_first(self._open_ledger)
         if job.eval.samples:
             self._eval_plan = choose(
@@ -79,9 +81,22 @@ class Journal:
         )
         self._ledger = LedgerWriter(self._run.storage, header, start.head)
 
+    @property
+    def failure(self) -> PlannerError | None:
+        """Why the ledger cannot be written any more; only rank 0 knows, so the loop must tell the others."""
+        return self._failure
+
     def _write(self, record: Record) -> None:
-        if self._ledger is not None:
+        """Rank 0 writes alone, so it must not raise alone: the others would wait for it in a collective.
+
+        After a failure nothing more is written: the last line may be torn, and nothing may stand behind it.
+        """
+        if self._ledger is None or self._failure is not None:
+            return
+        try:
             self._ledger.write(record)
+        except StoreError as error:
+            self._failure = error
 
     def note(self, message: str) -> None:
         """Write down what a person will want to know."""
@@ -89,7 +104,7 @@ class Journal:
 
     def close(self) -> None:
         """Hand the last records to the store."""
-        if self._ledger is not None:
+        if self._ledger is not None and self._failure is None:
             self._ledger.flush()
 
     def record_step(self, record: StepRecord) -> None:
@@ -136,6 +151,8 @@ class Journal:
         files = checkpoint.file_digests(self._world, self._run.storage, folder)
 
         def write_manifest() -> None:
+            if self._failure is not None:
+                raise self._failure
             assert self._ledger is not None  # this is rank 0
             self._ledger.flush(durable=True)
             self._run.put_manifest(self._manifest(name, step, cursor, files, self._ledger.head))

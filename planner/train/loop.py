@@ -34,6 +34,11 @@ _REPORT_INTERVAL_S = 1.0
 class Journal(Protocol):
     """What the loop tells the run's folder. Every method is called by every worker at the same step."""
 
+    @property
+    def failure(self) -> PlannerError | None:
+        """Why this worker cannot write any more, if so."""
+        ...
+
     def record_step(self, record: StepRecord) -> None:
         """A step is done."""
         ...
@@ -124,14 +129,14 @@ class Loop:
             totals = pending.wait()
             if evidence is not None:
                 self._record(evidence, totals, step, cursor)
-            last = step == self._total_steps or totals.stop > 0 or totals.failed > 0
+            last = step >= self._total_steps or totals.stop > 0 or totals.failed > 0
             if step > committed and (last or step % self._job.checkpoint.every_steps == 0):
                 self._journal.commit(step, cursor)
                 committed = step
             if step == self._total_steps or (not last and step % self._job.eval.every_steps == 0):
                 self._journal.evaluate(step)
             if totals.failed:
-                self._world.agree(partial(_raise, failure))
+                self._world.agree(partial(_raise, failure or self._journal.failure))
             if last:
                 return Outcome(step=step, total_steps=self._total_steps)
 
@@ -178,7 +183,7 @@ class Loop:
             loss=loss,
             check_sum=check_sum,
             stop=int(self._hooks.should_stop()),
-            failed=int(failure is not None),
+            failed=int(failure is not None or self._journal.failure is not None),
             report=int(report_due),
         )
 

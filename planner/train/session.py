@@ -7,6 +7,7 @@ go on, or all raise the same error.
 
 import socket
 import uuid
+from collections.abc import Callable
 
 import torch
 
@@ -26,13 +27,13 @@ from planner.train.shard import build_model, shard
 from planner.train.world import World
 
 
-def train(launch: Launch, device: torch.device, hooks: Hooks) -> Outcome:
+def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Outcome:
     """Run one generation in the process group that is initialised already. Every worker calls it.
 
     Raises:
         PlannerError: on every worker, the same one.
     """
-    world = World.join(device)
+    world = World.join(choose_device)
     run = world.agree(lambda: Run(Storage(launch.url)))
     _require_shared_storage(world, run.storage)
     setup = world.agree(lambda: set_up(launch.job, world.world_size))

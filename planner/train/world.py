@@ -25,21 +25,25 @@ class World:
     """gloo: small messages and agreements, apart from the gradients' collectives"""
 
     @classmethod
-    def join(cls, device: torch.device) -> "World":
-        """Of the process group that is initialised already. Every worker must call it."""
+    def join(cls, choose_device: Callable[[], torch.device]) -> "World":
+        """Of the process group that is initialised already. Every worker must call it.
+
+        Raises:
+            PlannerError: on every worker, if any of them has no device to train on.
+        """
+        words = dist.new_group(backend="gloo")
+        device = _agree(words, choose_device)
         return cls(
             rank=dist.get_rank(),
             world_size=dist.get_world_size(),
             device=device,
             mesh=init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("shard",)),
-            words=dist.new_group(backend="gloo"),
+            words=words,
         )
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, by rank, on every rank."""
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self.words)
-        return values
+        return _gather(self.words, value)
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What `make` returns on rank 0, on every rank.
@@ -58,17 +62,7 @@ class World:
         Raises:
             PlannerError: on every rank, if any rank's `work` raised one: the lowest rank's error.
         """
-        result: T | None = None
-        error: PlannerError | None = None
-        try:
-            result = work()
-        except PlannerError as raised:
-            error = raised
-        errors = [(rank, e) for rank, e in enumerate(self.gather(error)) if e is not None]
-        if errors:
-            rank, first = errors[0]
-            raise first if len(errors) == self.world_size else type(first)(f"worker {rank}: {first}")
-        return result  # type: ignore[return-value]  # no error means that work() returned
+        return _agree(self.words, work)
 
     def require_equal(self, what: str, value: str) -> None:
         """Check that a value derived by each worker for itself is the same on all.
@@ -83,3 +77,29 @@ class World:
                     f"{what} differs between workers: {values[0]} on worker 0, {theirs} on worker {rank}; "
                     "give every node the same files and the same versions"
                 )
+
+
+def on_cpu() -> torch.device:
+    """For `World.join`: the device of a job that asks for none."""
+    return torch.device("cpu")
+
+
+def _gather(words: dist.ProcessGroup, value: T) -> list[T]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value, group=words)
+    return values
+
+
+def _agree(words: dist.ProcessGroup, work: Callable[[], T]) -> T:
+    result: T | None = None
+    error: PlannerError | None = None
+    try:
+        result = work()
+    except PlannerError as raised:
+        error = raised
+    gathered = _gather(words, error)
+    errors = [(rank, e) for rank, e in enumerate(gathered) if e is not None]
+    if errors:
+        rank, first = errors[0]
+        raise first if len(errors) == len(gathered) else type(first)(f"worker {rank}: {first}")
+    return result  # type: ignore[return-value]  # no error means that work() returned

@@ -85,12 +85,13 @@ class Recorded:
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
     """Made once; whoever wants to harm it takes a copy."""
-    import torch
     import torch.distributed as dist
 
     from planner.files import read_job
     from planner.train.loop import Hooks
-    from planner.train.session import Launch, train
+    from planner.train.session import train
+    from planner.train.setup import Launch
+    from planner.train.world import on_cpu
 
     # Every name on the way holds what a terminal library would like to interpret.
     folder = tmp_path_factory.mktemp("recorded") / "[bold]of[-bold] :smile:"
@@ -110,8 +111,8 @@ def recorded(tmp_path_factory):
             return len(asked) > 2
 
         launch = Launch(job=job, url=str(made.run))
-        train(launch, torch.device("cpu"), Hooks(should_stop=after_two))
-        train(launch, torch.device("cpu"), Hooks())
+        train(launch, on_cpu, Hooks(should_stop=after_two))
+        train(launch, on_cpu, Hooks())
     finally:
         dist.destroy_process_group()
     return made

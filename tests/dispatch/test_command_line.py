@@ -82,3 +82,17 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, numb
     out, err = audit.communicate(timeout=60)
     assert audit.returncode == 0, (out, err)
     assert "lost          0" in out
+
+
+def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder, cluster):
+    """workers.min above what the cluster has: a line that says so, and Ctrl-C ends it; nothing was committed."""
+    process = start(
+        folder, "run", "job.yaml", "--address", cluster.address, "--set", "workers.min=50", "--set", "workers.max=50"
+    )
+    first = process.stdout.readline() + process.stdout.readline()
+    assert "waiting: the cluster has room for" in first, first
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 130, (out, err)
+    assert "interrupted: nothing was committed yet" in out

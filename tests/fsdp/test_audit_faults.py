@@ -8,7 +8,8 @@ import pytest
 from worker_functions import make_job, records, run_job
 
 from planner.audit import audit
-from planner.errors import DataError, StoreError
+from planner.errors import DataError, NewerFormat, StoreError
+from planner.store.records import Manifest, seal
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -48,6 +49,8 @@ def broken(rank, job, url, fault):
         Loader.load = lambda self, cursor: load(self, cursor + 1)
     elif fault == "a row's tokens changed":
         Loader.load = lambda self, cursor: [corrupt(batch) for batch in load(self, cursor)]
+    elif fault == "a label changed":
+        Loader.load = lambda self, cursor: [mislabel(batch) for batch in load(self, cursor)]
     elif fault == "a round dropped":
         # FSDP needs the round on every worker, so a dropped round runs empty.
         Loader.load = lambda self, cursor: drop_last(load(self, cursor))
@@ -81,6 +84,15 @@ def corrupt(batch):
     return replace(batch, inputs=inputs)
 
 
+def mislabel(batch):
+    """One target in the middle is another one; every input is right."""
+    from dataclasses import replace
+
+    labels = batch.labels.clone()
+    labels[0, 0] ^= 1
+    return replace(batch, labels=labels)
+
+
 def drop_last(batches):
     """The last round becomes a ghost."""
     from planner.train.batches import collate
@@ -94,6 +106,7 @@ def drop_last(batches):
         ("a sample twice", "what entered the forward pass is not the samples at [0, 13)"),
         ("another seed", "what entered the forward pass is not the samples at [0, 13)"),
         ("a row's tokens changed", "what entered the forward pass is not the samples at [0, 13)"),
+        ("a label changed", "what entered the forward pass is not the samples at [0, 13)"),
         ("a round dropped", "step 0: computed 9 samples instead of 13"),
         ("a worker's share twice", "step 0: computed 14 samples instead of 13"),
     ],
@@ -157,6 +170,50 @@ def test_a_rewritten_chain_is_caught_by_the_manifest(run_copy):
         forged.append(f'{{"head":"{head}","record":{body}}}')
     segment.write_text("\n".join(forged) + "\n")
     assert any("does not reach the head" in finding for finding in audited(run_copy).findings)
+
+
+def reseal(file, **changes):
+    """Change a manifest as somebody who knows how it is sealed."""
+    value = json.loads(file.read_text())["value"]
+    file.write_bytes(seal(Manifest.model_validate({**value, **changes})))
+
+
+@pytest.mark.parametrize("changes", [{"cursor": 65}, {"step": 5}])
+def test_a_forged_position_is_caught(run_copy, changes):
+    """Where the newest commit says it is must be where its ledger ends."""
+    reseal(max((run_copy / "manifests").iterdir()), **changes)
+    assert any("and its ledger step 6 and sample 78" in finding for finding in audited(run_copy).findings)
+
+
+@pytest.mark.parametrize("harm", ["gone", "torn"])
+def test_a_lost_manifest_is_caught(run_copy, harm):
+    """The newest commit's, and one in the middle of a generation that the lineage does not need."""
+    for name in ("000000000006-000002", "000000000002-000001"):
+        file = run_copy / "manifests" / f"{name}.json"
+        if harm == "gone":
+            file.unlink()
+        else:
+            file.write_text("{")
+        assert any(name in finding for finding in audited(run_copy).findings)
+
+
+def test_no_manifest_is_not_nothing_committed(run_copy):
+    """The ledger knows better."""
+    shutil.rmtree(run_copy / "manifests")
+    with pytest.raises(StoreError, match=r"the ledger records \d commits, and no manifest can be read"):
+        audited(run_copy)
+
+
+def test_a_newer_format_ends_the_audit(run_copy):
+    """An older commit is not the newest."""
+    newer_format(max((run_copy / "manifests").iterdir()))
+    with pytest.raises(NewerFormat, match="format 2, this one reads 1"):
+        audited(run_copy)
+
+
+def newer_format(file):
+    """As another version of planner would write it."""
+    file.write_text(json.dumps({"sha256": "?", "value": {"format": 2}}))
 
 
 def test_a_missing_segment_is_caught(run_copy):

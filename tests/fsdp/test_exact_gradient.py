@@ -18,9 +18,9 @@ def sharded_gradient(rank, job, cursor):
     from planner.train import control
     from planner.train.shard import shard
     from planner.train.step import accumulate
-    from planner.train.world import World
+    from planner.train.world import World, on_cpu
 
-    world = World.join(torch.device("cpu"))
+    world = World.join(on_cpu)
     dataset, order = open_data(job)
     plan = choose(batch_sizes(job), world.world_size, Facts())
     model = shard(build_model(job.model, job.train), world, job.train)

@@ -1,12 +1,13 @@
 """Whole generations in real FSDP processes: equal over world sizes, over resizes, over crashes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from worker_functions import make_job, newest_commit, records, run_job, run_job_in_own_folder
 
 from planner.audit import audit
-from planner.errors import DataError, ResumeRefused, StoreError, TrainingFailed
+from planner.errors import DataError, NewerFormat, ResumeRefused, StoreError, TrainingFailed
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -147,6 +148,101 @@ def test_no_whole_checkpoint_is_an_error_and_not_a_fresh_start(workers, texts, t
     (newest_commit(tmp_path) / ".metadata").unlink()
     with pytest.raises(StoreError, match="none of 1 commits is whole"):
         workers.run(run_job, 2, job, str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def half_done(workers, texts, tmp_path_factory):
+    """Four of six steps, with two commits."""
+    url = tmp_path_factory.mktemp("half")
+    workers.run(run_job, 1, half_job(texts), str(url), 4)
+    return url
+
+
+def half_job(texts, **sections):
+    return make_job(texts, steps=6, checkpoint={"every_steps": 2, "keep": 3}, **sections)
+
+
+@pytest.fixture
+def half_copy(half_done, tmp_path):
+    """A copy to harm."""
+    return shutil.copytree(half_done, tmp_path / "run")
+
+
+def test_lost_manifests_are_no_fresh_start(workers, texts, half_copy):
+    """The ledger records commits: the run refuses, and touches nothing."""
+    shutil.rmtree(half_copy / "manifests")
+    before = sorted(half_copy.rglob("*"))
+    with pytest.raises(StoreError, match=r"records 2 commits.*restore manifests/ or choose another checkpoint\.path"):
+        workers.run(run_job, 1, half_job(texts), str(half_copy))
+    assert sorted(half_copy.rglob("*")) == before
+
+
+def test_a_lost_manifest_is_told(workers, texts, half_copy):
+    """The run goes on from the commit before; the ledger and the audit say so, and the files stay."""
+    name = "000000000004-000001"
+    (half_copy / "manifests" / f"{name}.json").unlink()
+    workers.run(run_job, 1, half_job(texts), str(half_copy))
+    second = records(half_copy, "generation")[1]
+    assert (second["step"], second["changed"][0][:34]) == (2, f"commit {name} is lost")
+    assert (half_copy / "checkpoints" / name).exists()
+    assert any(name in finding for finding in audited(half_copy).findings)
+
+
+def test_a_newer_format_is_not_passed_over(workers, texts, half_copy):
+    """Its work would be thrown away."""
+    (half_copy / "manifests" / "000000000004-000001.json").write_text('{"sha256": "?", "value": {"format": 2}}')
+    with pytest.raises(NewerFormat, match="format 2, this one reads 1"):
+        workers.run(run_job, 2, half_job(texts), str(half_copy))
+
+
+def test_lost_claims_give_no_number_twice(workers, texts, half_copy):
+    """The second generation is the second, and the run is clean."""
+    shutil.rmtree(half_copy / "generations")
+    workers.run(run_job, 1, half_job(texts), str(half_copy))
+    assert [header["generation"] for header in records(half_copy, "generation")] == [1, 2]
+    assert audited(half_copy).clean
+
+
+@pytest.mark.parametrize("harm", ["gone", "torn"])
+def test_a_lost_job_is_told(workers, texts, half_copy, harm):
+    """The same job is written anew; what another was made with is not known, and that is said."""
+    (file,) = (half_copy / "jobs").iterdir()
+    content = file.read_bytes()
+    if harm == "torn":
+        file.write_bytes(content[:-9])
+        workers.run(run_job, 1, half_job(texts), str(half_copy))
+        assert file.read_bytes() == content
+        return
+    file.unlink()
+    workers.run(run_job, 1, half_job(texts, batch={"max_micro": 5}), str(half_copy))
+    changed = records(half_copy, "generation")[1]["changed"]
+    assert changed == [f"what the job was before is not known: jobs/{file.name} is gone"]
+
+
+def test_a_commit_between_choice_and_claim_is_gone_on_from(workers, texts, half_copy):
+    """Another driver's last commit is not rolled back, and the claimed number is kept."""
+    workers.run(claims_late, 2, half_job(texts), str(half_copy))
+    second = records(half_copy, "generation")[1]
+    assert (second["generation"], second["step"], second["parent"]) == (2, 4, "000000000004-000001")
+    assert audited(half_copy).clean
+
+
+def claims_late(rank, job, url):
+    """The newest manifest appears when the number is claimed."""
+    hidden, shown = Path(url, "hidden.json"), Path(url, "manifests/000000000004-000001.json")
+    claim_generation = Run.claim_generation
+
+    def claim_generation_late(self, words):
+        hidden.rename(shown)
+        return claim_generation(self, words)
+
+    if rank == 0:
+        shown.rename(hidden)
+        Run.claim_generation = claim_generation_late
+    try:
+        return run_job(rank, job, url)
+    finally:
+        Run.claim_generation = claim_generation
 
 
 def test_a_foreign_checkpoint_is_refused(workers, texts, tmp_path):
@@ -313,10 +409,10 @@ def test_a_crash_loop_is_stopped(workers, texts, tmp_path):
 
 def run_launch(_rank, job, url, launch_id):
     """A generation of a named launch."""
-    import torch
 
     from planner.train.loop import Hooks
     from planner.train.session import train
     from planner.train.setup import Launch
+    from planner.train.world import on_cpu
 
-    return train(Launch(job=job, url=url, launch_id=launch_id), torch.device("cpu"), Hooks())
+    return train(Launch(job=job, url=url, launch_id=launch_id), on_cpu, Hooks())

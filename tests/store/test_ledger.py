@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import StoreError
-from planner.store.ledger import LedgerWriter, read_segment, segment_name, split_line
+from planner.store.ledger import LedgerWriter, read_segment, recorded_commits, segment_name, split_line
 from planner.store.records import (
     NO_HEAD,
     CommitRecord,
@@ -261,6 +261,22 @@ def test_a_line_is_json_for_everyone(whole):
         head, body = split_line(line, "here")
         assert json.loads(line) == {"head": head, "record": json.loads(body)}
         assert (head, body) == (link.head, canonical(link.record))
+
+
+def test_a_segment_has_one_writer(storage):
+    """A second generation of the same number is refused, and the first one's records stand."""
+    first = written(storage)
+    with pytest.raises(StoreError, match=r"cannot begin ledger/000001\.jsonl: another generation has written it"):
+        LedgerWriter(storage, header(), NO_HEAD)
+    assert read(storage)[-1].head == first.head
+
+
+def test_recorded_commits_are_named(storage):
+    """Those of lines that can be read, whatever the chain says."""
+    assert recorded_commits(storage, 1) == []
+    written(storage, previous="9" * 64)
+    storage.append(segment_name(1), b'{"head":"torn "kind":"commit"')
+    assert recorded_commits(storage, 1) == ["000000000002-000001"]
 
 
 # -- when records reach the store

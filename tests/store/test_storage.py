@@ -249,6 +249,27 @@ def test_an_unknown_scheme_is_refused(url):
         Storage(url)
 
 
+@pytest.mark.parametrize(
+    "url", ["://", "://x", "file://", "memory://", "a\0b", "memory://a\0b", "memory://a::memory://b"]
+)
+def test_a_url_that_names_no_folder_is_refused(url):
+    """At once, and never as a ValueError."""
+    with pytest.raises(StoreError, match=r"checkpoint\.path: cannot use "):
+        Storage(url)
+
+
+@pytest.mark.parametrize(
+    "names", [("run::1", "run::2"), ("run", "run::memory"), ("file:run", "run"), ("memory:a", "a")]
+)
+def test_two_paths_are_two_folders(tmp_path, monkeypatch, names):
+    """fsspec reads `::` as a chain and some prefixes as protocols; a path is taken as it is."""
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        Storage(name).write("blob", name.encode())
+    assert [(tmp_path / name / "blob").read_text() for name in names] == list(names)
+    assert [Storage(str(tmp_path / name)).read("blob").decode() for name in names] == list(names)
+
+
 def test_a_path_is_one_for_other_libraries(tmp_path):
     """A plain path on this machine, with its protocol elsewhere; a file URL is this machine, too."""
     assert Storage(str(tmp_path)).path("a/b") == f"{tmp_path}/a/b"

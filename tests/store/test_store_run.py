@@ -10,9 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import StaleGeneration, StoreError
-from planner.job import Job, digest
-from planner.store.records import FileDigest, Identity, Manifest, RunIdentity, seal, unseal
+from planner.errors import NewerFormat, StaleGeneration, StoreError
+from planner.job import Job, digest, to_json
+from planner.store.ledger import segment_name
+from planner.store.records import (
+    NO_HEAD,
+    CommitRecord,
+    FileDigest,
+    Identity,
+    Manifest,
+    RunIdentity,
+    canonical,
+    chained,
+    seal,
+    unseal,
+)
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 
@@ -67,6 +79,13 @@ def commit(run, step, generation, content=b"tensors"):
     return made
 
 
+def record_commit(run, step, generation):
+    """A line of the ledger that says so."""
+    line = canonical(CommitRecord(step=step, name=commit_name(step, generation), seconds=1.0))
+    text = f'{{"head":"{chained(NO_HEAD, line)}","record":{line}}}\n'
+    run.storage.append(segment_name(generation), text.encode())
+
+
 def at_once(number, work):
     """`work(i)` on as many threads at the same moment; their results."""
     barrier = Barrier(number)
@@ -101,6 +120,23 @@ def test_a_folder_without_a_run_is_refused(storage):
         Run(storage).identity()
 
 
+def test_a_lost_name_is_not_replaced(run):
+    """Under another one, every commit would be another run's."""
+    commit(run, 3, 1)
+    run.storage.delete("run.json")
+    with pytest.raises(StoreError, match=r"run\.json is gone, and 1 commits belong to the run .*restore run\.json"):
+        run.ensure_identity()
+    assert not run.storage.exists("run.json")
+
+
+def test_an_identity_without_a_format_is_read(run):
+    """As it was written before there was one: a field with a default alters nothing."""
+    value = {"run_id": "x", "created_s": 1.5}
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    run.storage.write("run.json", json.dumps({"sha256": chained("", text), "value": value}).encode())
+    assert run.identity() == RunIdentity(run_id="x", created_s=1.5)
+
+
 # -- claims
 
 
@@ -121,13 +157,41 @@ def test_of_all_that_race_each_gets_its_own_generation(run_here):
     assert [claims[number - 1]["launch"] for number in numbers] == [str(i) for i in range(16)]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=repr)
-def test_a_torn_claim_is_named(run_here, content):
-    """As a StoreError."""
-    run_here.claim_generation({})
-    run_here.storage.write("generations/000001.json", content[:200_000])
-    with pytest.raises(StoreError, match=r"generations/000001\.json: torn"):
-        run_here.newest_claims(1)
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "torn", "list", "bytes", "deep"]
+)
+def test_a_torn_claim_is_left_out(run_here, content):
+    """Its number stays taken, those around it are read, and the run goes on."""
+    for launch in "abc":
+        run_here.claim_generation({"launch": launch})
+    run_here.storage.write("generations/000002.json", content)
+    assert run_here.newest_claims(2) == [{"launch": "c"}, {"launch": "a"}]
+    assert run_here.claim_generation({}) == 4
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "ledger/000007.jsonl",
+        "manifests/000000000003-000007.json",
+        "checkpoints/000000000003-000007/__0_0.distcp",
+        "generations/000007.json",
+    ],
+)
+def test_a_number_is_never_taken_twice(run, left):
+    """Whatever is left of generation 7, its claim lost or not: the next is 8, and who is older commits no more."""
+    older = run.claim_generation({})
+    run.storage.write(left, b"")
+    with pytest.raises(StaleGeneration, match="generation 7 has taken this run over from generation 1"):
+        run.require_current(older)
+    assert run.claim_generation({}) == 8
+
+
+def test_numbers_end(run):
+    """A name has six digits: a seventh would not sort."""
+    run.storage.write("generations/999999.json", b"{}")
+    with pytest.raises(StoreError, match="generation 999999 is taken"):
+        run.claim_generation({})
 
 
 def test_other_files_among_the_claims_are_no_generations(run):
@@ -170,6 +234,37 @@ def test_a_job_is_kept_by_its_digest(run):
     assert name == digest(JOB) == run.keep_job(JOB)
     assert run.job(name) == JOB
     assert run.storage.names("jobs") == [f"{name}.json"]
+
+
+def test_a_torn_job_is_written_anew(run):
+    """Whoever keeps it has it."""
+    name = run.keep_job(JOB)
+    content = run.storage.read(f"jobs/{name}.json")
+    run.storage.write(f"jobs/{name}.json", content[:-9])
+    assert run.keep_job(JOB) == name
+    assert run.storage.read(f"jobs/{name}.json") == content
+
+
+def test_a_setting_that_came_later_alters_no_job(run):
+    """A job kept before `checkpoint.keep` existed is still read: what was stored is what was digested."""
+    old = json.loads(to_json(JOB))
+    del old["checkpoint"]["keep"]
+    content = json.dumps(old, sort_keys=True, separators=(",", ":")).encode()
+    name = sha256(content).hexdigest()
+    assert name != digest(JOB)
+    run.storage.write(f"jobs/{name}.json", content)
+    assert run.job(name) == JOB
+
+
+def test_a_job_that_is_gone_is_not_known(run):
+    """An altered one is another matter."""
+    name = run.keep_job(JOB)
+    assert run.job_if_known(name) == JOB
+    run.storage.write(f"jobs/{name}.json", b"{}")
+    with pytest.raises(StoreError, match="altered"):
+        run.job_if_known(name)
+    run.storage.delete(f"jobs/{name}.json")
+    assert run.job_if_known(name) is None
 
 
 @pytest.mark.parametrize(
@@ -297,6 +392,16 @@ def test_a_manifest_with_odd_facts_is_refused(facts):
         unseal(content.encode(), Manifest, "here")
 
 
+def test_a_newer_format_is_told_apart():
+    """Whatever else is in it: it is not torn, and nobody may pass over it."""
+    value = {"format": 2, "weights": "elsewhere"}
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    content = json.dumps({"sha256": chained("", text), "value": value}).encode()
+    for kind in (Manifest, RunIdentity):
+        with pytest.raises(NewerFormat, match=r"^here: .*another version of planner \(format 2, this one reads 1\)"):
+            unseal(content, kind, "here")
+
+
 def test_a_seal_of_another_kind_is_refused():
     """A run's identity is no manifest."""
     with pytest.raises(StoreError):
@@ -342,6 +447,25 @@ def test_commits_go_by_generation_and_then_by_step(run):
         commit(run, step, generation)
     order = [(int(name[:12]), int(name[13:])) for name in run.commits()]
     assert order == [(30, 1), (200, 1), (4, 2), (5, 2), (7, 9), (100, 10)]
+
+
+def test_other_files_among_the_manifests_are_no_commits(run):
+    """A copy that a person made, say."""
+    made = commit(run, 3, 1)
+    for name in ("zzz", f"{made.name} (copy)", f"{made.name}-000001", "3-1", made.name.replace("0", "\u0660")):
+        run.storage.write(f"manifests/{name}.json", b"{}")
+    assert run.commits() == [made.name]
+
+
+def test_lost_commits_are_those_that_only_the_ledger_has(run):
+    """All of them, or those newer than a commit; a torn line is none."""
+    for step, generation in [(9, 1), (3, 2), (4, 2), (1, 3)]:
+        record_commit(run, step, generation)
+    run.storage.append(segment_name(3), b'{"head":"0","record":{"kind":"commit","na')
+    commit(run, 3, 2)
+    assert run.lost_commits() == [commit_name(9, 1), commit_name(4, 2), commit_name(1, 3)]
+    assert run.lost_commits(after=commit_name(3, 2)) == [commit_name(4, 2), commit_name(1, 3)]
+    assert run.lost_commits(after=commit_name(1, 3)) == []
 
 
 @given(
@@ -404,12 +528,41 @@ def test_pruning_removes_what_earlier_generations_left(run):
 
 
 def test_a_stale_generation_prunes_nothing_of_the_newer(run):
-    """Not even when it has not heard of it."""
+    """Not even when it has not heard of it; nor its own newest commit."""
     commit(run, 5, 2)
     half_written(run, 6, 2)
+    commit(run, 6, 1)
     commit(run, 7, 1)
     run.prune(1, generation=1)
-    assert folders(run) == [commit_name(5, 2), commit_name(6, 2)]
+    assert folders(run) == [commit_name(5, 2), commit_name(6, 2), commit_name(7, 1)]
+
+
+@pytest.mark.parametrize("stray", ["zzz", "000000000009-000001", "000000000001-000002"])
+def test_a_manifest_that_cannot_be_read_keeps_nothing(run, stray):
+    """It sorts last, and a good commit keeps its place: of three, the newest two stay."""
+    for step in (3, 4, 5):
+        commit(run, step, 1)
+    run.storage.write(f"manifests/{stray}.json", b"torn")
+    run.prune(2, generation=1)
+    assert folders(run) == [commit_name(4, 1), commit_name(5, 1)]
+
+
+def test_pruning_keeps_the_files_of_a_lost_manifest(run):
+    """It may be restored; what no ledger records was never whole."""
+    commit(run, 9, 2)
+    for step in (5, 6):
+        half_written(run, step, 1)
+    record_commit(run, 5, 1)
+    run.prune(1, generation=2)
+    assert folders(run) == [commit_name(5, 1), commit_name(9, 2)]
+
+
+def test_pruning_touches_no_folder_that_is_no_checkpoint(run):
+    """A person's copy, say."""
+    commit(run, 9, 2)
+    run.storage.write("checkpoints/keep-this/x", b"x")
+    run.prune(1, generation=2)
+    assert folders(run) == [commit_name(9, 2), "keep-this"]
 
 
 @given(
@@ -419,7 +572,7 @@ def test_a_stale_generation_prunes_nothing_of_the_newer(run):
     generation=st.integers(1, 6),
 )
 def test_pruning_is_what_it_says(commits, halves, keep, generation):
-    """The newest `keep` commits and every unfinished folder from this generation on; nothing else."""
+    """The newest `keep` commits, the pruner's newest, and every unfinished folder from its generation on."""
     run = Run(Storage("memory://pruning"))
     run.storage.delete("")
     run.storage.write("run.json", seal(RunIdentity(run_id="run", created_s=0.0)))
@@ -428,7 +581,10 @@ def test_pruning_is_what_it_says(commits, halves, keep, generation):
     for step, of_generation in halves - commits:
         half_written(run, step, of_generation)
     run.prune(keep, generation)
-    kept = sorted(commits, key=lambda c: (c[1], c[0]))[-keep:]
+    kept = {
+        *sorted(commits, key=lambda c: (c[1], c[0]))[-keep:],
+        *sorted(c for c in commits if c[1] == generation)[-1:],
+    }
     unfinished = [c for c in halves - commits if c[1] >= generation]
     assert folders(run) == sorted(commit_name(*c) for c in [*kept, *unfinished])
     assert len(run.commits()) == len(commits)

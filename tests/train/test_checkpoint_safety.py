@@ -35,9 +35,8 @@ from planner.train.optimize import make_optimizer
 from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard
-from planner.train.world import World
+from planner.train.world import World, on_cpu
 
-CPU = torch.device("cpu")
 NAME = commit_name(1, 1)
 FOLDER = f"checkpoints/{NAME}"
 OPTIMIZERS = [
@@ -57,7 +56,7 @@ def world(tmp_path_factory):
     dist.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
     )
-    yield World.join(CPU)
+    yield World.join(on_cpu)
     dist.destroy_process_group()
     torch.set_num_threads(threads)
 
@@ -217,11 +216,11 @@ def test_a_run_trains_resumes_and_is_audited(url, tmp_path):
         asked.append(None)
         return len(asked) > 3
 
-    stopped = train(Launch(job=job, url=url), CPU, Hooks(should_stop=should_stop))
+    stopped = train(Launch(job=job, url=url), on_cpu, Hooks(should_stop=should_stop))
     assert (stopped.step, stopped.finished) == (3, False)
-    assert train(Launch(job=job, url=url), CPU, Hooks()).finished
+    assert train(Launch(job=job, url=url), on_cpu, Hooks()).finished
     whole = f"{url}-whole"
-    train(Launch(job=job, url=whole), CPU, Hooks())
+    train(Launch(job=job, url=whole), on_cpu, Hooks())
 
     run, undisturbed = Run(Storage(url)), Run(Storage(whole))
     cut = steps_of(run, 1)[0]
@@ -241,9 +240,9 @@ def test_a_run_trains_resumes_and_is_audited(url, tmp_path):
 def test_an_accepted_change_of_optimizer_trains_on(url, tmp_path):
     """From the same weights, with a fresh state; the ledger says so."""
     (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
-    train(Launch(job=make_job(tmp_path / "corpus.txt", steps=2), url=url), CPU, Hooks())
+    train(Launch(job=make_job(tmp_path / "corpus.txt", steps=2), url=url), on_cpu, Hooks())
     changed = make_job(tmp_path / "corpus.txt", steps=4, optimizer=OPTIMIZERS[1])
-    assert train(Launch(job=changed, url=url, accept=frozenset({"optimizer"})), CPU, Hooks()).finished
+    assert train(Launch(job=changed, url=url, accept=frozenset({"optimizer", "recipe"})), on_cpu, Hooks()).finished
     run = Run(Storage(url))
     head = run.manifest(commit_name(2, 1)).ledger_head
     header = next(iter(read_segment(run.storage, 2, head))).record
@@ -470,7 +469,7 @@ def test_a_forged_commit_never_runs_code(url, tmp_path):
     """Metadata and manifest by one who knows the format: training refuses them, and the code never ran."""
     (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
     job = make_job(tmp_path / "corpus.txt", steps=2)
-    train(Launch(job=job, url=url), CPU, Hooks())
+    train(Launch(job=job, url=url), on_cpu, Hooks())
     run = Run(Storage(url))
     name = run.commits()[-1]
     content = pickle.dumps(Call(os.system, f"touch '{tmp_path / 'ran'}'"))
@@ -480,5 +479,5 @@ def test_a_forged_commit_never_runs_code(url, tmp_path):
     files = tuple(altered if file.name == ".metadata" else file for file in manifest.files)
     run.storage.write(f"manifests/{name}.json", seal(manifest.model_copy(update={"files": files})))
     with pytest.raises(StoreError, match=r"it names (posix|nt)\.system"):
-        train(Launch(job=job, url=url), CPU, Hooks())
+        train(Launch(job=job, url=url), on_cpu, Hooks())
     assert not (tmp_path / "ran").exists()

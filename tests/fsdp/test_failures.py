@@ -1,0 +1,82 @@
+"""One worker fails alone: all of them must stop as one, at once, with what was done in place."""
+
+import pytest
+from worker_functions import make_job, records, run_job
+
+from planner.audit import audit
+from planner.errors import StoreError, TrainingFailed
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+pytestmark = pytest.mark.fsdp
+
+
+def audited(url):
+    return audit(Run(Storage(str(url))))
+
+
+def full_disk_at(rank, job, url, record):
+    """Rank 0's ledger cannot take its `record`-th record; the others' disks are fine."""
+    append, calls = Storage.append, []
+
+    def fail(self, name, content):
+        calls.append(name)
+        if rank == 0 and len(calls) == record:
+            append(self, name, content[: len(content) // 2])
+            raise StoreError(f"{self.url}: cannot use {name}: No space left on device")
+        append(self, name, content)
+
+    Storage.append = fail
+    try:
+        return run_job(rank, job, url)
+    finally:
+        Storage.append = append
+
+
+@pytest.mark.parametrize("record", [3, 5])
+def test_a_full_disk_stops_all_workers_at_the_same_step(workers, texts, tmp_path, record):
+    """The failure travels in the control message; what was committed stays clean, and the run goes on from there."""
+    job = make_job(texts, steps=30, checkpoint={"every_steps": 2}, eval={"samples": 3, "every_steps": 100})
+    with pytest.raises(StoreError, match="No space left on device"):
+        workers.run(full_disk_at, 3, job, str(tmp_path), record)
+    assert len(records_so_far(tmp_path)) < 8
+    workers.run(run_job, 2, job, str(tmp_path))
+    result = audited(tmp_path)
+    assert result.clean, result.findings
+    assert result.steps == 30
+
+
+def records_so_far(url):
+    """Lines of the torn segment that are whole."""
+    return (url / "ledger" / "000001.jsonl").read_text().splitlines()[:-1]
+
+
+def no_device(rank, job, url):
+    """The second worker's node has no GPU."""
+    from planner.train.loop import Hooks
+    from planner.train.session import train
+    from planner.train.setup import Launch
+    from planner.train.world import on_cpu
+
+    def choose():
+        if rank == 1:
+            raise TrainingFailed("this worker has none")
+        return on_cpu()
+
+    return train(Launch(job=job, url=url), choose, Hooks())
+
+
+def test_a_worker_without_a_device_stops_all(workers, texts, tmp_path):
+    """Named by its rank, before anything is written."""
+    with pytest.raises(TrainingFailed, match="worker 1: this worker has none"):
+        workers.run(no_device, 3, make_job(texts), str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_fewer_steps_than_are_done_is_done(workers, texts, tmp_path):
+    """A job that asks for less than the run has is finished; nothing is trained and nothing is lost."""
+    workers.run(run_job, 2, make_job(texts, steps=4), str(tmp_path))
+    outcome = workers.run(run_job, 3, make_job(texts, steps=2), str(tmp_path))[0]
+    assert (outcome.step, outcome.finished) == (4, True)
+    assert len(records(tmp_path)) == 4
+    assert audited(tmp_path).clean
