@@ -104,9 +104,9 @@ def test_data_that_changed_is_named_as_it_is_written(cli, run, recorded):
     assert f"the data at {recorded.text} is not what it was trained on" in answer.out
 
 
-def test_a_run_without_a_commit_cannot_be_audited(cli, run):
+def test_a_run_without_its_manifests_cannot_be_audited(cli, run):
     """No verdict at all: one line on stderr, with the folder's name as it is written."""
     shutil.rmtree(run / "manifests")
     answer = cli("audit", run)
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == f"planner: {run}: nothing was committed yet, so there is nothing to audit\n"
+    assert answer.err == f"planner: {run}: the ledger records 2 commits, and no manifest can be read\n"
