@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.dispatch.embedded import EmbeddedCluster, driver_environment
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -38,7 +39,9 @@ def folder(tmp_path):
 
 
 def start(folder, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "RAY_ADDRESS": ""}
+    # An address on loopback reaches an embedded cluster only with what `driver_environment` says.
+    package = {"PYTHONPATH": str(Path(__file__).parents[2]), "RAY_ADDRESS": ""}
+    environment = {**os.environ, **driver_environment(), **package}
     return subprocess.Popen(
         [sys.executable, "-m", "planner.cli", *arguments],
         cwd=folder,
@@ -84,15 +87,16 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, numb
     assert "lost          0" in out
 
 
-def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder, cluster):
+def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
     """workers.min above what the cluster has: a line that says so, and Ctrl-C ends it; nothing was committed."""
-    process = start(
-        folder, "run", "job.yaml", "--address", cluster.address, "--set", "workers.min=50", "--set", "workers.max=50"
-    )
-    first = process.stdout.readline() + process.stdout.readline()
-    assert "waiting: the cluster has room for" in first, first
-    time.sleep(8)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=90)
+    # A cluster of its own: for three minutes Ray keeps what an aborted job had asked for away from the next one.
+    with EmbeddedCluster(num_nodes=1) as cluster:
+        sizes = ("--set", "workers.min=50", "--set", "workers.max=50")
+        process = start(folder, "run", "job.yaml", "--address", cluster.address, *sizes)
+        first = process.stdout.readline() + process.stdout.readline()
+        assert "waiting: the cluster has room for 1 workers" in first, first
+        time.sleep(8)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=90)
     assert process.returncode == 130, (out, err)
     assert "interrupted: nothing was committed yet" in out
