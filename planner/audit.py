@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from planner.data import Dataset, check_sum
 from planner.errors import NewerFormat, StoreError
-from planner.identity import identity_of, open_data
+from planner.identity import identity_of, open_data, recorded_sizes
 from planner.order.order import Order
-from planner.plan import BatchSizes, Facts, Plan, choose
+from planner.plan import Facts, Plan, choose
 from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
 from planner.store.run import Run
@@ -114,6 +114,22 @@ def audit(run: Run, progress: Callable[[int, int], None] = lambda _done, _of: No
         held_out=tuple(sorted({e.step: e.loss for segment in segments for e in segment.evals}.items())),
         findings=_shortened(findings),
     )
+
+
+def committed_records(run: Run) -> list[Record]:
+    """Steps and evaluations along the committed lineage, oldest first, the chain checked on the way.
+
+    Raises:
+        StoreError: there is no commit, or the chain breaks.
+    """
+    findings: list[str] = []
+    segments = _lineage(run, _newest(run, findings), findings)
+    if findings:
+        raise StoreError(findings[0])
+    records: list[Record] = []
+    for segment in segments:
+        records += [*segment.steps, *segment.evals]
+    return records
 
 
 def _newest(run: Run, findings: list[str]) -> Manifest:
@@ -265,7 +281,7 @@ def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase,
 
 
 def _plan(header: GenerationRecord) -> Plan:
-    sizes = BatchSizes(global_batch=header.identity.global_batch, max_micro=header.max_micro)
+    sizes = recorded_sizes(header)
     return choose(sizes, header.world_size, Facts())
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from planner.data import Dataset, open_dataset
 from planner.errors import ResumeRefused
-from planner.job import Job, digest
+from planner.job import Job
 from planner.order.order import Order
-from planner.store.records import Identity
+from planner.plan import BatchSizes
+from planner.store.records import GenerationRecord, Identity
 
 
 def open_data(job: Job) -> tuple[Dataset, Order]:
@@ -32,20 +33,28 @@ def identity_of(job: Job, dataset: Dataset, order: Order) -> Identity:
         global_batch=job.batch.global_batch,
         seed=job.train.seed,
         data=sha256(cut.encode()).hexdigest(),
-        model=digest(job.model),
+        model=_settings_digest(job, ("model.",)),
         optimizer=job.train.optimizer.kind,
+        equality=job.batch.equality,
         recipe=_recipe_digest(job),
     )
 
 
 # What the gradient becomes: the same samples with another of these are another training run.
 _RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
+# And what its last bit depends on: what enters one forward pass, how it is recomputed, and the threads of a CPU sum.
+_BITWISE_RECIPE = (*_RECIPE, "batch.max_micro", "train.activation_checkpointing", "workers.cpus")
 
 
 def _recipe_digest(job: Job) -> str:
-    settings = _flat(job.model_dump(mode="json", by_alias=True))
-    recipe = {key: value for key, value in settings.items() if key.startswith(_RECIPE)}
-    return sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    return _settings_digest(job, _BITWISE_RECIPE if job.batch.equality == "bitwise" else _RECIPE)
+
+
+def _settings_digest(job: Job, beginnings: tuple[str, ...]) -> str:
+    """Over the settings that are not at their defaults: a later version's new setting makes no other run of it."""
+    settings = _flat(job.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    chosen = {key: value for key, value in settings.items() if key.startswith(beginnings)}
+    return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
 
 def total_steps(job: Job, order: Order) -> int:
@@ -59,10 +68,11 @@ def total_steps(job: Job, order: Order) -> int:
 # Field of the identity -> the keys of a job that decide it, or the beginnings of keys.
 _DECIDED_BY = {
     "data": ("data.", "eval.samples", "model.context"),
+    "equality": ("batch.equality",),
     "global_batch": ("batch.global",),
     "model": ("model.",),
     "optimizer": ("train.optimizer.kind",),
-    "recipe": _RECIPE,
+    "recipe": _BITWISE_RECIPE,
     "seed": ("train.seed",),
 }
 ACCEPTABLE = tuple(_DECIDED_BY)
@@ -107,3 +117,12 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, item in value.items():
         flat.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
     return flat
+
+
+def recorded_sizes(header: GenerationRecord) -> BatchSizes:
+    """The batch sizes that a generation was planned from, as its header has them."""
+    return BatchSizes(
+        global_batch=header.identity.global_batch,
+        max_micro=header.max_micro,
+        equality="bitwise" if header.identity.equality == "bitwise" else "batches",
+    )

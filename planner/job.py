@@ -28,6 +28,8 @@ class GptModel(_Section):
     width: int = Field(ge=1, le=65_536)
     heads: int = Field(ge=1, le=1024)
     context: int = Field(ge=1, le=2**20, description="tokens per sample")
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    tied_embeddings: bool = Field(default=False, description="one matrix for the token embedding and the head")
 
     @model_validator(mode="after")
     def _width_splits_into_heads(self) -> Self:
@@ -64,6 +66,9 @@ class Batch(_Section):
 
     global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
     max_micro: int = Field(ge=1, le=MAX_MICRO, description="the most samples that one forward pass can hold")
+    equality: Literal["batches", "bitwise"] = Field(
+        default="batches", description="what is equal at every world size: each step's samples, or every bit"
+    )
 
 
 class AdamW(_Section):
@@ -116,6 +121,9 @@ class Train(_Section):
     clip_norm: float | None = Field(default=1.0, gt=0, description="of the global gradient; null: no clipping")
     precision: Literal["fp32", "bf16"] = "fp32"
     activation_checkpointing: bool = False
+    non_finite: Literal["stop", "skip"] = Field(
+        default="stop", description="a gradient that is not finite stops the run, or its step is skipped and logged"
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -47,7 +47,7 @@ def test_the_walk(tmp_path):
 
     reported, asked = [], []
 
-    def stop_after_two():
+    def stop_after_two(_step):
         asked.append(None)
         return len(asked) > 2
 

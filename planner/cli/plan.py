@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from planner.cli.counts import parse_counts
 from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
-from planner.errors import UserError
-from planner.job import MAX_WORKERS, Job
+from planner.job import Job
 
 
 def plan(
@@ -39,31 +39,6 @@ def plan(
     typer.echo("\n".join(rows))
     if outside := _outside(spec, counts):
         typer.echo(f"\n{outside}")
-
-
-def parse_counts(text: str) -> list[int]:
-    """`1-4,7` -> [1, 2, 3, 4, 7]: in the order written, each once.
-
-    Raises:
-        UserError: not of that form, or outside of 1 to 65536.
-    """
-    counts: dict[int, None] = {}
-    for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        low = _count(first, text)
-        high = _count(last, text) if dash else low
-        if low > high:
-            raise UserError(f"--gpus {text[:60]}: {part.strip()} runs backwards; write {high}-{low}")
-        counts.update(dict.fromkeys(range(low, high + 1)))
-    return list(counts)
-
-
-def _count(text: str, whole: str) -> int:
-    # isascii: int() would take other scripts' digits, too. Six digits hold every count there is.
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_WORKERS):
-        found = f"{text[:20]!r} is not a count from 1 to {MAX_WORKERS}" if text else "a count is missing"
-        raise UserError(f"--gpus {whole[:60]!r}: {found}; write 1-16, 7 or 3,5,7")
-    return int(text)
 
 
 def _outside(job: Job, counts: list[int]) -> str:

@@ -86,7 +86,7 @@ class Watch:
             moved = self._view.step > before.step
             if moved or now_s - self._printed_s > _SILENCE_S:
                 self._printed_s = now_s
-                self.say(step_line(self._view) if moved else self._view.event)
+                self.say(step_line(self._view) if moved else "waiting for workers: they are starting, or were lost")
 
     def _panel(self) -> Table:
         view = self._view

@@ -4,6 +4,6 @@ The room does not know time, randomness, files, torch or Ray; it is handed numbe
 """
 
 from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
-from planner.plan.layout import Plan
+from planner.plan.plan import Plan
 
 __all__ = ["BatchSizes", "Facts", "Plan", "batch_sizes", "choose"]

@@ -1,10 +1,11 @@
 """The choice: batch sizes, a world size and facts in, one plan out."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from planner.errors import PlanError
 from planner.job import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS, Job
-from planner.plan.layout import Plan
+from planner.plan.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +14,8 @@ class BatchSizes:
 
     global_batch: int
     max_micro: int
+    equality: Literal["batches", "bitwise"] = "batches"
+    """what must be equal at every world size: the samples of a step, or every bit of the weights"""
 
     def __post_init__(self) -> None:
         _check("batch.global", self.global_batch, MAX_GLOBAL_BATCH)
@@ -30,23 +33,22 @@ class Facts:
 
 def batch_sizes(job: Job) -> BatchSizes:
     """All that this room needs to know of a job."""
-    return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro)
+    return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
 
 
 def choose(batch: BatchSizes, world_size: int, facts: Facts) -> Plan:
-    """The balanced plan for `world_size` workers; see `planner.plan.layout` for the arithmetic.
+    """The plan for `world_size` workers; see `planner.plan.layout` for the arithmetic of both modes.
 
     Raises:
         PlanError: `world_size` is not in `[1, 65536]`.
     """
     del facts  # nothing in it yet
     _check("the world size", world_size, MAX_WORKERS)
-    largest_share = -(-batch.global_batch // min(world_size, batch.global_batch))
     return Plan(
         global_batch=batch.global_batch,
         world_size=world_size,
         max_micro=batch.max_micro,
-        accumulation_steps=-(-largest_share // batch.max_micro),
+        mode="bitwise" if batch.equality == "bitwise" else "balanced",
     )
 
 

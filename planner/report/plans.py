@@ -8,6 +8,8 @@ from planner.plan import Plan
 from planner.report.text import aligned
 
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
+# What exact bits cost, beside what the same count costs without.
+_BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "bits cost")
 
 
 def split_text(shares: Iterable[tuple[int, int]]) -> str:
@@ -17,7 +19,8 @@ def split_text(shares: Iterable[tuple[int, int]]) -> str:
 
 def plan_table(plans: Sequence[Plan], width: int | None = None) -> list[str]:
     """A header, then a line per world size. Notes that would pass `width` columns follow, on lines of their own."""
-    lines = aligned([_COLUMNS, *map(_cells, plans)], left={2})
+    columns = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
+    lines = aligned([columns, *map(_cells, plans)], left={2})
     noted = any(plan.warnings for plan in plans)
     table = [lines[0] + ("  notes" if noted else "")]
     for plan, line in zip(plans, lines[1:], strict=True):
@@ -32,7 +35,7 @@ def plan_table(plans: Sequence[Plan], width: int | None = None) -> list[str]:
 
 
 def _cells(plan: Plan) -> tuple[str, ...]:
-    return (
+    cells = (
         str(plan.world_size),
         str(plan.workers_used),
         split_text(plan.shares),
@@ -41,6 +44,10 @@ def _cells(plan: Plan) -> tuple[str, ...]:
         str(plan.step_cost),
         f"{plan.efficiency:.1%}",
     )
+    if plan.mode != "bitwise":
+        return cells
+    extra = plan.step_cost / plan.balanced_cost - 1
+    return (*cells, str(plan.balanced_cost), f"+{extra:.0%}" if extra else "free")
 
 
 def _indented(notes: str, width: int) -> list[str]:
@@ -62,6 +69,7 @@ def _plan_object(plan: Plan) -> dict[str, object]:
         "accumulation_steps": plan.accumulation_steps,
         "max_micro_batch": plan.max_micro_batch,
         "step_cost": plan.step_cost,
+        "balanced_step_cost": plan.balanced_cost,
         "shares": [list(share) for share in plan.shares],
         "efficiency": plan.efficiency,
         "mode": plan.mode,

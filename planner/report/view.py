@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from planner.plan import BatchSizes, Facts, choose
+from planner.identity import recorded_sizes
+from planner.plan import Facts, choose
 from planner.report.plans import split_text
 from planner.report.text import counted
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
@@ -75,7 +76,7 @@ def _after_step(view: RunView, record: StepRecord) -> RunView:
 
 
 def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView, str]:
-    sizes = BatchSizes(global_batch=record.identity.global_batch, max_micro=record.max_micro)
+    sizes = recorded_sizes(record)
     plan = choose(sizes, record.world_size, Facts())
     again = max(view.step - record.step, 0)
     view = replace(

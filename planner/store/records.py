@@ -31,6 +31,8 @@ class Identity(_Value):
     model: Digest
     optimizer: str
     """its kind: its state means nothing to another"""
+    equality: str
+    """`batches` or `bitwise`: what is equal at every world size"""
     recipe: Digest
     """objective, optimizer settings, schedule, clipping, precision"""
 
@@ -87,6 +89,8 @@ class StepRecord(_Value):
     loss: float
     grad_norm: float
     lr: float
+    skipped: bool = False
+    """the gradient was not finite and the job says to skip such steps: the weights were left alone"""
     seconds: float
 
 
@@ -149,6 +153,8 @@ class Manifest(_Value):
     job_digest: Digest
     ledger_head: Digest
     files: tuple[FileDigest, ...] = Field(strict=False)
+    tensors: dict[str, Digest]
+    """the digest of every whole tensor, whatever the shards; in the last commit of a `bitwise` run, else empty"""
     versions: dict[str, str]
     time_s: float
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from planner.data import Dataset, check_sum_of_parts
@@ -25,6 +26,8 @@ class MicroBatch:
     """What enters one forward pass. A ghost has no rows and one token without loss: its gradient is zero."""
 
     rows: tuple[int, ...]
+    position: int
+    """of its first sample in the order: names the micro-batch, whoever computes it"""
     inputs: Tensor
     """`(m, T)` int64, on the CPU"""
     labels: Tensor
@@ -46,7 +49,7 @@ class MicroBatch:
         return total
 
 
-def collate(rows: Sequence[int], tokens: Sequence[TokenIds]) -> MicroBatch:
+def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) -> MicroBatch:
     """Pad on the right to the longest row; a causal model never looks there, and the padding bears no loss."""
     longest = max((len(t) for t in tokens), default=2) - 1
     inputs = torch.zeros((max(len(rows), 1), longest), dtype=torch.int64)
@@ -54,7 +57,7 @@ def collate(rows: Sequence[int], tokens: Sequence[TokenIds]) -> MicroBatch:
     for i, t in enumerate(tokens):
         inputs[i, : len(t) - 1] = torch.from_numpy(t[:-1].astype(np.int64))
         labels[i, : len(t) - 1] = torch.from_numpy(t[1:].astype(np.int64))
-    return MicroBatch(rows=tuple(int(row) for row in rows), inputs=inputs, labels=labels)
+    return MicroBatch(rows=tuple(rows), position=position, inputs=inputs, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,21 +75,22 @@ class Loader:
         Raises:
             DataError: a row cannot be read any more.
         """
-        share = self.plan.share(self.rank)
-        rows = self.order.rows(cursor + share.start, cursor + share.stop)
         slots = self.plan.micro_batches(self.rank)
-        return [self._micro_batch(rows[slot.start - share.start : slot.stop - share.start]) for slot in slots]
+        return [
+            self._micro_batch(self.order.rows(cursor + slot.start, cursor + slot.stop), cursor + slot.start)
+            for slot in slots
+        ]
 
     def load_held_out(self) -> list[MicroBatch]:
         """The micro-batches of this worker's held-out samples, the plan's global batch being all of them."""
         return [
-            self._micro_batch(self.order.held_out_rows(slot.start, slot.stop))
+            self._micro_batch(self.order.held_out_rows(slot.start, slot.stop), slot.start)
             for slot in self.plan.micro_batches(self.rank)
         ]
 
-    def _micro_batch(self, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> MicroBatch:
+    def _micro_batch(self, rows: NDArray[np.int64], position: int) -> MicroBatch:
         numbers = [int(row) for row in rows]
-        return collate(numbers, [self.dataset.tokens(row) for row in numbers])
+        return collate(numbers, [self.dataset.tokens(row) for row in numbers], position)
 
 
 class Prefetcher:

@@ -18,25 +18,22 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from planner.errors import StoreError, TrainingFailed
-from planner.store.records import FileDigest, Manifest
+from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
+from planner.train.gradient_sums import STATE_KEY
+from planner.train.state import OPTIMIZER, TrainState
 from planner.train.world import World
 
-MODEL, OPTIMIZER = "model", "optimizer"
 
-
-def save(storage: Storage, folder: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save(storage: Storage, folder: str, state: TrainState) -> None:
     """Write every worker's shards below `folder`. A checkpoint only once a manifest names its files.
 
     Raises:
         TrainingFailed: on every worker, if any of them could not write.
     """
     try:
-        save_tensors(
-            {**_model_tensors(model), **_optimizer_tensors(model, optimizer)},
-            storage_writer=_writer(storage, folder),
-        )
+        save_tensors(state.tensors(), storage_writer=_writer(storage, folder))
     except CheckpointException as error:
         raise TrainingFailed(f"{storage.path(folder)}: cannot save: {_reason(error)}") from error
 
@@ -55,19 +52,11 @@ def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDiges
     return tuple(sorted((d for part in world.gather(mine) for d in part), key=lambda d: d.name))
 
 
-def load(
-    world: World,
-    storage: Storage,
-    manifest: Manifest,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    optimizer_kind: str,
-) -> None:
-    """Read a checked commit into the model and the optimizer, at whatever world size this is.
+def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, identity: Identity) -> None:
+    """Read a checked commit into the state, at whatever world size this is.
 
-    An optimizer of another kind than the one that was saved begins anew: the user has accepted the change by
-    name, and the state of one means nothing to the other.
+    Where the user has accepted another optimizer or another kind of sum by name, theirs begins anew: the state of
+    one means nothing to the other.
 
     Raises:
         StoreError: on every worker: the files do not hold this model's and this optimizer's tensors, or hold
@@ -78,13 +67,13 @@ def load(
     reader.checked_names = frozenset(file.name for file in manifest.files)
 
     def prepare() -> dict[str, Tensor]:
-        saved = reader.read_metadata().state_dict_metadata
-        if optimizer_kind != manifest.identity.optimizer:
-            saved = {name: item for name, item in saved.items() if not name.startswith(f"{OPTIMIZER}/")}
-        _create_optimizer_state(model, optimizer, saved)
-        wanted = {**_model_tensors(model), **_optimizer_tensors(model, optimizer)}
-        if missing := sorted(set(wanted) ^ set(saved)):
-            raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(missing[:5])}")
+        anew = _begun_anew(manifest.identity, identity)
+        metadata = reader.read_metadata().state_dict_metadata
+        saved = {name: item for name, item in metadata.items() if not name.startswith(anew)}
+        _create_optimizer_state(state.model, state.optimizer, saved)
+        wanted = {name: tensor for name, tensor in state.tensors().items() if not name.startswith(anew)}
+        if differing := sorted(set(wanted) ^ set(saved)):
+            raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(differing[:5])}")
         return wanted
 
     # Agreed upon before DCP's own collectives begin: a worker that raised alone would leave the others in them.
@@ -109,17 +98,10 @@ def _digest(storage: Storage, folder: str, name: str) -> FileDigest:
     return FileDigest(name=name, size_bytes=storage.size_bytes(path), sha256=storage.sha256(path))
 
 
-def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {f"{MODEL}/{name}": parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{OPTIMIZER}/{name}/{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor)
-    }
+def _begun_anew(before: Identity, now: Identity) -> tuple[str, ...]:
+    """The beginnings of names that are not carried over."""
+    optimizer = (f"{OPTIMIZER}/",) if before.optimizer != now.optimizer else ()
+    return optimizer + ((STATE_KEY,) if before.equality != now.equality else ())
 
 
 def _create_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:

@@ -23,9 +23,9 @@ def evaluate(world: World, plan: Plan, model: nn.Module, objective: Objective, l
     totals = control.exchange(world, Tally(denominators=denominators(objective, batches)))
     model.eval()
     with torch.no_grad():
-        parts = [objective.loss(model, batch, totals.denominators).double() for batch in batches]
+        parts = [objective.loss(model, batch, totals.denominators) for batch in batches]
     model.train()
-    part = float(torch.stack(parts).sum())
+    part = control.exact_sum(torch.stack(parts))
     zeros = (0,) * objective.num_denominators
     summed = control.exchange(world, Tally(denominators=zeros, loss=part, samples=sum(len(b.rows) for b in batches)))
     if summed.samples != plan.global_batch:

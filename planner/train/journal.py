@@ -3,15 +3,15 @@
 import math
 import platform
 import time
+from dataclasses import replace
 from importlib import metadata
 
 import torch
-from torch import nn
 
 import planner
 from planner.errors import PlannerError, StoreError
 from planner.job import Job
-from planner.plan import BatchSizes, Facts, choose
+from planner.plan import Facts, batch_sizes, choose
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     CommitRecord,
@@ -30,6 +30,7 @@ from planner.train.claim import Start
 from planner.train.evaluate import evaluate
 from planner.train.objectives import Objective
 from planner.train.setup import Setup
+from planner.train.state import TrainState
 from planner.train.world import World
 
 
@@ -43,21 +44,18 @@ class Journal:
         run: Run,
         setup: Setup,
         start: Start,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        state: TrainState,
         objective: Objective,
     ) -> None:
         self._job, self._world, self._run, self._setup, self._start = job, world, run, setup, start
-        self._model, self._optimizer, self._objective = model, optimizer, objective
+        self._state, self._objective = state, objective
         self._job_digest = world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
         world.from_first(self._open_ledger)
         if job.eval.samples:
             self._eval_plan = choose(
-                BatchSizes(global_batch=job.eval.samples, max_micro=job.batch.max_micro),
-                world.world_size,
-                Facts(),
+                replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size, Facts()
             )
 
     def _open_ledger(self) -> None:
@@ -123,7 +121,7 @@ class Journal:
         loader = Loader(
             dataset=self._setup.dataset, order=self._setup.order, plan=self._eval_plan, rank=self._world.rank
         )
-        loss, tokens = evaluate(self._world, self._eval_plan, self._model, self._objective, loader)
+        loss, tokens = evaluate(self._world, self._eval_plan, self._state.model, self._objective, loader)
         if not math.isfinite(loss):
             self.note(f"step {step}: the held-out loss is not finite")
             return
@@ -147,7 +145,9 @@ class Journal:
         name = commit_name(step, self._start.generation)
         folder = f"checkpoints/{name}"
         self._world.from_first(lambda: self._run.require_current(self._start.generation))
-        checkpoint.save(self._run.storage, folder, self._model, self._optimizer)
+        is_certificate = self._job.batch.equality == "bitwise" and step == self._setup.total_steps
+        tensors = self._state.digests(self._world.rank) if is_certificate else {}
+        checkpoint.save(self._run.storage, folder, self._state)
         files = checkpoint.file_digests(self._world, self._run.storage, folder)
 
         def write_manifest() -> None:
@@ -155,13 +155,21 @@ class Journal:
                 raise self._failure
             assert self._ledger is not None  # this is rank 0
             self._ledger.flush(durable=True)
-            self._run.put_manifest(self._manifest(name, step, cursor, files, self._ledger.head))
+            self._run.put_manifest(self._manifest(name, step, cursor, files, tensors, self._ledger.head))
             self._write(CommitRecord(step=step, name=name, seconds=time.monotonic() - started_s))
             self._run.prune(self._job.checkpoint.keep, self._start.generation)
 
         self._world.from_first(write_manifest)
 
-    def _manifest(self, name: str, step: int, cursor: int, files: tuple[FileDigest, ...], head: str) -> Manifest:
+    def _manifest(
+        self,
+        name: str,
+        step: int,
+        cursor: int,
+        files: tuple[FileDigest, ...],
+        tensors: dict[str, str],
+        head: str,
+    ) -> Manifest:
         return Manifest(
             run_id=self._start.run_id,
             name=name,
@@ -177,6 +185,7 @@ class Journal:
             job_digest=self._job_digest,
             ledger_head=head,
             files=files,
+            tensors=tensors,
             versions={
                 "planner": planner.__version__,
                 "python": platform.python_version(),

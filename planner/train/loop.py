@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import torch
-from torch import nn
-
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
 from planner.plan import Plan
@@ -24,6 +21,7 @@ from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch, Prefetcher
 from planner.train.control import Tally
 from planner.train.objectives import Objective, denominators
+from planner.train.state import TrainState
 from planner.train.step import accumulate
 from planner.train.world import World
 
@@ -33,6 +31,10 @@ _REPORT_INTERVAL_S = 1.0
 
 class Journal(Protocol):
     """What the loop tells the run's folder. Every method is called by every worker at the same step."""
+
+    def note(self, message: str) -> None:
+        """Something that a person will want to know; may be called by any worker."""
+        ...
 
     @property
     def failure(self) -> PlannerError | None:
@@ -58,8 +60,10 @@ class Hooks:
 
     report: Callable[[dict[str, Any]], None] = lambda _metrics: None
     """called on every worker at the same step, about once a second"""
-    should_stop: Callable[[], bool] = lambda: False
-    """asked at every step; one worker's yes stops all of them at the same step"""
+    should_stop: Callable[[int], bool] = lambda _step: False
+    """asked before every step, with its number; one worker's yes stops all of them before it"""
+    observe: Callable[[int, TrainState], None] = lambda _step, _state: None
+    """called on every worker when a step's gradient is ready and the weights are not updated yet"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,10 @@ class Outcome:
 
     step: int
     total_steps: int
+    forward_passes: int
+    """training forward passes of this worker, ghosts and repeated steps included"""
+    repeated_steps: int
+    """steps done again because a gradient outgrew its fixed point (the first one always, to learn the magnitudes)"""
 
     @property
     def finished(self) -> bool:
@@ -76,11 +84,20 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Update:
+    """What became of a step's gradient."""
+
+    grad_norm: float
+    """before clipping; 0 if the step was skipped"""
+    lr: float
+    skipped: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Evidence:
     """What is known of a step when its gradients are done, kept until the control message has been summed."""
 
-    grad_norm: float
-    lr: float
+    update: _Update
     tokens: int
     started_s: float
 
@@ -94,8 +111,7 @@ class Loop:
         job: Job,
         world: World,
         plan: Plan,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        state: TrainState,
         objective: Objective,
         loader: Loader,
         journal: Journal,
@@ -103,10 +119,11 @@ class Loop:
         total_steps: int,
     ) -> None:
         self._job, self._world, self._plan = job, world, plan
-        self._model, self._optimizer, self._objective = model, optimizer, objective
+        self._state, self._objective = state, objective
         self._loader, self._journal, self._hooks = loader, journal, hooks
         self._total_steps = total_steps
         self._reported_s = float("-inf")
+        self._forward_passes = self._repeated_steps = 0
 
     def run(self, step: int, cursor: int) -> Outcome:
         """Train from `step`, whose first position is `cursor`, to the end or until somebody wants to stop.
@@ -124,7 +141,7 @@ class Loop:
         committed = step
         evidence: _Evidence | None = None
         batches, failure = _ready(prefetcher.start(cursor)) if step < self._total_steps else ([], None)
-        pending = control.start(self._world, self._tally(0, 0.0, 0, batches, failure))
+        pending = control.start(self._world, self._tally(step, 0, 0.0, 0, batches, failure))
         while True:
             totals = pending.wait()
             if evidence is not None:
@@ -138,38 +155,79 @@ class Loop:
             if totals.failed:
                 self._world.agree(partial(_raise, failure or self._journal.failure))
             if last:
-                return Outcome(step=step, total_steps=self._total_steps)
+                return Outcome(
+                    step=step,
+                    total_steps=self._total_steps,
+                    forward_passes=self._forward_passes,
+                    repeated_steps=self._repeated_steps,
+                )
 
             started_s = time.monotonic()
             step, cursor = step + 1, cursor + self._plan.global_batch
             upcoming = prefetcher.start(cursor) if step < self._total_steps else None
-            loss, check_sum = accumulate(self._model, self._objective, batches, totals.denominators)
+            loss, check_sum = self._gradients(batches, totals)
             samples = sum(len(batch.rows) for batch in batches)
             batches, failure = _ready(upcoming) if upcoming else ([], None)
-            pending = control.start(self._world, self._tally(samples, loss, check_sum, batches, failure))
-            grad_norm, lr = self._update(step - 1)
-            evidence = _Evidence(grad_norm=grad_norm, lr=lr, tokens=totals.denominators[0], started_s=started_s)
+            pending = control.start(self._world, self._tally(step, samples, loss, check_sum, batches, failure))
+            update = self._update(step - 1)
+            evidence = _Evidence(update=update, tokens=totals.denominators[0], started_s=started_s)
 
-    def _update(self, step: int) -> tuple[float, float]:
-        """Clip and step the optimizer: the gradient's norm before clipping, and the learning rate.
+    def _gradients(self, batches: list[MicroBatch], totals: Tally) -> tuple[float, int]:
+        """This worker's part of the loss and of the checksum; the gradients are in the shards.
+
+        A step whose gradients outgrew their fixed point is done again, from the same weights, by all workers.
+        """
+        while True:
+            done = accumulate(
+                self._state.model,
+                self._objective,
+                self._state.sums,
+                batches,
+                totals.denominators,
+                self._job.train.seed,
+            )
+            self._forward_passes += len(batches)
+            if self._state.sums.settle():
+                return done
+            self._repeated_steps += 1
+            self._state.optimizer.zero_grad(set_to_none=True)
+
+    def _update(self, step: int) -> _Update:
+        """Clip and step the optimizer.
 
         Raises:
-            TrainingFailed: on every worker, if the gradient is not finite; the weights are left as they were.
+            TrainingFailed: on every worker, if the gradient is not finite and the job does not say to skip such steps;
+                the weights are left as they were.
         """
+        optimizer = self._state.optimizer
         lr = optimize.learning_rate(self._job.train, step, self._total_steps)
-        optimize.set_learning_rate(self._optimizer, lr)
-        grad_norm = optimize.clip_gradients(self._model, self._job.train.clip_norm)
+        optimize.set_learning_rate(optimizer, lr)
+        grad_norm = self._state.sums.norm()
         if not math.isfinite(grad_norm):
-            raise TrainingFailed(
-                f"step {step}: the gradient's norm is {grad_norm} and the weights were left alone; "
-                "lower the learning rate, clip, or look at this step's samples"
-            )
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return grad_norm, lr
+            words = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
+            if self._job.train.non_finite == "stop":
+                raise TrainingFailed(
+                    f"{words}; the weights were left alone: lower the learning rate, clip, look at this step's "
+                    "samples, or skip such steps by train.non_finite: skip"
+                )
+            self._journal.note(f"{words}; the step was skipped, as train.non_finite says")
+            optimizer.zero_grad(set_to_none=True)
+            return _Update(grad_norm=0.0, lr=lr, skipped=True)
+        optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
+        self._hooks.observe(step, self._state)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return _Update(grad_norm=grad_norm, lr=lr, skipped=False)
+
+    def _not_finite(self) -> str:
+        """The first tensor whose gradient is not finite on any worker."""
+        mine = optimize.not_finite(self._state.model)
+        names = [name for part in self._world.gather(mine) for name in part]
+        return names[0] if names else "no single tensor: the norm itself overflows"
 
     def _tally(
         self,
+        step: int,
         samples: int,
         loss: float,
         check_sum: int,
@@ -182,14 +240,14 @@ class Loop:
             samples=samples,
             loss=loss,
             check_sum=check_sum,
-            stop=int(self._hooks.should_stop()),
+            stop=int(self._hooks.should_stop(step)),
             failed=int(failure is not None or self._journal.failure is not None),
             report=int(report_due),
         )
 
     def _record(self, evidence: _Evidence, totals: Tally, step: int, cursor: int) -> None:
         """Write down the step that is done, now that all workers' parts are summed."""
-        if not math.isfinite(totals.loss):
+        if not (math.isfinite(totals.loss) or evidence.update.skipped):
             raise TrainingFailed(f"step {step - 1}: the loss is not finite; nothing since the last commit is kept")
         record = StepRecord(
             step=step - 1,
@@ -197,9 +255,10 @@ class Loop:
             samples=totals.samples,
             tokens=evidence.tokens,
             checksum=f"{totals.check_sum:016x}",
-            loss=totals.loss,
-            grad_norm=evidence.grad_norm,
-            lr=evidence.lr,
+            loss=0.0 if evidence.update.skipped else totals.loss,
+            grad_norm=evidence.update.grad_norm,
+            lr=evidence.update.lr,
+            skipped=evidence.update.skipped,
             seconds=time.monotonic() - evidence.started_s,
         )
         self._journal.record_step(record)

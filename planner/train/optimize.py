@@ -69,15 +69,20 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def clip_gradients(model: nn.Module, clip_norm: float | None) -> float:
-    """Scale all gradients so that their norm over all workers' shards is at most `clip_norm`; the norm before.
-
-    The norm is global: a norm per shard would clip differently at every world size.
-    """
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
+def clip_gradients(model: nn.Module, norm: float, clip_norm: float | None) -> None:
+    """Scale all gradients so that their global norm, which is `norm` now, is at most `clip_norm`."""
     if clip_norm is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm, foreach=True)
-    return float(norm)
+        total = torch.tensor(norm, dtype=torch.float32)
+        parameters = [p for p in model.parameters() if p.grad is not None]
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, total, foreach=True)
+
+
+def not_finite(model: nn.Module) -> list[str]:
+    """Parameters whose gradient, in this worker's shard, is not finite."""
+    found = []
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        if local is not None and not bool(torch.isfinite(local).all()):
+            found.append(name)
+    return found

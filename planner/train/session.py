@@ -13,17 +13,22 @@ import torch
 
 import planner
 from planner.errors import PlannerError, StoreError
+from planner.job import Job
+from planner.plan.memory import choose_accumulator
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train import checkpoint
+from planner.train import checkpoint, determinism
 from planner.train.batches import Loader
 from planner.train.claim import claim
+from planner.train.determinism import free_bytes
+from planner.train.gradient_sums import FixedPointSums, FloatSums
 from planner.train.journal import Journal
 from planner.train.loop import Hooks, Loop, Outcome
 from planner.train.objectives import make_objective
 from planner.train.optimize import make_optimizer
-from planner.train.setup import Launch, set_up
+from planner.train.setup import Launch, Setup, set_up
 from planner.train.shard import build_model, shard
+from planner.train.state import TrainState
 from planner.train.world import World
 
 
@@ -44,20 +49,17 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     job = launch.job
     # Claimed before the model is built: a crash loop there is counted, too.
     start, manifest = claim(launch, world, run, setup)
-    model = shard(build_model(job.model, job.train), world, job.train)
-    optimizer = make_optimizer(job.train.optimizer, model)
+    state = _make_state(job, world, setup)
     if manifest is not None:
-        kind = job.train.optimizer.kind
-        checkpoint.load(world, run.storage, manifest, model, optimizer, optimizer_kind=kind)
+        checkpoint.load(world, run.storage, manifest, state, setup.identity)
     objective = make_objective(job.objective)
-    journal = Journal(job, world, run, setup, start, model, optimizer, objective)
+    journal = Journal(job, world, run, setup, start, state, objective)
     loader = Loader(dataset=setup.dataset, order=setup.order, plan=setup.plan, rank=world.rank)
     loop = Loop(
         job=job,
         world=world,
         plan=setup.plan,
-        model=model,
-        optimizer=optimizer,
+        state=state,
         objective=objective,
         loader=loader,
         journal=journal,
@@ -71,6 +73,23 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         raise
     finally:
         journal.close()
+
+
+def _make_state(job: Job, world: World, setup: Setup) -> TrainState:
+    """The model in shards, an optimizer over them, and the way its gradients are summed."""
+    if job.batch.equality == "bitwise":
+        determinism.require(job)
+    model = shard(build_model(job.model, job.train), world, job.train)
+    optimizer = make_optimizer(job.train.optimizer, model)
+    if job.batch.equality == "bitwise":
+        num_parameters = sum(p.numel() for p in model.parameters())
+        where = choose_accumulator(setup.plan, num_parameters, free_bytes(world.device))
+        return TrainState(
+            model=model,
+            optimizer=optimizer,
+            sums=FixedPointSums(model, world, setup.plan.num_micro_batches, world.from_first(lambda: where)),
+        )
+    return TrainState(model=model, optimizer=optimizer, sums=FloatSums(model))
 
 
 def _require_shared_storage(world: World, storage: Storage) -> None:

@@ -106,7 +106,7 @@ def recorded(tmp_path_factory):
     try:
         asked = []
 
-        def after_two():
+        def after_two(_step):
             asked.append(None)
             return len(asked) > 2
 

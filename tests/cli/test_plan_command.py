@@ -22,6 +22,7 @@ KEYS = {
     "accumulation_steps",
     "max_micro_batch",
     "step_cost",
+    "balanced_step_cost",
     "shares",
     "efficiency",
     "mode",

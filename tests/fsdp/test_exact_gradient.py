@@ -16,6 +16,7 @@ pytestmark = pytest.mark.fsdp
 def sharded_gradient(rank, job, cursor):
     """One worker's call of the real step; rank 0 returns loss and whole gradients."""
     from planner.train import control
+    from planner.train.gradient_sums import FloatSums
     from planner.train.shard import shard
     from planner.train.step import accumulate
     from planner.train.world import World, on_cpu
@@ -27,7 +28,7 @@ def sharded_gradient(rank, job, cursor):
     objective = make_objective(job.objective)
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
-    loss, _ = accumulate(model, objective, batches, totals)
+    loss, _ = accumulate(model, objective, FloatSums(model), batches, totals, seed=0)
     loss = control.exchange(world, control.Tally(denominators=(0,), loss=loss)).loss
     return loss, {name: p.grad.full_tensor().double() for name, p in model.named_parameters()}
 

@@ -34,7 +34,7 @@ def run_job(rank, job, url, stop_at=None, accept=()):
 
     asked = []
 
-    def should_stop():
+    def should_stop(_step):
         asked.append(None)
         return stop_at is not None and rank == torch.distributed.get_world_size() - 1 and len(asked) > stop_at
 

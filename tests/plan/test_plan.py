@@ -10,8 +10,9 @@ from planner.errors import PlanError
 from planner.plan import BatchSizes, Facts, Plan, choose
 
 
-def plan_for(global_batch: int, world_size: int, max_micro: int) -> Plan:
-    return choose(BatchSizes(global_batch=global_batch, max_micro=max_micro), world_size, Facts())
+def plan_for(global_batch, world_size, max_micro, equality="batches") -> Plan:
+    sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro, equality=equality)
+    return choose(sizes, world_size, Facts())
 
 
 sizes = {
@@ -19,6 +20,13 @@ sizes = {
     "world_size": st.integers(1, 80),
     "max_micro": st.integers(1, 40),
 }
+
+
+def share_of(plan, rank):
+    return sum(len(slot) for slot in plan.micro_batches(rank))
+
+
+either = {**sizes, "equality": st.sampled_from(["batches", "bitwise"])}
 huge = {
     "global_batch": st.integers(1, 2**20),
     "world_size": st.integers(1, 65_536),
@@ -26,20 +34,20 @@ huge = {
 }
 
 
-@given(**sizes)
-@example(global_batch=32, world_size=15, max_micro=2)
-@example(global_batch=1, world_size=80, max_micro=1)
-def test_every_sample_is_computed_exactly_once(global_batch, world_size, max_micro):
+@given(**either)
+@example(global_batch=32, world_size=15, max_micro=2, equality="batches")
+@example(global_batch=1, world_size=80, max_micro=1, equality="bitwise")
+def test_every_sample_is_computed_exactly_once(global_batch, world_size, max_micro, equality):
     """The ranges of all ranks and rounds are disjoint and cover [0, G)."""
-    plan = plan_for(global_batch, world_size, max_micro)
+    plan = plan_for(global_batch, world_size, max_micro, equality)
     computed = [i for rank in range(world_size) for slot in plan.micro_batches(rank) for i in slot]
     assert sorted(computed) == list(range(global_batch))
 
 
-@given(**sizes)
-def test_every_worker_has_the_same_number_of_rounds(global_batch, world_size, max_micro):
+@given(**either)
+def test_every_worker_has_the_same_number_of_rounds(global_batch, world_size, max_micro, equality):
     """FSDP's collectives need it, so idle workers have rounds too."""
-    plan = plan_for(global_batch, world_size, max_micro)
+    plan = plan_for(global_batch, world_size, max_micro, equality)
     assert {len(plan.micro_batches(rank)) for rank in range(world_size)} == {plan.accumulation_steps}
 
 
@@ -68,7 +76,7 @@ def test_the_cost_is_the_sum_of_each_rounds_largest_slot(global_batch, world_siz
 def test_shares_differ_by_at_most_one_and_slots_fall(global_batch, world_size, max_micro):
     """Each used worker has floor(G/W) or one more, larger slots first."""
     plan = plan_for(global_batch, world_size, max_micro)
-    used = [len(plan.share(rank)) for rank in range(plan.workers_used)]
+    used = [share_of(plan, rank) for rank in range(plan.workers_used)]
     assert max(used) - min(used) <= 1
     assert used == sorted(used, reverse=True)
     for rank in range(world_size):
@@ -77,35 +85,58 @@ def test_shares_differ_by_at_most_one_and_slots_fall(global_batch, world_size, m
         assert max(slots) - min(slots) <= 1
 
 
-@given(**sizes)
-def test_the_printed_shares_are_the_ranks_shares(global_batch, world_size, max_micro):
+@given(**either)
+def test_the_printed_shares_are_the_ranks_shares(global_batch, world_size, max_micro, equality):
     """`shares` groups what `share(rank)` says, in rank order."""
-    plan = plan_for(global_batch, world_size, max_micro)
+    plan = plan_for(global_batch, world_size, max_micro, equality)
     expanded = [samples for count, samples in plan.shares for _ in range(count)]
-    assert expanded == [len(plan.share(rank)) for rank in range(world_size)]
+    assert expanded == [share_of(plan, rank) for rank in range(world_size)]
 
 
-@given(**huge, data=st.data())
-def test_huge_plans_answer_for_any_rank(global_batch, world_size, max_micro, data):
-    """At the largest sizes, neighbouring ranks' ranges still meet and the totals still hold."""
-    plan = plan_for(global_batch, world_size, max_micro)
+@given(**huge, equality=st.sampled_from(["batches", "bitwise"]), data=st.data())
+def test_huge_plans_answer_for_any_rank(global_batch, world_size, max_micro, equality, data):
+    """At the largest sizes, neighbouring micro-batches still meet, stay within the cap, and end where G ends."""
+    plan = plan_for(global_batch, world_size, max_micro, equality)
     rank = data.draw(st.integers(0, world_size - 1))
-    share = plan.share(rank)
-    assert share.start == (plan.share(rank - 1).stop if rank else 0)
-    assert plan.share(world_size - 1).stop == global_batch
-    slots = plan.micro_batches(rank) if plan.accumulation_steps < 5000 else [plan.micro_batch(rank, 0)]
-    assert slots[0].start == share.start
+    last_round = plan.accumulation_steps - 1
+    slots = [plan.micro_batch(rank, 0), plan.micro_batch(rank, last_round)]
     assert all(len(slot) <= max_micro for slot in slots)
+    assert plan.micro_batch(0, 0).start == 0
+    if rank:
+        before = (rank - 1, 0) if equality == "bitwise" else (rank - 1, last_round)
+        assert plan.micro_batch(*before).stop == slots[0].start or not slots[0]
     assert sum(count * samples for count, samples in plan.shares) == global_batch
+    assert sum(count for count, _ in plan.shares) == world_size
+
+
+@given(global_batch=st.integers(1, 300), max_micro=st.integers(1, 40), sizes_=st.lists(st.integers(1, 60), min_size=2))
+def test_bitwise_micro_batches_do_not_depend_on_the_world_size(global_batch, max_micro, sizes_):
+    """What enters a forward pass is the same at every W: that is all that equal bits need of a plan."""
+    cuts = set()
+    for world_size in sizes_:
+        plan = plan_for(global_batch, world_size, max_micro, "bitwise")
+        slots = [slot for rank in range(world_size) for slot in plan.micro_batches(rank) if slot]
+        assert len(slots) == plan.num_micro_batches
+        cuts.add(tuple(sorted((slot.start, slot.stop) for slot in slots)))
+    assert len(cuts) == 1
 
 
 @given(**sizes)
-def test_fewest_workers_as_fast_is_the_least_count_of_equal_cost(global_batch, world_size, max_micro):
+def test_bits_cost_what_the_plan_says(global_batch, world_size, max_micro):
+    """The cost is the sum of each round's largest micro-batch, and never below the balanced one."""
+    plan = plan_for(global_batch, world_size, max_micro, "bitwise")
+    rounds = zip(*(plan.micro_batches(rank) for rank in range(world_size)), strict=True)
+    assert plan.step_cost == sum(max(len(slot) for slot in slots) for slots in rounds) >= plan.balanced_cost
+    assert plan.balanced_cost == plan_for(global_batch, world_size, max_micro).step_cost
+
+
+@given(**either)
+def test_fewest_workers_as_fast_is_the_least_count_of_equal_cost(global_batch, world_size, max_micro, equality):
     """One worker fewer than that costs more."""
-    plan = plan_for(global_batch, world_size, max_micro)
+    plan = plan_for(global_batch, world_size, max_micro, equality)
     fewest = plan.fewest_workers_as_fast
-    assert plan_for(global_batch, fewest, max_micro).step_cost == plan.step_cost
-    assert fewest == 1 or plan_for(global_batch, fewest - 1, max_micro).step_cost > plan.step_cost
+    assert plan_for(global_batch, fewest, max_micro, equality).step_cost == plan.step_cost
+    assert fewest == 1 or plan_for(global_batch, fewest - 1, max_micro, equality).step_cost > plan.step_cost
 
 
 def test_the_digest_names_every_number_that_matters():
@@ -157,6 +188,6 @@ def test_ranks_and_rounds_outside_of_the_plan_are_refused():
     """Asking for a rank or a round that is not there is a mistake of ours, and raises."""
     plan = plan_for(8, 2, 2)
     with pytest.raises(IndexError, match=r"rank 2 is not in \[0, 2\)"):
-        plan.share(2)
+        plan.micro_batch(2, 0)
     with pytest.raises(IndexError, match=r"step 2 is not in \[0, 2\)"):
         plan.micro_batch(0, 2)

@@ -199,7 +199,9 @@ def test_an_audit_as_json():
 
 
 def generation(number, *, world_size, step=0, parent="", changed=()):
-    identity = Identity(global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw", recipe="c" * 64)
+    identity = Identity(
+        global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw", recipe="c" * 64, equality="batches"
+    )
     return GenerationRecord(
         generation=number,
         run_id="run",

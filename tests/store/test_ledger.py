@@ -22,7 +22,9 @@ from planner.store.records import (
 )
 from planner.store.storage import Storage
 
-IDENTITY = Identity(global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64)
+IDENTITY = Identity(
+    global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="batches"
+)
 
 
 def header(generation=1, **changes):

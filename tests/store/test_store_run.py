@@ -28,7 +28,9 @@ from planner.store.records import (
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 
-IDENTITY = Identity(global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64)
+IDENTITY = Identity(
+    global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="batches"
+)
 
 
 def manifest(step=3, generation=1, run_id="run", files=(), **changes):
@@ -47,6 +49,7 @@ def manifest(step=3, generation=1, run_id="run", files=(), **changes):
         "job_digest": "c" * 64,
         "ledger_head": "d" * 64,
         "files": files,
+        "tensors": {},
         "versions": {"torch": "2.9"},
         "time_s": 1.0,
     }

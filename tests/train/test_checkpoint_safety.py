@@ -30,11 +30,13 @@ from planner.store.records import NO_HEAD, CommitRecord, EvalRecord, FileDigest,
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 from planner.train import checkpoint
+from planner.train.gradient_sums import FloatSums
 from planner.train.loop import Hooks
 from planner.train.optimize import make_optimizer
 from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard
+from planner.train.state import TrainState
 from planner.train.world import World, on_cpu
 
 NAME = commit_name(1, 1)
@@ -94,13 +96,12 @@ def make_state(world, optimizer=OPTIMIZERS[0], seed=3, steps=0):
         model(torch.full((1, 4), step)).square().sum().backward()
         made.step()
         made.zero_grad(set_to_none=True)
-    return model, made
+    return TrainState(model=model, optimizer=made, sums=FloatSums(model))
 
 
-def tensors(model, optimizer):
+def tensors(state):
     """Every weight and every tensor of the optimizer's state, whole, by name."""
-    named = {**checkpoint._model_tensors(model), **checkpoint._optimizer_tensors(model, optimizer)}
-    return {name: getattr(t, "full_tensor", lambda t=t: t)().clone() for name, t in named.items()}
+    return {name: getattr(t, "full_tensor", lambda t=t: t)().clone() for name, t in state.tensors().items()}
 
 
 def manifest_of(files, optimizer="adamw", **changes):
@@ -113,7 +114,13 @@ def manifest_of(files, optimizer="adamw", **changes):
         "cursor": 5,
         "total_steps": 4,
         "identity": Identity(
-            global_batch=5, seed=3, data="a" * 64, model="b" * 64, optimizer=optimizer, recipe="c" * 64
+            global_batch=5,
+            seed=3,
+            data="a" * 64,
+            model="b" * 64,
+            optimizer=optimizer,
+            recipe="c" * 64,
+            equality="batches",
         ),
         "plan_digest": "p",
         "world_size": 1,
@@ -121,6 +128,7 @@ def manifest_of(files, optimizer="adamw", **changes):
         "job_digest": "c" * 64,
         "ledger_head": "d" * 64,
         "files": files,
+        "tensors": {},
         "versions": {},
         "time_s": 1.0,
     }
@@ -130,7 +138,7 @@ def manifest_of(files, optimizer="adamw", **changes):
 def saved(world, storage, optimizer=OPTIMIZERS[0], steps=2):
     """A checkpoint in the store; the state that it holds, and a manifest that names its files."""
     state = make_state(world, optimizer, steps=steps)
-    checkpoint.save(storage, FOLDER, *state)
+    checkpoint.save(storage, FOLDER, state)
     return state, manifest_of(checkpoint.file_digests(world, storage, FOLDER), optimizer["kind"])
 
 
@@ -148,13 +156,14 @@ def test_what_is_saved_is_loaded(world, url, optimizer):
     storage = Storage(url)
     state, manifest = saved(world, storage, optimizer)
     other = make_state(world, optimizer, seed=4)
-    assert any(not torch.equal(a, b) for a, b in zip(state[0].parameters(), other[0].parameters(), strict=True))
-    checkpoint.load(world, storage, manifest, *other, optimizer_kind=optimizer["kind"])
-    require_equal(tensors(*state), tensors(*other))
-    for model, made in (state, other):
-        model(torch.full((1, 4), 7)).square().sum().backward()
-        made.step()
-    require_equal(tensors(*state), tensors(*other))
+    weights = zip(state.model.parameters(), other.model.parameters(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in weights)
+    checkpoint.load(world, storage, manifest, other, manifest.identity)
+    require_equal(tensors(state), tensors(other))
+    for each in (state, other):
+        each.model(torch.full((1, 4), 7)).square().sum().backward()
+        each.optimizer.step()
+    require_equal(tensors(state), tensors(other))
 
 
 def test_the_digests_are_those_of_the_files(world, url):
@@ -171,10 +180,10 @@ def test_another_kind_of_optimizer_begins_anew(world, url):
     """The weights are loaded, the foreign state is not."""
     storage = Storage(url)
     state, manifest = saved(world, storage)
-    model, made = make_state(world, OPTIMIZERS[1], seed=4)
-    checkpoint.load(world, storage, manifest, model, made, optimizer_kind="rmsprop")
-    assert not any(made.state.values())
-    require_equal(checkpoint._model_tensors(state[0]), checkpoint._model_tensors(model))
+    other = make_state(world, OPTIMIZERS[1], seed=4)
+    checkpoint.load(world, storage, manifest, other, manifest.identity.model_copy(update={"optimizer": "rmsprop"}))
+    assert not any(other.optimizer.state.values())
+    require_equal(dict(state.model.named_parameters()), dict(other.model.named_parameters()))
 
 
 def test_another_model_is_refused(world, url):
@@ -185,10 +194,9 @@ def test_another_model_is_refused(world, url):
     wider = make_job(model={"kind": "gpt", "layers": 1, "width": 16, "heads": 1, "context": 8})
     for job, message in [(deeper, r"differ in model/blocks\.1"), (wider, "shape")]:
         model = shard(build_model(job.model, job.train), world, job.train)
+        state = TrainState(model=model, optimizer=make_optimizer(job.train.optimizer, model), sums=FloatSums(model))
         with pytest.raises(StoreError, match=message):
-            checkpoint.load(
-                world, storage, manifest, model, make_optimizer(job.train.optimizer, model), optimizer_kind="adamw"
-            )
+            checkpoint.load(world, storage, manifest, state, manifest.identity)
 
 
 # -- a whole run
@@ -212,7 +220,7 @@ def test_a_run_trains_resumes_and_is_audited(url, tmp_path):
     )
     asked = []
 
-    def should_stop():
+    def should_stop(_step):
         asked.append(None)
         return len(asked) > 3
 
@@ -308,7 +316,8 @@ def harmed(request, world, tmp_path_factory):
         storage.write(f"{FOLDER}/.metadata", content)
         digest = FileDigest(name=".metadata", size_bytes=len(content), sha256=sha256(content).hexdigest())
         files = tuple(digest if file.name == ".metadata" else file for file in manifest.files)
-        checkpoint.load(world, storage, manifest.model_copy(update={"files": files}), *state, optimizer_kind="adamw")
+        changed = manifest.model_copy(update={"files": files})
+        checkpoint.load(world, storage, changed, state, manifest.identity)
 
     load(honest)
     load.honest = honest
@@ -419,7 +428,7 @@ def test_missing_metadata_is_named(world, url):
     _, manifest = saved(world, storage)
     storage.delete(f"{FOLDER}/.metadata")
     with pytest.raises(StoreError, match=r"\.metadata"):
-        checkpoint.load(world, storage, manifest, *make_state(world), optimizer_kind="adamw")
+        checkpoint.load(world, storage, manifest, make_state(world), manifest.identity)
 
 
 def test_an_optimizer_state_of_another_shape_is_refused(harmed):

@@ -17,6 +17,7 @@ from planner.plan import BatchSizes, Facts, choose
 from planner.train import control
 from planner.train.batches import NO_LOSS, Loader, Prefetcher, collate
 from planner.train.control import Tally
+from planner.train.gradient_sums import FloatSums
 from planner.train.models.gpt import Gpt
 from planner.train.objectives import denominators, make_objective
 from planner.train.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
@@ -105,10 +106,11 @@ def test_a_rate_is_set_in_every_group():
 
 @pytest.mark.parametrize(("clip_norm", "scale"), [(None, 1.0), (100.0, 1.0), (1.0, 0.2)])
 def test_clipping_scales_the_whole_gradient(clip_norm, scale):
-    """By one factor; the norm before is returned. A weight without a gradient is passed over."""
+    """By one factor. A weight without a gradient is passed over."""
     model = torch.nn.ParameterList([torch.zeros(1), torch.zeros(1), torch.zeros(1)])
     model[0].grad, model[1].grad = torch.tensor([3.0]), torch.tensor([-4.0])
-    assert clip_gradients(model, clip_norm) == pytest.approx(5.0)
+    assert FloatSums(model).norm() == pytest.approx(5.0)
+    clip_gradients(model, 5.0, clip_norm)
     assert model[0].grad.item() == pytest.approx(3 * scale, rel=1e-5)
     assert model[1].grad.item() == pytest.approx(-4 * scale, rel=1e-5)
 

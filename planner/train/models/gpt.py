@@ -19,6 +19,7 @@ class Block(nn.Module):
     def __init__(self, config: GptModel, *, activation_checkpointing: bool) -> None:
         super().__init__()
         self.heads = config.heads
+        self.dropout = config.dropout
         self.activation_checkpointing = activation_checkpointing
         self.attention_norm = nn.LayerNorm(config.width)
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
@@ -37,16 +38,18 @@ class Block(nn.Module):
     def _forward(self, x: Tensor) -> Tensor:
         x = x + self._attend(self.attention_norm(x))
         hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)))
-        out: Tensor = x + self.feed_forward_out(hidden)
-        return out
+        return x + self._drop(self.feed_forward_out(hidden))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.dropout, self.training)
 
     def _attend(self, x: Tensor) -> Tensor:
         b, t, d = x.shape
         heads = self.query_key_value(x).view(b, t, 3, self.heads, d // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, D / H)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        out: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(b, t, d))
-        return out
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return self._drop(self.attention_out(mixed.transpose(1, 2).reshape(b, t, d)))
 
 
 class Gpt(nn.Module):
@@ -61,12 +64,16 @@ class Gpt(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, VOCABULARY, bias=False)
+        if config.tied_embeddings:
+            self.head.weight = self.token_embedding.weight
+        self.dropout = config.dropout
         self.apply(_initialise)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """`(B, T)` -> `(B, T, V)`."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
+        x = functional.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))

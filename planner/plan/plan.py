@@ -1,0 +1,137 @@
+"""The plan: who computes which samples of a global batch, in which round."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from planner.plan.layout import Balanced, Bitwise, Layout
+
+# Goes into the digest: another arithmetic in `planner.plan.layout` is another plan.
+LAYOUT_VERSION = 1
+
+Mode = Literal["balanced", "bitwise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The complete answer for a job at one world size. Made by `planner.plan.choose`.
+
+    Memory is O(1): the answers for a rank are computed from these four values.
+    """
+
+    global_batch: int
+    """G: samples per optimizer step"""
+    world_size: int
+    """W: workers in the group"""
+    max_micro: int
+    """the cap on a micro-batch that the job set, in samples"""
+    mode: Mode = "balanced"
+
+    @cached_property
+    def _layout(self) -> Layout:
+        layout = Bitwise if self.mode == "bitwise" else Balanced
+        return layout(global_batch=self.global_batch, world_size=self.world_size, max_micro=self.max_micro)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """A: forward/backward rounds per optimizer step, the same on every worker."""
+        return self._layout.accumulation_steps
+
+    @property
+    def workers_used(self) -> int:
+        """Workers that have samples; the rest run zero-weight ghosts."""
+        return self._layout.workers_used
+
+    @property
+    def workers_idle(self) -> int:
+        """Workers without a sample."""
+        return self.world_size - self.workers_used
+
+    @property
+    def shares(self) -> tuple[tuple[int, int], ...]:
+        """Workers grouped by share, larger first: `(number of workers, samples each)`, by rising rank."""
+        return self._layout.shares
+
+    @property
+    def step_cost(self) -> int:
+        """Sum over rounds of the round's largest micro-batch, in samples; `ceil(G / W)` if balanced."""
+        return self._layout.step_cost
+
+    @property
+    def max_micro_batch(self) -> int:
+        """The largest micro-batch of the plan, in samples; at most `max_micro`."""
+        return self._layout.max_micro_batch
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches that are no ghosts, over all workers, at most: the number of gradients in the sum."""
+        if isinstance(self._layout, Bitwise):
+            return self._layout.num_micro_batches
+        return self.workers_used * self.accumulation_steps
+
+    @property
+    def efficiency(self) -> float:
+        """`(G / W) / step_cost` over the workers granted: the fraction of their time that computes samples."""
+        return self.global_batch / (self.world_size * self.step_cost)
+
+    @property
+    def fewest_workers_as_fast(self) -> int:
+        """The least world size with the same step cost."""
+        return self._layout.fewest_workers_as_fast
+
+    @property
+    def balanced_cost(self) -> int:
+        """What a step would cost in `balanced` mode: equal for a balanced plan, and where `bitwise` is free."""
+        return replace(self, mode="balanced").step_cost
+
+    def at(self, world_size: int) -> "Plan":
+        """The same job's plan at another world size."""
+        return replace(self, world_size=world_size)
+
+    def micro_batch(self, rank: int, accumulation_step: int) -> range:
+        """The half-open range of the global batch that `rank` computes in one round; may be empty (a ghost).
+
+        Raises:
+            IndexError: `rank` or `accumulation_step` is out of range.
+        """
+        if not 0 <= rank < self.world_size:
+            raise IndexError(f"rank {rank} is not in [0, {self.world_size})")
+        if not 0 <= accumulation_step < self.accumulation_steps:
+            raise IndexError(f"accumulation step {accumulation_step} is not in [0, {self.accumulation_steps})")
+        return self._layout.micro_batch(rank, accumulation_step)
+
+    def micro_batches(self, rank: int) -> list[range]:
+        """All rounds of `rank`, in order: `accumulation_steps` half-open ranges."""
+        return [self.micro_batch(rank, step) for step in range(self.accumulation_steps)]
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that name this plan; equal on every worker, in the ledger and in the dry run."""
+        numbers = (self.global_batch, self.world_size, self.max_micro, self.accumulation_steps)
+        text = f"layout {LAYOUT_VERSION} {self.mode} {numbers}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know before paying for this world size, one sentence each."""
+        return tuple(filter(None, (self._idle(), self._communication_bound(), self._fewer_are_as_fast())))
+
+    def _idle(self) -> str:
+        if not self.workers_idle:
+            return ""
+        fed = f"a global batch of {self.global_batch} feeds at most {self.at(self.global_batch).workers_used}"
+        return f"{self.workers_idle} of {self.world_size} workers idle: {fed}"
+
+    def _communication_bound(self) -> str:
+        if self.world_size == 1 or self.max_micro_batch >= 2:
+            return ""
+        # More memory per sample helps only where the cap, not the share, makes the micro-batch small.
+        raise_cap = "raise max_micro, use bf16 or activation checkpointing, or " if self.step_cost > 1 else ""
+        return f"micro-batch {self.max_micro_batch} is communication-bound under FSDP: {raise_cap}use fewer workers"
+
+    def _fewer_are_as_fast(self) -> str:
+        fewest = self.fewest_workers_as_fast
+        if fewest == self.world_size:
+            return ""
+        return f"{fewest} workers are just as fast" if fewest > 1 else "1 worker is just as fast"

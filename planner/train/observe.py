@@ -1,0 +1,49 @@
+"""Per-step checksums of every tensor, for `planner verify`: which step and which tensor differ first.
+
+A checksum is a sum of bit patterns: exact integers, so it does not depend on how a tensor is sharded, and a single
+bit changes it. (It is not a digest: two errors could cancel. The commit's SHA-256 of whole tensors is the proof.)
+"""
+
+import json
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from planner.store.storage import Storage
+from planner.train.state import TrainState
+
+OBSERVED = "observed.jsonl"
+
+
+class Observer:
+    """A `Hooks.observe` that appends `{"step": 3, "tensors": {name: [sums]}}` to the run's folder."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __call__(self, step: int, state: TrainState) -> None:
+        """Called on every worker with the gradient ready and the weights as the step began with them."""
+        gradients = {f"gradient/{n}": p.grad for n, p in state.model.named_parameters() if p.grad is not None}
+        tensors = {**gradients, **state.tensors()}
+        sums = [_bit_sums(tensor) for tensor in tensors.values()]
+        flat = torch.cat(sums)
+        dist.all_reduce(flat, op=dist.ReduceOp.SUM)
+        if dist.get_rank() == 0:
+            values = dict(
+                zip(tensors, (part.tolist() for part in torch.split(flat, [len(s) for s in sums])), strict=True)
+            )
+            self._storage.append(OBSERVED, (json.dumps({"step": step, "tensors": values}) + "\n").encode())
+
+
+def _bit_sums(tensor: Tensor) -> Tensor:
+    """One sum for each 16 bits of an element, `(itemsize / 2,)` int64: far from overflow at 2^47 elements."""
+    halves_per_element = max(tensor.element_size() // 2, 1)
+    if isinstance(tensor, DTensor):
+        local = tensor.to_local()
+    else:
+        # Every worker holds all of it; one may count it.
+        local = tensor if dist.get_rank() == 0 else tensor.new_empty(0)
+    halves = local.detach().contiguous().view(-1).view(torch.int16).view(-1, halves_per_element)
+    return halves.to(torch.int64).sum(dim=0)

@@ -1,0 +1,53 @@
+"""What training changes: weights, optimizer state, and what the gradient sums remember. All of it is checkpointed."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from planner.train.gradient_sums import GradientSums
+
+MODEL, OPTIMIZER = "model", "optimizer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """The value is frozen; the tensors in it are what a step updates in place."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    sums: GradientSums
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the state by its name in a checkpoint; loading writes into these very tensors."""
+        return {**self._weights(), **self._optimizer_state(), **self.sums.state()}
+
+    def digests(self, rank: int) -> dict[str, str]:
+        """SHA-256 of every whole tensor, on rank 0; every worker must call it. One tensor is gathered at a time."""
+        found = {}
+        for name, tensor in self.tensors().items():
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if rank == 0:
+                found[name] = tensor_digest(whole)
+        return found
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {f"{MODEL}/{name}": parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        return {
+            f"{OPTIMIZER}/{name}/{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+            if isinstance(value, Tensor)
+        }
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """SHA-256 over type, shape and bytes, as 64 hex digits."""
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    # numpy has no bfloat16: bytes are bytes.
+    digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

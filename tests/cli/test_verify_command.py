@@ -1,0 +1,135 @@
+"""`planner verify` as a user types it, in real FSDP processes; and that it fails where it must."""
+
+import pytest
+
+from planner.cli.counts import parse_history
+from planner.cli.verify import through_processes, verdict
+from planner.errors import UserError
+from planner.job import Job
+
+pytestmark = pytest.mark.fsdp
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Bitwise, with dropout and a prime global batch."""
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 60)
+    return Job.model_validate(
+        {
+            "name": "verified",
+            "model": {"kind": "gpt", "layers": 1, "width": 16, "heads": 2, "context": 16, "dropout": 0.1},
+            "data": {"kind": "text", "path": str(tmp_path / "text.txt")},
+            "batch": {"global": 7, "max_micro": 2, "equality": "bitwise"},
+            "train": {"steps": 4, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+            "eval": {"samples": 3, "every_steps": 2},
+            "workers": {"gpus": 0},
+            "checkpoint": {"every_steps": 2},
+        }
+    )
+
+
+def failed(checks):
+    return {check.what: check.words for check in checks if not check.passed}
+
+
+def test_a_bitwise_job_is_identical(job, tmp_path):
+    """Every check passes, and the last line says so."""
+    checks = through_processes(job, [2, 3, 1], tmp_path / "runs")
+    assert failed(checks) == {}
+    assert verdict(job, checks)[-1] == "verify: IDENTICAL to the last bit"
+
+
+def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
+    """The same samples; the tolerance is stated beside the difference."""
+    job = job.model_copy(update={"batch": job.batch.model_copy(update={"equality": "batches"})})
+    job = job.model_copy(update={"model": job.model.model_copy(update={"dropout": 0.0})})
+    checks = through_processes(job, [2, 3], tmp_path / "runs")
+    assert failed(checks) == {}
+    assert "tolerance 1e-05" in " ".join(verdict(job, checks))
+
+
+def swapped_sample(rank, launch, end_step):
+    """Step 1 sees one other sample."""
+    from planner.train.batches import Loader
+    from planner.train.rehearse import train_observed
+
+    load = Loader.load
+    Loader.load = lambda self, cursor: load(self, cursor + (cursor == 7))
+    try:
+        return train_observed(rank, launch, end_step)
+    finally:
+        Loader.load = load
+
+
+def one_ulp(rank, launch, end_step):
+    """One element of one gradient is one unit in the last place off, at step 1, on the worker that holds it."""
+    import torch
+
+    from planner.train import optimize
+    from planner.train.rehearse import train_observed
+
+    clip, calls = optimize.clip_gradients, []
+
+    def nudge(model, norm, clip_norm):
+        clip(model, norm, clip_norm)
+        calls.append(None)
+        if launch.url.endswith("history") and len(calls) == 2 and end_step == 2 and rank == 0:
+            local = model.get_parameter("head.weight").grad.to_local()
+            local[0, 0] = torch.nextafter(local[0, 0], torch.tensor(torch.inf))
+
+    optimize.clip_gradients = nudge
+    try:
+        return train_observed(rank, launch, end_step)
+    finally:
+        optimize.clip_gradients = clip
+
+
+def rank_seeded_dropout(rank, launch, end_step):
+    """Dropout by worker instead of by sample."""
+    from planner.train import step
+    from planner.train.rehearse import train_observed
+
+    seed = step.seed_randomness
+    step.seed_randomness = lambda base, position: seed(base + rank, position)
+    try:
+        return train_observed(rank, launch, end_step)
+    finally:
+        step.seed_randomness = seed
+
+
+def skipped_round(rank, launch, end_step):
+    """The last round of every step is left out, on every worker."""
+    from planner.train import loop
+    from planner.train.rehearse import train_observed
+
+    accumulate = loop.accumulate
+    loop.accumulate = lambda model, objective, sums, batches, totals, seed: accumulate(
+        model, objective, sums, batches[:-1], totals, seed
+    )
+    try:
+        return train_observed(rank, launch, end_step)
+    finally:
+        loop.accumulate = accumulate
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "words"),
+    [
+        (swapped_sample, "samples", "differ first at step 1"),
+        (one_ulp, "tensors by step", "differ first at step 1, in gradient/head.weight"),
+        (rank_seeded_dropout, "tensors by step", "differ first at step 0, in gradient/"),
+        (skipped_round, "samples", "differ first at step 0"),
+    ],
+)
+def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, words):
+    """In the second history alone; the verdict is a failure."""
+    checks = through_processes(job, [2, 2], tmp_path / "runs", worker=fault)
+    assert words in failed(checks)[check]
+    assert verdict(job, checks)[-1].startswith("verify: FAILED")
+
+
+@pytest.mark.parametrize("text", ["", "0", "4,,3", "a", "4-3", "17", "-1"])
+def test_a_history_that_is_none_is_refused(text):
+    """With what to write instead."""
+    with pytest.raises(UserError, match="--history"):
+        parse_history(text, most=16)

@@ -1,0 +1,231 @@
+"""The same bits at every world size and through every history, in real FSDP processes."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from worker_functions import make_job, records, run_job
+
+from planner.audit import audit
+from planner.errors import TrainingFailed
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+pytestmark = pytest.mark.fsdp
+
+CONFIGURATIONS = {
+    "fp32, prime G": {},
+    "bf16": {"train": {"precision": "bf16"}},
+    "dropout, tied embeddings, clipping": {
+        "model": {"dropout": 0.1, "tied_embeddings": True},
+        "train": {"clip_norm": 0.3},
+    },
+    "activation checkpointing, dropout": {"model": {"dropout": 0.2}, "train": {"activation_checkpointing": True}},
+    "sgd, no clipping": {"train": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}, "clip_norm": None}},
+    "rmsprop": {"train": {"optimizer": {"kind": "rmsprop", "lr": 1e-3}}},
+    # A layer norm of 3 elements on 5 workers: shards without an element.
+    "narrower than the workers": {"model": {"width": 3, "heads": 1}},
+}
+
+
+def bitwise_job(texts, *, steps=5, equality="bitwise", **sections):
+    return make_job(
+        texts,
+        steps=steps,
+        global_batch=13,
+        max_micro=2,
+        **{**sections, "batch": {"equality": equality}, "eval": {"samples": 3, "every_steps": 2}},
+    )
+
+
+def result(url):
+    """Every digest of the final commit, every loss and every norm."""
+    commits = sorted(Path(url, "manifests").iterdir())
+    tensors = json.loads(commits[-1].read_text())["value"]["tensors"]
+    steps = [(s["step"], s["loss"], s["grad_norm"], s["checksum"]) for s in records(url)]
+    return tensors, sorted(set(steps)), sorted({(e["step"], e["loss"]) for e in records(url, "eval")})
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_one_hash_for_every_world_size(workers, texts, tmp_path, name):
+    """W = 1..5: one set of digests, losses and norms."""
+    job = bitwise_job(texts, **CONFIGURATIONS[name])
+    results = []
+    for world_size in range(1, 6):
+        workers.run(run_job, world_size, job, str(tmp_path / str(world_size)))
+        results.append(result(tmp_path / str(world_size)))
+    assert len(results[0][0]) > 20
+    assert all(other == results[0] for other in results)
+
+
+def test_batches_do_differ(workers, texts, tmp_path):
+    """Without the fixed point the losses part ways: the test above can fail."""
+    job = bitwise_job(texts, equality="batches")
+    losses = set()
+    for world_size in range(1, 6):
+        workers.run(run_job, world_size, job, str(tmp_path / str(world_size)))
+        losses.add(tuple(s["loss"] for s in records(tmp_path / str(world_size))))
+    assert len(losses) > 1
+
+
+def kill_at(rank, job, url, step):
+    """Every rank fails in the forward pass of a step, as a lost node makes them."""
+    from planner.train import loop
+
+    accumulate, calls = loop.accumulate, []
+
+    def crash(*arguments):
+        calls.append(None)
+        if len(calls) > step:
+            raise RuntimeError("planted kill")
+        return accumulate(*arguments)
+
+    loop.accumulate = crash
+    try:
+        return run_job(rank, job, url)
+    finally:
+        loop.accumulate = accumulate
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_histories_with_kills_change_nothing(workers, texts, tmp_path, seed):
+    """World sizes and the places of stops and kills are random; bits, losses and norms are those of W = 1."""
+    import random
+
+    dice = random.Random(seed)
+    job = bitwise_job(texts, steps=10, **CONFIGURATIONS["dropout, tied embeddings, clipping"])
+    job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every_steps": 2})})
+    workers.run(run_job, 1, job, str(tmp_path / "alone"))
+    url = str(tmp_path / "history")
+    for _ in range(4):
+        world_size, steps = dice.randint(1, 5), dice.randint(1, 3)
+        if dice.random() < 0.5:
+            with pytest.raises(TrainingFailed, match="planted kill"):
+                workers.run(kill_at, world_size, job, url, steps)
+        else:
+            workers.run(run_job, world_size, job, url, steps)
+    workers.run(run_job, dice.randint(1, 5), job, url)
+    assert result(url) == result(tmp_path / "alone")
+    found = audit(Run(Storage(url)))
+    assert found.clean, found.findings
+
+
+@pytest.mark.parametrize("where", ["sharded", "local"])
+def test_where_the_integers_wait_does_not_matter(workers, texts, tmp_path, where):
+    """The memory choice changes no bit."""
+    job = bitwise_job(texts)
+    workers.run(run_job, 2, job, str(tmp_path / "one"))
+    workers.run(run_with_accumulator, 3, job, str(tmp_path / "two"), where)
+    assert result(tmp_path / "two") == result(tmp_path / "one")
+
+
+def run_with_accumulator(rank, job, url, where):
+    from planner.train import session
+
+    choose = session.choose_accumulator
+    session.choose_accumulator = lambda *_: where
+    try:
+        return run_job(rank, job, url)
+    finally:
+        session.choose_accumulator = choose
+
+
+def growing(rank, job, url):
+    """From step 2 on, the loss is 2^20 times as large: the gradients leave their range in one step."""
+    from planner.train.objectives.lm import LanguageModelling
+
+    loss = LanguageModelling.loss
+
+    def grown(self, model, batch, totals):
+        factor = 2.0**20 if batch.position >= 26 else 1.0
+        return loss(self, model, batch, totals) * factor
+
+    LanguageModelling.loss = grown
+    try:
+        return run_job(rank, job, url)
+    finally:
+        LanguageModelling.loss = loss
+
+
+def test_an_overflow_is_done_again_by_all_and_changes_no_bit(workers, texts, tmp_path):
+    """The first step (to learn the magnitudes) and the one that overflows are done twice; nothing is skipped."""
+    job = bitwise_job(texts, steps=4, train={"clip_norm": 1.0})
+    results = []
+    for world_size in (1, 3):
+        outcomes = workers.run(growing, world_size, job, str(tmp_path / str(world_size)))
+        assert {outcome.repeated_steps for outcome in outcomes} == {2}
+        results.append(result(tmp_path / str(world_size)))
+    assert results[0] == results[1]
+    assert [s[0] for s in results[0][1]] == [0, 1, 2, 3]
+
+
+def poisoned(rank, job, url):
+    """One worker's micro-batch of step 2 has an infinite loss."""
+    from planner.train.objectives.lm import LanguageModelling
+
+    loss = LanguageModelling.loss
+
+    def poison(self, model, batch, totals):
+        value = loss(self, model, batch, totals)
+        return value * math.inf if batch.rows and batch.position == 28 else value
+
+    LanguageModelling.loss = poison
+    try:
+        return run_job(rank, job, url)
+    finally:
+        LanguageModelling.loss = loss
+
+
+@pytest.mark.parametrize("equality", ["bitwise", "batches"])
+def test_a_gradient_that_is_not_finite_names_step_and_tensor(workers, texts, tmp_path, equality):
+    """All workers stop at that step with the same words."""
+    job = bitwise_job(texts, equality=equality)
+    with pytest.raises(TrainingFailed, match=r"step 2: the gradient's norm is (nan|inf), in [a-z_.0-9]+"):
+        workers.run(poisoned, 3, job, str(tmp_path))
+
+
+@pytest.mark.parametrize("equality", ["bitwise", "batches"])
+def test_a_step_that_is_not_finite_is_skipped_if_the_job_says_so(workers, texts, tmp_path, equality):
+    """By name: the weights stay, the step counts, the ledger says so, and other world sizes do the same."""
+    job = bitwise_job(texts, equality=equality, train={"non_finite": "skip"})
+    for world_size in (2, 3):
+        workers.run(poisoned, world_size, job, str(tmp_path / str(world_size)))
+        steps = records(tmp_path / str(world_size))
+        assert [s["skipped"] for s in steps] == [False, False, True, False, False]
+        notes = [e["message"] for e in records(tmp_path / str(world_size), "event")]
+        assert any("the step was skipped, as train.non_finite says" in note for note in notes)
+        assert audit(Run(Storage(str(tmp_path / str(world_size))))).clean
+    if equality == "bitwise":
+        assert result(tmp_path / "2") == result(tmp_path / "3")
+
+
+OPTIMIZERS = [
+    {"kind": "adamw", "lr": 1e-2, "weight_decay": 0.1},
+    {"kind": "rmsprop", "lr": 1e-2, "weight_decay": 0.1},
+    {"kind": "sgd", "lr": 1e-2, "momentum": 0.9, "weight_decay": 0.1},
+]
+
+
+@pytest.mark.parametrize("settings", OPTIMIZERS, ids=lambda settings: settings["kind"])
+def test_allowed_optimizers_do_not_see_shards(texts, settings):
+    """Ten steps on a whole tensor and on its rows cut in three give the same bits, in awkward shapes."""
+    from planner.train.determinism import SHARD_INVARIANT
+    from planner.train.optimize import make_optimizer
+
+    assert settings["kind"] in SHARD_INVARIANT
+    config = make_job(texts, train={"optimizer": settings}).train.optimizer
+    generator = torch.Generator().manual_seed(1)
+    for shape in [(7,), (13, 5), (31, 17), (64, 33), (3, 129)]:
+        start = torch.randn(shape, generator=generator)
+        gradients = [torch.randn(shape, generator=generator) * 10.0 ** (-i) for i in range(10)]
+        whole = torch.nn.ParameterList([torch.nn.Parameter(start.clone())])
+        parts = torch.nn.ParameterList([torch.nn.Parameter(part.clone()) for part in start.tensor_split(3)])
+        for model in (whole, parts):
+            optimizer = make_optimizer(config, model)
+            for gradient in gradients:
+                for parameter, part in zip(model, gradient.tensor_split(len(model)), strict=True):
+                    parameter.grad = part.clone()
+                optimizer.step()
+        assert torch.equal(whole[0], torch.cat(list(parts)))
