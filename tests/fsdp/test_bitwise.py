@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_training import crash_at
 from worker_functions import make_job, records, run_job
 
 from planner.audit import audit
@@ -70,25 +71,6 @@ def test_batches_do_differ(workers, texts, tmp_path):
     assert len(losses) > 1
 
 
-def kill_at(rank, job, url, step):
-    """Every rank fails in the forward pass of a step, as a lost node makes them."""
-    from planner.train import loop
-
-    accumulate, calls = loop.accumulate, []
-
-    def crash(*arguments):
-        calls.append(None)
-        if len(calls) > step:
-            raise RuntimeError("planted kill")
-        return accumulate(*arguments)
-
-    loop.accumulate = crash
-    try:
-        return run_job(rank, job, url)
-    finally:
-        loop.accumulate = accumulate
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_random_histories_with_kills_change_nothing(workers, texts, tmp_path, seed):
     """World sizes and the places of stops and kills are random; bits, losses and norms are those of W = 1."""
@@ -102,8 +84,8 @@ def test_random_histories_with_kills_change_nothing(workers, texts, tmp_path, se
     for _ in range(4):
         world_size, steps = dice.randint(1, 5), dice.randint(1, 3)
         if dice.random() < 0.5:
-            with pytest.raises(TrainingFailed, match="planted kill"):
-                workers.run(kill_at, world_size, job, url, steps)
+            with pytest.raises(TrainingFailed, match="planted crash"):
+                workers.run(crash_at, world_size, job, url, steps)
         else:
             workers.run(run_job, world_size, job, url, steps)
     workers.run(run_job, dice.randint(1, 5), job, url)
