@@ -104,3 +104,28 @@ def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
     assert f"last     {ODD}" in shown
     assert "3 / 9   (committed 2)" in shown
     assert "1.5000   held out 2.5000" in shown
+
+
+def test_a_dead_address_is_told_in_seconds(cli, recorded, tmp_path):
+    """Nobody listens there: exit code 2 and one line, where Ray itself tries on for ten minutes."""
+    path = tmp_path / "run"
+    answer = cli("run", recorded.job, "--set", f'checkpoint.path="{path}"', "--address", "127.0.0.1:1")
+    assert answer.code == 2
+    assert "no Ray cluster at 127.0.0.1:1: " in answer.err
+    assert "check --address (or RAY_ADDRESS)" in answer.err
+
+
+def test_an_interrupted_extension_is_not_called_finished(recorded, finished, capsys):
+    """The commit was the last of a shorter job; this launch was asked for more."""
+    import typer
+
+    from planner.cli.options import console
+    from planner.cli.run import _conclude, prepare
+    from planner.files import read_job
+
+    job = read_job(recorded.job, ["train.steps=9", f'checkpoint.path="{finished}"'])
+    prepared = prepare(job, frozenset(), check_data=True)
+    with pytest.raises(typer.Exit) as stopped:
+        _conclude(prepared, console(), "planner run again", interrupted=True)
+    assert stopped.value.exit_code == 130
+    assert "interrupted: step 4 of 9 is committed" in capsys.readouterr().out
