@@ -14,7 +14,8 @@ from planner.store.run import Run
 
 # What `batches` promises: the same samples, and rounding that may differ. float32 rounding in a sum of some thousand
 # terms is about 1e-7 a step; it grows with training, and bfloat16 begins at 2^-8. Seen: 6e-8 in fp32 (the demo's
-# job, 20 steps, W = 1..4), 1.6e-4 in bf16 (59 steps, W = 1..3). The tolerances leave room for longer runs: an assumption.
+# job, 20 steps, W = 1..4), 1.6e-4 in bf16 (59 steps, W = 1..3). The tolerances leave room for longer
+# runs: an assumption.
 LOSS_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
 
 
