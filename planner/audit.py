@@ -4,7 +4,7 @@ Walks the committed lineage from the newest commit back to the start: each gener
 the next through a manifest. No torch, no Ray; it needs the run's folder and the data.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ from planner.plan import Facts, Plan, choose
 from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
 from planner.store.run import Run
+from planner.store.storage import Storage
 
 # A broken sampler breaks every step; the first few say what is wrong.
 _MOST_FINDINGS = 20
@@ -58,6 +59,8 @@ class Audit:
     total_steps: int
     held_out: tuple[tuple[int, float], ...]
     """`(step, held-out loss)` along the lineage, ascending"""
+    weights: str
+    """one SHA-256 over the final weights, 64 hex digits; empty unless a `bitwise` run has finished"""
     findings: tuple[str, ...]
     """what is wrong, one sentence each; empty if clean"""
 
@@ -79,8 +82,19 @@ class _Segment:
     """steps after the commit"""
 
 
-def audit(run: Run, progress: Callable[[int, int], None] = lambda _done, _of: None) -> Audit:
+TensorDigests = Callable[[Storage, Manifest], Mapping[str, str]]
+"""name -> digest of every whole tensor of a commit, taken from its files"""
+
+
+def audit(
+    run: Run,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+    tensor_digests: TensorDigests | None = None,
+) -> Audit:
     """Audit a run. `progress(done, of)` is called after each step.
+
+    With `tensor_digests` (this room holds no tensor: `planner.train.checkpoint.read_digests`), the certificate of a
+    finished `bitwise` run is held against the tensors in the checkpoint.
 
     Raises:
         StoreError: there is no run, or no commit to audit.
@@ -98,6 +112,8 @@ def audit(run: Run, progress: Callable[[int, int], None] = lambda _done, _of: No
         deriver.close(segment)
     _check_identity(segments, findings)
     _check_records(run, findings)
+    if tensor_digests is not None:
+        _check_certificate(run, newest, tensor_digests, findings)
     discarded, uncommitted = _discarded(run, segments)
     batches = [segment.header.identity.global_batch for segment in segments]
     return Audit(
@@ -112,6 +128,7 @@ def audit(run: Run, progress: Callable[[int, int], None] = lambda _done, _of: No
         phases=_phases(segments, discarded),
         total_steps=newest.total_steps,
         held_out=tuple(sorted({e.step: e.loss for segment in segments for e in segment.evals}.items())),
+        weights=newest.weights_digest,
         findings=_shortened(findings),
     )
 
@@ -257,6 +274,22 @@ def _check_records(run: Run, findings: list[str]) -> None:
             # The walk along the lineage may have met it already.
             if str(error) not in findings:
                 findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
+
+
+def _check_certificate(run: Run, newest: Manifest, tensor_digests: TensorDigests, findings: list[str]) -> None:
+    """The digests were taken from the tensors in memory: the files must hold the very same ones."""
+    if not newest.tensors:
+        return
+    try:
+        found = tensor_digests(run.storage, newest)
+    except StoreError as error:
+        findings.append(f"commit {newest.name}: its tensors cannot be held against its certificate: {error}")
+        return
+    differing = sorted(n for n in {*found, *newest.tensors} if found.get(n) != newest.tensors.get(n))
+    if differing:
+        findings.append(
+            f"commit {newest.name}: {len(differing)} tensors are not those of its certificate, first {differing[0]}"
+        )
 
 
 def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase, ...]:

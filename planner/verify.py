@@ -3,13 +3,17 @@
 Pure but for reading run folders. No torch, no Ray.
 """
 
-import hashlib
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 from planner.audit import committed_records
-from planner.store.records import EvalRecord, Manifest, StepRecord
+from planner.plan import BatchSizes, Facts, choose
+from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
 from planner.store.run import Run
 
 # What `batches` promises: the same samples, and rounding that may differ. float32 rounding in a sum of some thousand
@@ -17,6 +21,7 @@ from planner.store.run import Run
 # job, 20 steps, W = 1..4), 1.6e-4 in bf16 (59 steps, W = 1..3). The tolerances leave room for longer
 # runs: an assumption.
 LOSS_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
+WEIGHTS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +32,19 @@ class Trace:
     evals: Mapping[int, EvalRecord]
     observed: Mapping[int, Mapping[str, tuple[int, ...]]]
     """step -> tensor -> checksums, before the step's update"""
+    work: tuple["StepWork", ...]
+    """one for every step that was done, the ones that a loss threw away among them"""
     final: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWork:
+    """What a step took, as it was counted."""
+
+    step: int
+    attempts: int
+    forward_passes: tuple[int, ...]
+    """by rank"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +64,27 @@ def read_trace(run: Run, observed: bytes) -> Trace:
     """
     final = run.manifest(run.commits()[-1])
     records = committed_records(run)
-    lines = [json.loads(line) for line in observed.decode().splitlines()]
+    lines = _lines(observed)
     return Trace(
         steps={r.step: r for r in records if isinstance(r, StepRecord)},
         evals={r.step: r for r in records if isinstance(r, EvalRecord)},
         # A step that was done again is written again; the last time is the one that counts.
         observed={line["step"]: {name: tuple(sums) for name, sums in line["tensors"].items()} for line in lines},
+        work=tuple(
+            StepWork(step=line["step"], attempts=line["attempts"], forward_passes=tuple(line["forward_passes"]))
+            for line in lines
+        ),
         final=final,
     )
+
+
+def _lines(observed: bytes) -> list[dict[str, Any]]:
+    """Whole lines; one that a killed worker left half written says nothing."""
+    lines = []
+    for line in observed.decode().splitlines():
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
 
 
 def compare_bitwise(here: Trace, there: Trace) -> list[Check]:
@@ -86,14 +116,41 @@ def compare_batches(here: Trace, there: Trace, precision: str) -> list[Check]:
     ]
 
 
-def check_forward_passes(planned: Iterable[int], measured: Iterable[int]) -> Check:
-    """Each worker's number of training forward passes, over all generations, against its plan."""
-    pairs = list(zip(planned, measured, strict=True))
-    wrong = [(i, p, m) for i, (p, m) in enumerate(pairs) if p != m]
-    if wrong:
-        i, plan, count = wrong[0]
-        return Check(what="forward passes", passed=False, words=f"entry {i}: {count}, planned {plan}")
-    return Check(what="forward passes", passed=True, words=f"as planned ({sum(p for p, _ in pairs)} in all)")
+def check_sizes(sizes: Sequence[int], trace: Trace) -> Check:
+    """That the history was the one asked for: a group that never changed would prove nothing."""
+    seen = [size for size, _ in groupby(len(work.forward_passes) for work in trace.work)]
+    asked = [size for size, _ in groupby(sizes)]
+    words = ", ".join(map(str, seen)) if seen == asked else f"{seen} instead of {asked}"
+    return Check(what="world sizes", passed=seen == asked, words=words)
+
+
+def close_weights(distances: Mapping[str, tuple[float, float]], precision: str) -> Check:
+    """The distance of the final weights from each other against their length, over the whole model.
+
+    `distances` is tensor -> (norm of the difference, norm). Not tensor by tensor: some gradients are zero but for
+    rounding (that of an attention's key bias), and Adam makes steps of full length out of the rounding.
+    """
+    length = math.hypot(*(norm for _, norm in distances.values()))
+    relative = math.hypot(*(difference for difference, _ in distances.values())) / max(length, 1e-30)
+    tolerance = WEIGHTS_TOLERANCE[precision]
+    largest = max(distances, key=lambda name: distances[name][0])
+    words = (
+        f"relative difference {relative:.1e}, tolerance {tolerance:.0e}; the most in {largest.removeprefix('model/')}"
+    )
+    return Check(what="weights", passed=relative <= tolerance, words=words)
+
+
+def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
+    """Each worker's number of training forward passes at each step against the plan of its world size."""
+    what, total = "forward passes", 0
+    for work in (work for trace in traces for work in trace.work):
+        rounds = choose(sizes, len(work.forward_passes), Facts()).accumulation_steps
+        for rank, count in enumerate(work.forward_passes):
+            if count != rounds * work.attempts:
+                words = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"
+                return Check(what=what, passed=False, words=words)
+        total += sum(work.forward_passes)
+    return Check(what=what, passed=total > 0, words=f"as planned ({total} in all)")
 
 
 def _compare_steps(what: str, here: Trace, there: Trace, value: Callable[[StepRecord], object]) -> Check:
@@ -135,12 +192,11 @@ def _compare_tensors(what: str, prefix: str, here: Trace, there: Trace) -> Check
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
             return Check(what=what, passed=False, words=f"differ at the end, first in {name}")
-    return Check(what=what, passed=bool(mine) or prefix != "model/", words=f"{len(mine)} tensors, {_joint(mine)}")
-
-
-def _joint(digests: Mapping[str, str]) -> str:
-    """One digest for all, to read out loud."""
-    return "SHA-256 " + hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:16]
+    return Check(
+        what=what,
+        passed=bool(mine) or prefix != "model/",
+        words=f"{len(mine)} tensors, SHA-256 {joint_digest(mine)[:16]}",
+    )
 
 
 def _close(what: str, pairs: list[tuple[float, float]], tolerance: float) -> Check:

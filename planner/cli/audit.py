@@ -1,11 +1,16 @@
 """`planner audit RUN`: what the run did against what it should have done."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from planner.cli.options import JsonOption
 from planner.errors import UserError
+
+if TYPE_CHECKING:
+    from planner.store.records import Manifest
+    from planner.store.storage import Storage
 
 
 def audit(
@@ -20,7 +25,7 @@ def audit(
 
     if not run:
         raise UserError("RUN is empty; write a run's folder or URL")
-    result = audit_run(Run(Storage(run)))
+    result = audit_run(Run(Storage(run)), tensor_digests=_tensor_digests)
     if as_json:
         typer.echo(audit_json(result))
     else:
@@ -29,3 +34,10 @@ def audit(
         typer.echo("\n".join((*rows, "", *verdict(result))))
     if not result.clean:
         raise typer.Exit(1)
+
+
+def _tensor_digests(storage: "Storage", manifest: "Manifest") -> Mapping[str, str]:
+    """Asked for only where there is a certificate: it needs torch."""
+    from planner.train.checkpoint import read_digests
+
+    return read_digests(storage, manifest)

@@ -15,6 +15,7 @@ from planner.errors import UserError
 from planner.job import Job
 
 if TYPE_CHECKING:
+    from planner.store.run import Run
     from planner.train.rehearse import Worker
     from planner.verify import Check, Trace
 
@@ -28,6 +29,9 @@ def verify(
         str, typer.Option(metavar="SIZES", help="world sizes, one after another; the first is also the fixed one")
     ] = "4,3,5,1",
     steps: Annotated[int, typer.Option(min=1, help="optimizer steps, shared out over the history")] = 12,
+    through_ray: Annotated[
+        bool, typer.Option("--ray", help="on an embedded Ray cluster, whose nodes are killed and added, instead")
+    ] = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,9 +49,10 @@ def verify(
     spec = rehearsal_of(read_job(job, set_ or []), steps)
     out = console()
     if not as_json:
-        out.print(f"{spec.name}: {steps} steps at {sizes[0]} workers, and again through {history}", soft_wrap=True)
+        how = " on Ray, nodes killed and added" if through_ray else ""
+        out.print(f"{spec.name}: {steps} steps at {sizes[0]} workers, and again through {history}{how}", soft_wrap=True)
     with _scratch() as folder:
-        checks = through_processes(spec, sizes, folder)
+        checks = through_nodes(spec, sizes, folder) if through_ray else through_processes(spec, sizes, folder)
     passed = all(check.passed for check in checks)
     if as_json:
         import json
@@ -77,36 +82,48 @@ def rehearsal_of(job: Job, steps: int) -> Job:
 
 def through_processes(job: Job, sizes: list[int], folder: Path, worker: "Worker | None" = None) -> "list[Check]":
     """Both histories in local processes; `worker` stands in for the second one's (a test plants faults with it)."""
-    from planner.plan import Facts, batch_sizes, choose
+    from planner.train.history import Stage, stages
     from planner.train.local import LocalWorkers
-    from planner.train.rehearse import Stage, rehearse, stages, train_observed
+    from planner.train.rehearse import rehearse, train_observed
     from planner.train.setup import Launch
-    from planner.verify import check_forward_passes
 
     steps = job.train.steps or 0
-    parts = {"fixed": [Stage(world_size=sizes[0], end_step=steps)], "history": stages(sizes, steps)}
-    planned, measured = [], []
+    fixed, history = folder / "fixed", folder / "history"
     with LocalWorkers(max(sizes)) as workers:
-        for name, stage_list in parts.items():
-            run_worker = worker if worker and name == "history" else train_observed
-            outcomes = rehearse(workers, Launch(job=job, url=str(folder / name)), stage_list, run_worker)
-            start = 0
-            for stage, by_rank in zip(stage_list, outcomes, strict=True):
-                rounds = choose(batch_sizes(job), stage.world_size, Facts()).accumulation_steps
-                planned += [(stage.end_step - start + o.repeated_steps) * rounds for o in by_rank]
-                measured += [o.forward_passes for o in by_rank]
-                start = stage.end_step
-    return [*compare(job, folder / "fixed", folder / "history"), check_forward_passes(planned, measured)]
+        start = [Stage(world_size=sizes[0], end_step=steps)]
+        rehearse(workers, Launch(job=job, url=str(fixed)), start, train_observed)
+        rehearse(workers, Launch(job=job, url=str(history)), stages(sizes, steps), worker or train_observed)
+    return compare(job, fixed, history, sizes)
 
 
-def compare(job: Job, fixed: Path, history: Path) -> "list[Check]":
-    """What two finished runs of the job have to show for themselves."""
-    from planner.verify import compare_batches, compare_bitwise
+def through_nodes(job: Job, sizes: list[int], folder: Path) -> "list[Check]":
+    """Both histories on embedded Ray clusters, one after the other."""
+    from planner.dispatch.launch import new_launch
+    from planner.dispatch.rehearsal import rehearse_on_ray
+    from planner.train.history import Stage, stages
+
+    steps = job.train.steps or 0
+    fixed, history = folder / "fixed", folder / "history"
+    # Ray never gets more workers than samples: they would only run ghosts.
+    sizes = [min(size, job.batch.global_batch) for size in sizes]
+    workers = job.workers.model_copy(update={"min": 1, "max": max(sizes), "resources": {}})
+    job = job.model_copy(update={"workers": workers})
+    for url, parts in ((fixed, [Stage(world_size=sizes[0], end_step=steps)]), (history, stages(sizes, steps))):
+        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts)
+    return compare(job, fixed, history, sizes)
+
+
+def compare(job: Job, fixed: Path, history: Path, sizes: list[int]) -> "list[Check]":
+    """What two finished runs of the job have to show for themselves; the second went through `sizes`."""
+    from planner.plan import batch_sizes
+    from planner.verify import check_forward_passes, check_sizes, compare_batches, compare_bitwise
 
     here, there = _trace(fixed), _trace(history)
     if job.batch.equality == "bitwise":
-        return compare_bitwise(here, there)
-    return compare_batches(here, there, job.train.precision)
+        checks = compare_bitwise(here, there)
+    else:
+        checks = [*compare_batches(here, there, job.train.precision), _compare_weights(job, fixed, history)]
+    return [check_sizes(sizes, there), *checks, check_forward_passes(batch_sizes(job), here, there)]
 
 
 def verdict(job: Job, checks: "list[Check]") -> list[str]:
@@ -119,13 +136,32 @@ def verdict(job: Job, checks: "list[Check]") -> list[str]:
     return [*lines, "verify: the same samples, and losses equal within rounding (batch.equality: batches)"]
 
 
+def _compare_weights(job: Job, fixed: Path, history: Path) -> "Check":
+    """The final weights of both: only here are two of a tensor in memory."""
+    from planner.train.checkpoint import read
+    from planner.verify import close_weights
+
+    commits = [(run.storage, run.manifest(run.commits()[-1])) for run in (_run(fixed), _run(history))]
+    here, there = (read(storage, manifest, "model/") for storage, manifest in commits)
+    distances = {
+        name: (float((a.double() - b.double()).norm()), float(a.double().norm()))
+        for (name, a), (_, b) in zip(here, there, strict=True)
+    }
+    return close_weights(distances, job.train.precision)
+
+
 def _trace(path: Path) -> "Trace":
-    from planner.store.run import Run
-    from planner.store.storage import Storage
     from planner.verify import read_trace
 
-    run = Run(Storage(str(path)))
+    run = _run(path)
     return read_trace(run, run.storage.read_from("observed.jsonl", 0))
+
+
+def _run(path: Path) -> "Run":
+    from planner.store.run import Run
+    from planner.store.storage import Storage
+
+    return Run(Storage(str(path)))
 
 
 @contextmanager

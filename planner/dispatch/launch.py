@@ -15,6 +15,7 @@ from planner.dispatch.embedded import driver_environment
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import RunError, TrainingFailed, UserError
 from planner.job import Job
+from planner.train.history import Stage
 from planner.train.setup import Launch
 
 
@@ -110,10 +111,11 @@ def room_for(job: Job) -> int:
     return int(sum(min(node.get(name, 0) // amount for name, amount in wanted.items()) for node in alive))
 
 
-def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> None:
+def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool, history: tuple[Stage, ...] = ()) -> None:
     """Train until the job is done, refused or interrupted. Call it in the main thread, connected.
 
-    On an `embedded` cluster the workers' process group stays on loopback, as the cluster does.
+    On an `embedded` cluster the workers' process group stays on loopback, as the cluster does. With a `history`, the
+    workers keep to it and are observed: see `planner.dispatch.rehearsal`.
 
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM; the workers have been ended, the last commit stands.
@@ -122,7 +124,8 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> No
     from ray.exceptions import RayError
     from ray.train import TrainingFailedError
 
-    trainer = _trainer(launch, timings, on_cpu=on_cpu, embedded=embedded)
+    worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
+    trainer = _trainer(worker, timings, embedded=embedded)
     with _interruptible():
         try:
             trainer.fit()
@@ -136,17 +139,17 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> No
         raise RunError(refusal)
 
 
-def _trainer(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) -> Any:
+def _trainer(worker: WorkerConfig, timings: Timings, *, embedded: bool) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    job, workers = launch.job, launch.job.workers
+    launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
     # More workers than samples would only run ghosts.
     most = min(workers.max, job.batch.global_batch)
     return TorchTrainer(
         train_worker,
-        train_loop_config={"worker": WorkerConfig(launch=launch, on_cpu=on_cpu)},
-        # The job asks for GPUs by logical resource even where `on_cpu` stands in for them.
+        train_loop_config={"worker": worker},
+        # The job asks for GPUs by logical resource even where a CPU stands in for them.
         scaling_config=ScalingConfig(
             num_workers=(min(workers.min, most), most),
             use_gpu=workers.gpus > 0,
@@ -160,7 +163,7 @@ def _trainer(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool) 
             # Losses are what spot nodes do. Crash loops are stopped by `train.claim`.
             failure_config=FailureConfig(max_failures=-1),
         ),
-        torch_config=_torch_config(on_gpu=workers.gpus > 0 and not on_cpu, embedded=embedded),
+        torch_config=_torch_config(on_gpu=workers.gpus > 0 and not worker.on_cpu, embedded=embedded),
     )
 
 

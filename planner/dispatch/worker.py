@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.errors import PlannerError, TrainingFailed
+from planner.train.history import Stage
 from planner.train.setup import Launch
+
+if TYPE_CHECKING:
+    from planner.train.loop import Hooks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +19,8 @@ class WorkerConfig:
     launch: Launch
     on_cpu: bool
     """train on the CPU even if the job asks for GPUs: the embedded cluster of a machine without one"""
+    history: tuple[Stage, ...] = ()
+    """world sizes to keep to, where `planner verify` rehearses the job; else empty"""
 
 
 def train_worker(config: dict[str, Any]) -> None:
@@ -26,15 +32,26 @@ def train_worker(config: dict[str, Any]) -> None:
     import ray.train
 
     from planner.dispatch.private import put_word
-    from planner.train.loop import Hooks
     from planner.train.session import train
 
     worker: WorkerConfig = config["worker"]
     try:
-        train(worker.launch, partial(_device, worker), Hooks(report=ray.train.report))
+        train(worker.launch, partial(_device, worker), _hooks(worker))
     except PlannerError as error:
         if ray.train.get_context().get_world_rank() == 0:
             put_word(refusal_key(worker.launch.launch_id), str(error))
+
+
+def _hooks(worker: WorkerConfig) -> "Hooks":
+    import ray.train
+
+    from planner.dispatch.rehearsal import observed_hooks
+    from planner.train.loop import Hooks
+
+    if worker.history:
+        world_size = ray.train.get_context().get_world_size()
+        return observed_hooks(worker.launch, worker.history, world_size, ray.train.report)
+    return Hooks(report=ray.train.report)
 
 
 def refusal_key(launch_id: str) -> str:

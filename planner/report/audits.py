@@ -39,6 +39,8 @@ def verdict(audit: Audit) -> list[str]:
     if audit.held_out:
         (first, before), (last, after) = audit.held_out[0], audit.held_out[-1]
         lines.append(f"held-out loss {before:.4f} before step {first}, {after:.4f} after step {last}")
+    if audit.weights:
+        lines.append(f"weights       SHA-256 {audit.weights}")
     if audit.mismatched:
         lines.append(f"mismatched    {counted(audit.mismatched, 'step')}, so lost and repeated are not known")
     if audit.uncommitted:

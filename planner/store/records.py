@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -134,6 +135,11 @@ class FileDigest(_Value):
     sha256: Digest
 
 
+def joint_digest(digests: Mapping[str, str]) -> str:
+    """One digest over named ones: 64 hex digits."""
+    return hashlib.sha256(json.dumps(dict(digests), sort_keys=True).encode()).hexdigest()
+
+
 class Manifest(_Value):
     """A commit: weights, optimizer, cursor and schedule together. Without it, the files beside it are nothing."""
 
@@ -157,6 +163,12 @@ class Manifest(_Value):
     """the digest of every whole tensor, whatever the shards; in the last commit of a `bitwise` run, else empty"""
     versions: dict[str, str]
     time_s: float
+
+    @property
+    def weights_digest(self) -> str:
+        """One digest over all weights, 64 hex digits; empty where the manifest names none."""
+        weights = {name: digest for name, digest in self.tensors.items() if name.startswith("model/")}
+        return joint_digest(weights) if weights else ""
 
 
 def canonical(value: BaseModel) -> str:

@@ -6,7 +6,8 @@ manifest. DCP reshards: what W workers saved, any other number loads.
 
 import io
 import pickle
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.gradient_sums import STATE_KEY
-from planner.train.state import OPTIMIZER, TrainState
+from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
 
 
@@ -82,6 +83,37 @@ def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, 
         load_tensors(wanted, storage_reader=reader)
     except CheckpointException as error:
         raise StoreError(f"{folder}: cannot load: {_reason(error)}") from error
+
+
+def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The whole tensors of a commit whose names begin so, one after another, in one process without a process group.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    folder = f"checkpoints/{manifest.name}"
+    reader = _reader(storage, folder)
+    reader.checked_names = frozenset(file.name for file in manifest.files)
+    saved = reader.read_metadata().state_dict_metadata
+    for name, item in sorted((name, item) for name, item in saved.items() if name.startswith(beginning)):
+        assert isinstance(item, TensorStorageMetadata)  # the reader refuses anything else
+        tensor = torch.empty(item.size, dtype=item.properties.dtype)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
+                load_tensors({name: tensor}, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:
+            raise StoreError(f"{folder}: cannot load {name}: {_reason(error)}") from error
+        yield name, tensor
+
+
+def read_digests(storage: Storage, manifest: Manifest) -> dict[str, str]:
+    """The digest of every whole tensor of a commit, taken from its files.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    return {name: tensor_digest(tensor) for name, tensor in read(storage, manifest)}
 
 
 def check_some_files(world: World, run: Run, manifest: Manifest) -> None:

@@ -1,6 +1,9 @@
 """Everything else that could make the same computation give other bits: switched off, or refused by name."""
 
+import contextlib
 import os
+import re
+from collections.abc import Iterator
 
 import torch
 
@@ -12,14 +15,17 @@ from planner.job import Job
 SHARD_INVARIANT = frozenset({"adamw", "rmsprop", "sgd"})
 
 
-def require(job: Job) -> None:
-    """Make this process deterministic for a `bitwise` job.
+def set_up(job: Job) -> None:
+    """Make this process deterministic for a `bitwise` job, and for no other: it may have served one before.
 
-    An operation that has no deterministic form on this device raises when it is first called, and is named.
+    An operation that has no deterministic form on this device raises when it is first called: `named_refusals`.
 
     Raises:
         TrainingFailed: the optimizer is not known to be independent of sharding.
     """
+    torch.use_deterministic_algorithms(job.batch.equality == "bitwise")
+    if job.batch.equality != "bitwise":
+        return
     kind = job.train.optimizer.kind
     if kind not in SHARD_INVARIANT:
         raise TrainingFailed(
@@ -29,10 +35,32 @@ def require(job: Job) -> None:
         )
     # cuBLAS reads it at its first call; without it, deterministic matrix products are refused.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     # A sum on the CPU is cut by the number of threads, which Ray and torchrun choose by what else a node runs.
     torch.set_num_threads(max(int(job.workers.cpus), 1))
+
+
+@contextlib.contextmanager
+def named_refusals() -> Iterator[None]:
+    """Say in our words which operation torch refuses; every worker runs the same ones, so all of them raise.
+
+    Raises:
+        TrainingFailed: an operation has no deterministic form on this device.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        found = _REFUSAL.search(str(error))
+        if found is None:
+            raise
+        raise TrainingFailed(
+            f"{found[1]} has no deterministic form on this device (torch {torch.__version__}), so equal bits cannot be "
+            "promised; use another operation in the model or the objective, or write batch.equality: batches"
+        ) from error
+
+
+# The beginning of what torch says (aten/src/ATen/Context.cpp, `alertNotDeterministic`).
+_REFUSAL = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
 def free_bytes(device: torch.device) -> int:

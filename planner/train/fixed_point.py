@@ -16,6 +16,7 @@ e is chosen so that the module's largest |g| lands `HEADROOM_BITS` below that ra
 2^-(62 - log2(C) - HEADROOM_BITS) of the largest element: with C = 64, elements down to 2^-26 of the largest are
 summed at least as exactly as float32 would sum them, smaller ones with the same absolute error. (1e-12 beside 1e6
 cannot both be kept in one module; float32's own sum of them would lose the former, too, if they shared an element.)
+e is at most 120, so quanta are never below 2^-120 (8e-37): of a largest gradient of 1e-30, 20 bits are kept.
 
 e is a pure function of what is in the checkpoint: it follows from the largest |g| of the step before, a maximum,
 which does not depend on order either. Where a gradient outgrows the range, all workers see it in the same step and

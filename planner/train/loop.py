@@ -5,6 +5,7 @@ in A rounds. The gradient is the mean over the whole global batch: the loss of a
 global count, and FSDP sums over workers and rounds.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+from torch import nn
 
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
@@ -55,6 +58,16 @@ class Journal(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one step took on this worker, as it was counted and not as it was planned."""
+
+    forward_passes: int
+    """of training, ghosts and repetitions included"""
+    attempts: int
+    """1, and one more for each time that a gradient outgrew its fixed point (a generation's very first always does)"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hooks:
     """What the one who started this worker wants to hear and to say."""
 
@@ -62,7 +75,7 @@ class Hooks:
     """called on every worker at the same step, about once a second"""
     should_stop: Callable[[int], bool] = lambda _step: False
     """asked before every step, with its number; one worker's yes stops all of them before it"""
-    observe: Callable[[int, TrainState], None] = lambda _step, _state: None
+    observe: Callable[[int, TrainState, Work], None] = lambda _step, _state, _work: None
     """called on every worker when a step's gradient is ready and the weights are not updated yet"""
 
 
@@ -72,8 +85,6 @@ class Outcome:
 
     step: int
     total_steps: int
-    forward_passes: int
-    """training forward passes of this worker, ghosts and repeated steps included"""
     repeated_steps: int
     """steps done again because a gradient outgrew its fixed point (the first one always, to learn the magnitudes)"""
 
@@ -123,7 +134,8 @@ class Loop:
         self._loader, self._journal, self._hooks = loader, journal, hooks
         self._total_steps = total_steps
         self._reported_s = float("-inf")
-        self._forward_passes = self._repeated_steps = 0
+        self._passes = _PassCounter(state.model)
+        self._repeated_steps = 0
 
     def run(self, step: int, cursor: int) -> Outcome:
         """Train from `step`, whose first position is `cursor`, to the end or until somebody wants to stop.
@@ -158,27 +170,27 @@ class Loop:
                 return Outcome(
                     step=step,
                     total_steps=self._total_steps,
-                    forward_passes=self._forward_passes,
                     repeated_steps=self._repeated_steps,
                 )
 
             started_s = time.monotonic()
             step, cursor = step + 1, cursor + self._plan.global_batch
             upcoming = prefetcher.start(cursor) if step < self._total_steps else None
-            loss, check_sum = self._gradients(batches, totals)
+            loss, check_sum, work = self._gradients(batches, totals)
             samples = sum(len(batch.rows) for batch in batches)
             batches, failure = _ready(upcoming) if upcoming else ([], None)
             pending = control.start(self._world, self._tally(step, samples, loss, check_sum, batches, failure))
-            update = self._update(step - 1)
+            update = self._update(step - 1, work)
             evidence = _Evidence(update=update, tokens=totals.denominators[0], started_s=started_s)
 
-    def _gradients(self, batches: list[MicroBatch], totals: Tally) -> tuple[float, int]:
-        """This worker's part of the loss and of the checksum; the gradients are in the shards.
+    def _gradients(self, batches: list[MicroBatch], totals: Tally) -> tuple[float, int, Work]:
+        """This worker's part of the loss and of the checksum, and what they took; the gradients are in the shards.
 
         A step whose gradients outgrew their fixed point is done again, from the same weights, by all workers.
         """
-        while True:
-            done = accumulate(
+        before = self._passes.count
+        for attempt in itertools.count(1):
+            loss, check_sum = accumulate(
                 self._state.model,
                 self._objective,
                 self._state.sums,
@@ -186,13 +198,13 @@ class Loop:
                 totals.denominators,
                 self._job.train.seed,
             )
-            self._forward_passes += len(batches)
             if self._state.sums.settle():
-                return done
+                return loss, check_sum, Work(forward_passes=self._passes.count - before, attempts=attempt)
             self._repeated_steps += 1
             self._state.optimizer.zero_grad(set_to_none=True)
+        raise AssertionError  # the loop above has no other end
 
-    def _update(self, step: int) -> _Update:
+    def _update(self, step: int, work: Work) -> _Update:
         """Clip and step the optimizer.
 
         Raises:
@@ -214,7 +226,7 @@ class Loop:
             optimizer.zero_grad(set_to_none=True)
             return _Update(grad_norm=0.0, lr=lr, skipped=True)
         optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
-        self._hooks.observe(step, self._state)
+        self._hooks.observe(step, self._state, work)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return _Update(grad_norm=grad_norm, lr=lr, skipped=False)
@@ -265,6 +277,17 @@ class Loop:
         if totals.report or step == self._total_steps:
             self._reported_s = time.monotonic()
             self._hooks.report({**record.model_dump(), "world_size": self._world.world_size})
+
+
+class _PassCounter:
+    """Counts the forward passes that a model really does in training."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.count = 0
+        model.register_forward_pre_hook(self._note)
+
+    def _note(self, model: nn.Module, _inputs: object) -> None:
+        self.count += model.training
 
 
 def _ready(future: "Future[list[MicroBatch]]") -> tuple[list[MicroBatch], PlannerError | None]:

@@ -12,29 +12,40 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from planner.store.storage import Storage
+from planner.train.loop import Work
 from planner.train.state import TrainState
 
 OBSERVED = "observed.jsonl"
 
 
 class Observer:
-    """A `Hooks.observe` that appends `{"step": 3, "tensors": {name: [sums]}}` to the run's folder."""
+    """A `Hooks.observe` that appends one line for each step to the run's folder.
+
+    `{"step": 3, "attempts": 1, "forward_passes": [by rank], "tensors": {name: [sums]}}`
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def __call__(self, step: int, state: TrainState) -> None:
+    def __call__(self, step: int, state: TrainState, work: Work) -> None:
         """Called on every worker with the gradient ready and the weights as the step began with them."""
         gradients = {f"gradient/{n}": p.grad for n, p in state.model.named_parameters() if p.grad is not None}
         tensors = {**gradients, **state.tensors()}
         sums = [_bit_sums(tensor) for tensor in tensors.values()]
-        flat = torch.cat(sums)
+        passes = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=sums[0].device)
+        passes[dist.get_rank()] = work.forward_passes
+        flat = torch.cat([passes, *sums])
         dist.all_reduce(flat, op=dist.ReduceOp.SUM)
         if dist.get_rank() == 0:
-            values = dict(
-                zip(tensors, (part.tolist() for part in torch.split(flat, [len(s) for s in sums])), strict=True)
-            )
-            self._storage.append(OBSERVED, (json.dumps({"step": step, "tensors": values}) + "\n").encode())
+            by_rank, *parts = torch.split(flat, [len(passes), *(len(s) for s in sums)])
+            line = {
+                "step": step,
+                "attempts": work.attempts,
+                "forward_passes": by_rank.tolist(),
+                "tensors": {name: part.tolist() for name, part in zip(tensors, parts, strict=True)},
+            }
+            # A newline before it, too: a worker that was killed while it wrote may have left half a line.
+            self._storage.append(OBSERVED, f"\n{json.dumps(line)}\n".encode())
 
 
 def _bit_sums(tensor: Tensor) -> Tensor:

@@ -1,32 +1,11 @@
 """A job trained by local processes with a given history of world sizes: stopped and resumed at each change."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from planner.train.history import Stage
 from planner.train.local import LocalWorkers
 from planner.train.loop import Hooks, Outcome
 from planner.train.setup import Launch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One generation: so many workers, until this step."""
-
-    world_size: int
-    end_step: int
-
-
-def stages(history: Sequence[int], num_steps: int) -> list[Stage]:
-    """The steps in equal parts over a history of world sizes.
-
-    Raises:
-        ValueError: more sizes than steps.
-    """
-    if len(history) > num_steps:
-        raise ValueError(f"{len(history)} world sizes do not fit into {num_steps} steps")
-    ends = [num_steps * (i + 1) // len(history) for i in range(len(history))]
-    return [Stage(world_size=size, end_step=end) for size, end in zip(history, ends, strict=True)]
-
 
 Worker = Callable[[int, Launch, int], Outcome]
 """(rank, launch, step to stop at) -> outcome; runs in a worker process"""

@@ -67,7 +67,8 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         total_steps=setup.total_steps,
     )
     try:
-        return loop.run(start.step, start.cursor)
+        with determinism.named_refusals():
+            return loop.run(start.step, start.cursor)
     except PlannerError as error:
         journal.note(f"stopped: {error}")
         raise
@@ -77,8 +78,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
 def _make_state(job: Job, world: World, setup: Setup) -> TrainState:
     """The model in shards, an optimizer over them, and the way its gradients are summed."""
-    if job.batch.equality == "bitwise":
-        determinism.require(job)
+    determinism.set_up(job)
     model = shard(build_model(job.model, job.train), world, job.train)
     optimizer = make_optimizer(job.train.optimizer, model)
     if job.batch.equality == "bitwise":

@@ -6,6 +6,7 @@ from planner.cli.counts import parse_history
 from planner.cli.verify import through_processes, verdict
 from planner.errors import UserError
 from planner.job import Job
+from planner.verify import close_weights
 
 pytestmark = pytest.mark.fsdp
 
@@ -36,6 +37,7 @@ def test_a_bitwise_job_is_identical(job, tmp_path):
     """Every check passes, and the last line says so."""
     checks = through_processes(job, [2, 3, 1], tmp_path / "runs")
     assert failed(checks) == {}
+    assert checks[0].words == "2, 3, 1"
     assert verdict(job, checks)[-1] == "verify: IDENTICAL to the last bit"
 
 
@@ -45,7 +47,20 @@ def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
     job = job.model_copy(update={"model": job.model.model_copy(update={"dropout": 0.0})})
     checks = through_processes(job, [2, 3], tmp_path / "runs")
     assert failed(checks) == {}
-    assert "tolerance 1e-05" in " ".join(verdict(job, checks))
+    words = {check.what: check.words for check in checks}
+    assert "tolerance 1e-05" in words["losses"]
+    assert "tolerance 1e-03" in words["weights"]
+    # Weights that are equal to the bit would mean that nothing was compared, or that `bitwise` says nothing.
+    assert "difference 0.0e+00" not in words["weights"]
+
+
+def test_weights_that_are_not_close_fail():
+    """The whole model's length is the measure, and the tensor that is furthest off is named."""
+    distances = {"model/a": (0.001, 3.0), "model/b": (0.02, 4.0)}
+    assert close_weights(distances, "bf16").passed
+    check = close_weights(distances, "fp32")
+    assert not check.passed
+    assert check.words == "relative difference 4.0e-03, tolerance 1e-03; the most in b"
 
 
 def swapped_sample(rank, launch, end_step):
@@ -119,6 +134,7 @@ def skipped_round(rank, launch, end_step):
         (one_ulp, "tensors by step", "differ first at step 1, in gradient/head.weight"),
         (rank_seeded_dropout, "tensors by step", "differ first at step 0, in gradient/"),
         (skipped_round, "samples", "differ first at step 0"),
+        (skipped_round, "forward passes", "step 0, worker 0: 2, planned 4"),
     ],
 )
 def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, words):

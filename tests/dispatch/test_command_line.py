@@ -100,3 +100,20 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
         out, err = process.communicate(timeout=90)
     assert process.returncode == 130, (out, err)
     assert "interrupted: nothing was committed yet" in out
+
+
+@pytest.mark.timeout(400)
+def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
+    """Two workers; then two, one after a node's SIGKILL, and three after two nodes came: one hash."""
+    bitwise = ["batch.equality=bitwise", "model.dropout=0.1", "batch.global=7"]
+    settings = [word for item in bitwise for word in ("--set", item)]
+    command = ("verify", "job.yaml", "--ray", "--history", "2,1,3", "--steps", "7", "--json", *settings)
+    process = start(folder, *command)
+    out, err = process.communicate(timeout=380)
+    assert process.returncode == 0, out + err
+    found = json.loads(out)
+    words = {check["what"]: check["words"] for check in found["checks"]}
+    assert found["passed"]
+    assert words["world sizes"] == "2, 1, 3"
+    assert words["samples"] == "equal at 7 steps"
+    assert "SHA-256" in words["weights"]

@@ -1,4 +1,4 @@
-"""Five worker processes for all FSDP tests: importing torch once each is most of what they cost."""
+"""Eight worker processes for all FSDP tests: importing torch once each is most of what they cost."""
 
 import json
 
@@ -10,7 +10,7 @@ from planner.train.local import LocalWorkers
 @pytest.fixture(scope="session")
 def workers():
     """Real processes on gloo."""
-    with LocalWorkers(5) as local:
+    with LocalWorkers(8) as local:
         yield local
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from planner.audit import audit
 from planner.errors import TrainingFailed
 from planner.store.run import Run
 from planner.store.storage import Storage
+from planner.train.checkpoint import read_digests
 
 pytestmark = pytest.mark.fsdp
 
@@ -26,7 +28,7 @@ CONFIGURATIONS = {
     "activation checkpointing, dropout": {"model": {"dropout": 0.2}, "train": {"activation_checkpointing": True}},
     "sgd, no clipping": {"train": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}, "clip_norm": None}},
     "rmsprop": {"train": {"optimizer": {"kind": "rmsprop", "lr": 1e-3}}},
-    # A layer norm of 3 elements on 5 workers: shards without an element.
+    # A layer norm of 3 elements on up to 8 workers: shards without an element.
     "narrower than the workers": {"model": {"width": 3, "heads": 1}},
 }
 
@@ -51,10 +53,10 @@ def result(url):
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_one_hash_for_every_world_size(workers, texts, tmp_path, name):
-    """W = 1..5: one set of digests, losses and norms."""
-    job = bitwise_job(texts, **CONFIGURATIONS[name])
+    """W = 1..8: one set of digests, losses and norms."""
+    job = bitwise_job(texts, steps=3, **CONFIGURATIONS[name])
     results = []
-    for world_size in range(1, 6):
+    for world_size in range(1, 9):
         workers.run(run_job, world_size, job, str(tmp_path / str(world_size)))
         results.append(result(tmp_path / str(world_size)))
     assert len(results[0][0]) > 20
@@ -74,21 +76,31 @@ def test_batches_do_differ(workers, texts, tmp_path):
 @pytest.mark.parametrize("seed", range(5))
 def test_random_histories_with_kills_change_nothing(workers, texts, tmp_path, seed):
     """World sizes and the places of stops and kills are random; bits, losses and norms are those of W = 1."""
-    import random
+    compare_random_history(workers, texts, tmp_path, random.Random(seed), steps=10, changes=4)
 
-    dice = random.Random(seed)
-    job = bitwise_job(texts, steps=10, **CONFIGURATIONS["dropout, tied embeddings, clipping"])
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_long_random_histories_change_nothing(workers, texts, tmp_path, name):
+    """Every configuration through twenty changes in a hundred steps."""
+    dice = random.Random(name)
+    compare_random_history(workers, texts, tmp_path, dice, steps=100, changes=20, **CONFIGURATIONS[name])
+
+
+def compare_random_history(workers, texts, tmp_path, dice, *, steps, changes, **sections):
+    sections = sections or CONFIGURATIONS["dropout, tied embeddings, clipping"]
+    job = bitwise_job(texts, steps=steps, **sections)
     job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every_steps": 2})})
     workers.run(run_job, 1, job, str(tmp_path / "alone"))
     url = str(tmp_path / "history")
-    for _ in range(4):
-        world_size, steps = dice.randint(1, 5), dice.randint(1, 3)
+    for _ in range(changes):
+        world_size, steps = dice.randint(1, 8), dice.randint(1, steps // changes + 1)
         if dice.random() < 0.5:
             with pytest.raises(TrainingFailed, match="planted crash"):
                 workers.run(crash_at, world_size, job, url, steps)
         else:
             workers.run(run_job, world_size, job, url, steps)
-    workers.run(run_job, dice.randint(1, 5), job, url)
+    workers.run(run_job, dice.randint(1, 8), job, url)
     assert result(url) == result(tmp_path / "alone")
     found = audit(Run(Storage(url)))
     assert found.clean, found.findings
@@ -181,6 +193,46 @@ def test_a_step_that_is_not_finite_is_skipped_if_the_job_says_so(workers, texts,
         assert audit(Run(Storage(str(tmp_path / str(world_size))))).clean
     if equality == "bitwise":
         assert result(tmp_path / "2") == result(tmp_path / "3")
+
+
+def with_put(rank, job, url):
+    """The loss uses an operation that torch knows no deterministic form of on the CPU."""
+    from planner.train.objectives.lm import LanguageModelling
+
+    loss = LanguageModelling.loss
+
+    def put(self, model, batch, totals):
+        torch.zeros(4).put_(torch.tensor([1, 1]), torch.ones(2))
+        return loss(self, model, batch, totals)
+
+    LanguageModelling.loss = put
+    try:
+        return run_job(rank, job, url)
+    finally:
+        LanguageModelling.loss = loss
+
+
+def test_an_operation_that_is_not_deterministic_is_refused_by_name(workers, texts, tmp_path):
+    """In words that say what to do, and only where equal bits were asked for."""
+    with pytest.raises(TrainingFailed, match=r"^put_ has no deterministic form on this device .* batch.equality: bat"):
+        workers.run(with_put, 2, bitwise_job(texts), str(tmp_path / "bitwise"))
+    workers.run(with_put, 2, bitwise_job(texts, equality="batches"), str(tmp_path / "batches"))
+    assert len(records(tmp_path / "batches")) == 5
+
+
+def test_the_certificate_is_held_against_the_files(workers, texts, tmp_path):
+    """Digests that were taken from memory at the last commit, and from the files by the audit."""
+    workers.run(run_job, 3, bitwise_job(texts), str(tmp_path))
+    run = Run(Storage(str(tmp_path)))
+    found = audit(run, tensor_digests=read_digests)
+    assert found.clean, found.findings
+    assert found.weights == run.manifest(run.commits()[-1]).weights_digest != ""
+
+    def altered(storage, manifest):
+        return {**read_digests(storage, manifest), "model/head.weight": "0" * 64}
+
+    (finding,) = audit(run, tensor_digests=altered).findings
+    assert "1 tensors are not those of its certificate, first model/head.weight" in finding
 
 
 OPTIMIZERS = [

@@ -1,0 +1,113 @@
+"""A job trained through Ray with a given history of world sizes: nodes are killed and added as its steps are done.
+
+Small jobs outrun their cluster: hundreds of steps pass before a new node is seen. So a group that has come to the
+end of its part waits there, until the change of the cluster ends it; nothing about the change itself is rehearsed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from planner.dispatch.embedded import EmbeddedCluster
+from planner.errors import TrainingFailed
+from planner.store.follow import Follower
+from planner.store.records import StepRecord
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.train.history import Stage
+from planner.train.loop import Hooks
+from planner.train.setup import Launch
+
+_POLL_S = 0.1
+# A lost node is replaced by a smaller group within half a minute, see `launch.EMBEDDED`.
+_CHANGE_DEADLINE_S = 180.0
+
+
+def rehearse_on_ray(launch: Launch, history: Sequence[Stage]) -> None:
+    """Train the job on an embedded cluster that goes through the history. Call it in the main thread.
+
+    Raises:
+        PlannerError: the run did not come to its end.
+    """
+    from planner.dispatch import launch as dispatch
+
+    dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
+    with (
+        EmbeddedCluster(num_nodes=history[0].world_size) as cluster,
+        dispatch.connected(cluster.address, verbose=False),
+        _Director(cluster, launch, history),
+    ):
+        dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, history=tuple(history))
+
+
+class _Director:
+    """A context manager: changes the cluster when a stage's steps are done, from a thread of its own."""
+
+    def __init__(self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[Stage]) -> None:
+        self._cluster, self._launch, self._history = cluster, launch, history
+        self._follower = Follower(Run(Storage(launch.url)))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="planner-director", daemon=True)
+
+    def __enter__(self) -> Self:
+        _begin_stage(self._launch.launch_id, 0)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = done = 0
+        while number + 1 < len(self._history) and not self._stop.wait(_POLL_S):
+            steps = [r.step + 1 for r in self._follower.new_records() if isinstance(r, StepRecord)]
+            done = max([done, *steps])
+            if done >= self._history[number].end_step:
+                number += 1
+                # Said first: the group that the change brings about must know which one it is.
+                _begin_stage(self._launch.launch_id, number)
+                self._change_to(self._history[number].world_size)
+
+    def _change_to(self, world_size: int) -> None:
+        nodes = len(self._cluster.nodes())
+        for _ in range(nodes - world_size):
+            self._cluster.kill_node()
+        for _ in range(world_size - nodes):
+            self._cluster.add_node()
+
+
+def observed_hooks(launch: Launch, history: Sequence[Stage], world_size: int, report: Callable[..., None]) -> Hooks:
+    """What a worker of a rehearsed job does besides training."""
+    from planner.dispatch.private import get_word
+    from planner.train.observe import Observer
+
+    number = int(get_word(_stage_key(launch.launch_id)))
+    stage = history[number]
+    is_last = number == len(history) - 1
+
+    def wait(step: int) -> bool:
+        """Called before every step; the one before it is written down only when this has returned."""
+        if world_size != stage.world_size or (step > stage.end_step and not is_last):
+            time.sleep(_CHANGE_DEADLINE_S)
+            raise TrainingFailed(
+                f"step {step}, {world_size} workers: the cluster did not change to "
+                f"{history[min(number + 1, len(history) - 1)].world_size} within {_CHANGE_DEADLINE_S:.0f} s"
+            )
+        return False
+
+    return Hooks(report=report, observe=Observer(Storage(launch.url)), should_stop=wait)
+
+
+def _begin_stage(launch_id: str, number: int) -> None:
+    from planner.dispatch.private import put_word
+
+    put_word(_stage_key(launch_id), str(number))
+
+
+def _stage_key(launch_id: str) -> str:
+    return f"stage-{launch_id}"

@@ -1,0 +1,471 @@
+"""The verifier that needs no planner: it agrees with the audit on a real run, and sees each fault planted in a copy."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_training import crash_at
+from worker_functions import make_job, records, run_job
+
+from planner.audit import audit
+from planner.data.jsonl import JsonlDataset
+from planner.data.text import TextDataset
+from planner.errors import TrainingFailed
+from planner.order.order import Order
+from planner.store.records import NO_HEAD, Manifest, chained, joint_digest, seal
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "verify_run.py"
+
+
+def verified(run, *options):
+    """Exit code and output; isolated, and from another folder, so that nothing of ours can be imported."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(SCRIPT), str(run), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={},
+        cwd="/",
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def data(texts, tmp_path_factory):
+    """A jsonl file of this module's own, to be altered in copies."""
+    return shutil.copy(texts, tmp_path_factory.mktemp("verify") / "rows.jsonl")
+
+
+@pytest.fixture(scope="module")
+def healthy(workers, data, tmp_path_factory):
+    """Bitwise, 20 steps into the second epoch: 4 -> 3 (killed two steps after a commit) -> 5 workers, rows held out."""
+    url = tmp_path_factory.mktemp("run")
+    job = make_job(
+        str(data),
+        steps=20,
+        batch={"equality": "bitwise"},
+        eval={"samples": 9, "every_steps": 10},
+        train={"seed": 5},
+        checkpoint={"every_steps": 4},
+    )
+    workers.run(run_job, 4, job, str(url), 6)
+    with pytest.raises(TrainingFailed, match="planted crash"):
+        workers.run(crash_at, 3, job, str(url), 4)
+    workers.run(run_job, 5, job, str(url))
+    return url
+
+
+@pytest.fixture
+def run(healthy, tmp_path):
+    """A copy to harm."""
+    return shutil.copytree(healthy, tmp_path / "run")
+
+
+def newest_manifest(run):
+    return max((run / "manifests").iterdir(), key=lambda file: (file.stem[13:], file.stem[:12]))
+
+
+def forged(run, alter_record=lambda _: None, alter_manifest=lambda _: None):
+    """Alter records and manifests as somebody who knows every hash: chains and seals are made anew throughout."""
+    head, new_heads = NO_HEAD, {}
+    for segment in sorted((run / "ledger").iterdir()):
+        parent = json.loads(segment.read_text().splitlines()[0])["record"]["parent"]
+        head = new_heads[json.loads((run / "manifests" / f"{parent}.json").read_text())["was"]] if parent else NO_HEAD
+        lines = []
+        for line in segment.read_text().splitlines():
+            value = json.loads(line)
+            alter_record(value["record"])
+            body = json.dumps(value["record"], sort_keys=True, separators=(",", ":"))
+            head = chained(head, body)
+            new_heads[value["head"]] = head
+            lines.append(f'{{"head":"{head}","record":{body}}}\n')
+        segment.write_text("".join(lines))
+        for file in sorted((run / "manifests").glob(f"*-{segment.stem}.json")):
+            value = json.loads(file.read_text())["value"]
+            was, value["ledger_head"] = value["ledger_head"], new_heads[value["ledger_head"]]
+            alter_manifest(value)
+            sealed = json.loads(seal(Manifest.model_validate(value)))
+            file.write_text(json.dumps({**sealed, "was": was}))
+    return run
+
+
+# -- clean runs
+
+
+@pytest.mark.fsdp
+def test_it_agrees_with_the_audit_on_a_clean_run(healthy):
+    """Generations, steps and samples; the hash is the one that `planner verify` prints."""
+    ours = audit(Run(Storage(str(healthy))))
+    assert ours.clean, ours.findings
+    assert (ours.steps, ours.recomputed, [p.world_size for p in ours.phases]) == (20, 2, [4, 3, 5])
+    code, output = verified(healthy)
+    assert code == 0, output
+    assert f"{ours.steps} steps used positions [0, {ours.samples})" in output
+    for phase in ours.phases:
+        place = f"steps [{phase.first_step}, {phase.end_step})"
+        assert f"generation {phase.generation}: {phase.world_size} workers, {place}" in output
+    tensors = json.loads(newest_manifest(healthy).read_text())["value"]["tensors"]
+    weights = {name: digest for name, digest in tensors.items() if name.startswith("model/")}
+    full = sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()
+    assert len(weights) > 20
+    assert f"weights SHA-256 {joint_digest(weights)[:16]} (in full {full})" in output
+
+
+@pytest.mark.fsdp
+def test_it_lists_the_rows_of_every_step(healthy):
+    """As the order has them; over the lineage each step stands there once, recomputed or not."""
+    order = Order(num_rows=200, num_held_out=9, seed=5)
+    _, output = verified(healthy, "--list")
+    listed = [line for line in output.splitlines() if line.startswith("step ")]
+    assert listed == [
+        f"step {step}, generation {generation}: rows {' '.join(map(str, order.rows(13 * step, 13 * step + 13)))}"
+        for step, generation in enumerate([1] * 6 + [2] * 2 + [3] * 12)
+    ]
+
+
+@pytest.mark.fsdp
+@pytest.mark.parametrize("pattern", ["", "/*.txt", "/a.txt"])
+def test_text_is_read_as_planner_reads_it(workers, tmp_path, pattern):
+    """A folder, a glob and a file; the last row is shorter, rows run over the ends of files, one file is empty."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name, size in {"a.txt": 700, "b.txt": 0, "c-é.txt": 613}.items():
+        (corpus / name).write_bytes(bytes(i * i % 251 for i in range(size)))
+    job = make_job("", steps=6, data={"kind": "text", "path": f"{corpus}{pattern}"})
+    workers.run(run_job, 1, job, str(tmp_path / "run"))
+    assert audit(Run(Storage(str(tmp_path / "run")))).clean
+    code, output = verified(tmp_path / "run")
+    assert code == 0, output
+    assert "weights SHA-256: not on record" in output  # it is no bitwise run
+
+
+@pytest.mark.fsdp
+def test_the_data_may_lie_elsewhere(run, data, tmp_path):
+    """Whoever verifies holds a copy of their own."""
+    elsewhere = shutil.copy(data, tmp_path / "rows.jsonl")
+    code, output = verified(run, "--data", str(elsewhere))
+    assert code == 0, output
+
+
+@pytest.mark.fsdp
+def test_forging_without_a_change_is_harmless(run):
+    """What is caught in forged runs below is the change, not the forging."""
+    code, output = verified(forged(run))
+    assert code == 0, output
+
+
+# -- faults of whoever touches the files
+
+
+def flip_a_byte(file, at=-1):
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+def with_lines(run, change, generation=1):
+    segment = run / "ledger" / f"{generation:06d}.jsonl"
+    lines = segment.read_bytes().split(b"\n")
+    change(lines)
+    segment.write_bytes(b"\n".join(lines))
+
+
+def swap_steps(lines):
+    lines[3], lines[4] = lines[4], lines[3]
+
+
+def alter_checksum(lines):
+    at = lines[2].index(b'"checksum":"') + 12
+    lines[2] = lines[2][:at] + (b"0" if lines[2][at : at + 1] != b"0" else b"1") + lines[2][at + 1 :]
+
+
+def insert_garbage(lines):
+    lines.insert(2, b"\xff\xfe\x00 garbage \x80")
+
+
+def alter_seed(run):
+    for file in (run / "jobs").iterdir():
+        job = json.loads(file.read_text())
+        job["train"]["seed"] = 6
+        file.write_text(json.dumps(job, sort_keys=True, separators=(",", ":")))
+
+
+FAULTS = {
+    "a byte of the weights": (
+        lambda run: flip_a_byte(run / "checkpoints" / newest_manifest(run).stem / "__0_0.distcp"),
+        "torn or altered",
+    ),
+    "weights cut short": (
+        lambda run: (run / "checkpoints" / newest_manifest(run).stem / "__1_0.distcp").write_bytes(b""),
+        "torn or altered",
+    ),
+    "weights gone": (lambda run: shutil.rmtree(run / "checkpoints"), "FileNotFoundError"),
+    "the manifest altered": (
+        lambda run: newest_manifest(run).write_text(
+            newest_manifest(run).read_text().replace('"step": 20', '"step": 19')
+        ),
+        "its manifest was altered",
+    ),
+    "the manifest cut short": (
+        lambda run: newest_manifest(run).write_bytes(newest_manifest(run).read_bytes()[:500]),
+        "torn or garbage",
+    ),
+    "the manifest garbage": (lambda run: newest_manifest(run).write_bytes(b"\xff\xfe\x00\x80"), "torn or garbage"),
+    "the manifest another's": (
+        lambda run: shutil.copy(min((run / "manifests").iterdir()), newest_manifest(run)),
+        "its manifest is another commit's",
+    ),
+    "the newest manifest gone": (lambda run: newest_manifest(run).unlink(), "commit 000000000020-000003: missing"),
+    "an older manifest of the lineage gone": (
+        lambda run: (run / "manifests" / "000000000006-000001.json").unlink(),
+        "the commit that it went on from, '000000000006-000001', has no good manifest",
+    ),
+    "all manifests gone": (lambda run: shutil.rmtree(run / "manifests"), "there are no weights to account for"),
+    "a step's checksum": (lambda run: with_lines(run, alter_checksum), "the chain breaks at line 3"),
+    "a line removed": (lambda run: with_lines(run, lambda lines: lines.pop(2)), "the chain breaks at line 3"),
+    "a line of garbage": (lambda run: with_lines(run, insert_garbage), "the chain breaks at line 3"),
+    "two steps swapped": (lambda run: with_lines(run, swap_steps), "the chain breaks at line 4"),
+    "a ledger cut short": (
+        lambda run: with_lines(run, lambda lines: lines.__delitem__(slice(3, None)), generation=3),
+        "does not reach the head",
+    ),
+    "a ledger torn in a line": (
+        lambda run: (run / "ledger" / "000002.jsonl").write_bytes(
+            (run / "ledger" / "000002.jsonl").read_bytes()[:1100]
+        ),
+        "does not reach the head",
+    ),
+    "a ledger empty": (lambda run: (run / "ledger" / "000001.jsonl").write_bytes(b""), "does not reach the head"),
+    "a ledger gone": (lambda run: (run / "ledger" / "000002.jsonl").unlink(), "generation 2: missing"),
+    "another seed in the job": (alter_seed, "its job was altered"),
+    "the job gone": (lambda run: shutil.rmtree(run / "jobs"), "FileNotFoundError"),
+}
+
+
+@pytest.mark.fsdp
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(run, fault):
+    """One line says which, the verdict says that it is not clean, and there is no traceback."""
+    harm, finding = FAULTS[fault]
+    harm(run)
+    code, output = verified(run)
+    assert code == 1, output
+    assert output.splitlines()[-1] == "verify_run: NOT CLEAN"
+    assert any(line.startswith("WRONG ") and finding in line for line in output.splitlines()), output
+
+
+@pytest.mark.fsdp
+@pytest.mark.parametrize("change", ["one sample", "a row less", "a file renamed", "no file", "garbage"])
+def test_other_data_is_found(run, data, tmp_path, change):
+    """One changed letter in one row is named with the steps that used it; anything else, too."""
+    lines = Path(data).read_text().splitlines(keepends=True)
+    row = int(Order(num_rows=200, num_held_out=9, seed=5).rows(13 * 7, 13 * 7 + 1)[0])
+    if change == "one sample":
+        lines[row] = lines[row].replace(f'"{row} ', f'"{row}.')
+    if change == "a row less":
+        del lines[row]
+    elsewhere = tmp_path / ("renamed.jsonl" if change == "a file renamed" else "rows.jsonl")
+    if change == "garbage":
+        elsewhere.write_bytes(b"\xff\xfe\x80 not JSON\n")
+    elif change != "no file":
+        elsewhere.write_text("".join(lines))
+    code, output = verified(run, "--data", str(elsewhere))
+    assert code == 1, output
+    named = [line for line in output.splitlines() if "what entered the forward pass" in line]
+    if change == "one sample":
+        assert 1 <= len(named) <= 2  # once in an epoch
+        assert any("step 7: " in line for line in named)
+    if change == "a file renamed":
+        assert not named
+    if change in {"one sample", "a row less", "a file renamed"}:
+        assert "is not what it was trained on" in output
+    if change in {"no file", "garbage"}:
+        assert "data" in output.partition("WRONG")[2].splitlines()[0]
+
+
+# -- faults of whoever knows how it is sealed
+
+
+def alter_step(number, **changes):
+    def alter(record):
+        if record["kind"] == "step" and record["step"] == number:
+            record.update({key: change(record[key]) for key, change in changes.items()})
+
+    return alter
+
+
+@pytest.mark.fsdp
+@pytest.mark.parametrize(
+    ("alter", "finding"),
+    [
+        (alter_step(7, checksum=lambda _: "0123456789abcdef"), "step 7: what entered the forward pass"),
+        (alter_step(7, tokens=lambda n: n + 1), "step 7: what entered the forward pass"),
+        (alter_step(7, samples=lambda n: n - 1), "step 7: not 13 samples up to 104"),
+        (alter_step(7, cursor=lambda n: n + 13), "step 7: not 13 samples up to 104"),
+        (alter_step(7, cursor=str), "step 7: not 13 samples up to 104"),
+    ],
+)
+def test_a_forged_step_is_found(run, alter, finding):
+    """The chain is whole and the manifests are sealed anew: the data alone says what the step must have used."""
+    code, output = verified(forged(run, alter))
+    assert code == 1
+    assert finding in output
+
+
+@pytest.mark.fsdp
+def test_two_steps_that_change_places_are_found(run):
+    """What step 3 used stands under step 4, and the other way round."""
+    used = {step["step"]: {key: step[key] for key in ("tokens", "checksum")} for step in records(run)}
+
+    def swap(record):
+        if record["kind"] == "step" and record["step"] in {3, 4}:
+            record.update(used[7 - record["step"]])
+
+    code, output = verified(forged(run, swap))
+    assert code == 1
+    assert [line for line in output.splitlines() if line.startswith("WRONG")] == [
+        "WRONG generation 1: step 3: what entered the forward pass is not the samples at [39, 52)",
+        "WRONG generation 1: step 4: what entered the forward pass is not the samples at [52, 65)",
+    ]
+
+
+@pytest.mark.fsdp
+def test_a_forged_seed_is_found(run):
+    """A job with another seed under its right digest, in every header and manifest: its order is not what was fed."""
+    alter_seed(run)
+    (file,) = (run / "jobs").iterdir()
+    digest = sha256(file.read_bytes()).hexdigest()
+    file.rename(file.with_name(f"{digest}.json"))
+
+    def alter(value):
+        if "job_digest" in value:
+            value["job_digest"] = digest
+            value["identity"]["seed"] = 6
+
+    code, output = verified(forged(run, alter, alter))
+    assert code == 1
+    assert output.count("what entered the forward pass is not the samples") == 20
+
+
+@pytest.mark.fsdp
+@pytest.mark.parametrize("change", [{"cursor": 247}, {"run_id": "another"}, {"job_digest": "0" * 64}])
+def test_a_forged_manifest_is_found(run, change):
+    """The newest commit must be where its ledger is."""
+
+    def alter(value):
+        if value["step"] == 20:
+            value.update(change)
+
+    code, output = verified(forged(run, alter_manifest=alter))
+    assert code == 1
+    assert "WRONG generation 3: " in output
+
+
+@pytest.mark.fsdp
+def test_a_change_of_identity_must_be_accepted(run):
+    """From generation 3 on with another recipe: a finding, unless its header says that somebody accepted it."""
+
+    def alter(value):
+        if value.get("generation") == 3:
+            value["identity"]["recipe"] = "0" * 64
+
+    def accept(value):
+        alter(value)
+        if value.get("generation") == 3:
+            value["changed"] = ["recipe: accepted by name"]
+
+    code, output = verified(forged(run, alter, alter))
+    assert code == 1
+    assert "generation 3: another 'recipe' than before, and nobody accepted it" in output
+    assert verified(forged(run, accept, alter))[0] == 0
+
+
+# -- folders that are no runs, and wrong usage
+
+
+def test_nothing_committed_is_no_clean_run(tmp_path):
+    """An empty folder, and a run that has begun."""
+    assert verified(tmp_path) == (1, verified(tmp_path)[1])
+    Run(Storage(str(tmp_path))).ensure_identity()
+    code, output = verified(tmp_path)
+    assert code == 1
+    assert "no commit can be read here, so there are no weights to account for" in output
+
+
+def test_wrong_usage_is_told_apart(tmp_path):
+    """No folder, no argument, an unknown option."""
+    assert verified(tmp_path / "none")[0] == 2
+    assert verified(tmp_path, "--dat")[0] == 2
+    assert verified(tmp_path, "--nonsense")[0] == 2
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module, by its path."""
+    spec = importlib.util.spec_from_file_location("verify_run", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@given(
+    num_rows=st.one_of(st.integers(1, 80), st.integers(1, 2**40)),
+    held_out=st.integers(0, 50),
+    seed=st.integers(0, 2**64 - 1),
+    start=st.one_of(st.integers(0, 500), st.integers(0, 2**50)),
+)
+def test_its_order_is_ours(script, num_rows, held_out, seed, start):
+    """For any size, held-out part, seed and place."""
+    held_out = min(held_out, num_rows - 1)
+    rows = Order(num_rows=num_rows, num_held_out=held_out, seed=seed).rows(start, start + 20)
+    assert [script.row_at(p, num_rows, held_out, seed) for p in range(start, start + 20)] == rows.tolist()
+    assert rows.dtype == np.int64
+
+
+def same_data(script, dataset, path, field):
+    rows, fingerprint = script.read_data(path, field, dataset.context)
+    assert (len(rows), fingerprint) == (dataset.num_rows, dataset.fingerprint)
+    for row in (*range(0, len(rows), 997), len(rows) - 1):
+        assert rows[row] == dataset.tokens(row).tobytes()
+
+
+def test_its_standard_library_is_ours(script):
+    """The demo's data."""
+    same_data(script, TextDataset.open("python-stdlib", 1000), "python-stdlib", "")
+
+
+def test_its_jsonl_is_ours(script, tmp_path):
+    """Blank lines, other line ends, no end of line, texts beyond ASCII and beyond the context, folders in a glob."""
+    for name, content in {
+        "b/1.jsonl": '{"t": "\\u00e9\\n"}\r\n\n \t\n{"t": "äöü日本"}',
+        "a/2.jsonl": '{"t": ""}\n',
+    }.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(content.encode())
+    for path in (tmp_path, f"{tmp_path}/*/*.jsonl"):
+        same_data(script, JsonlDataset.open(str(path), "t", 9), str(path), "t")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more_bytes", [0, 1, 12_345_678])
+def test_its_fingerprint_of_large_data_is_ours(script, tmp_path, more_bytes):
+    """Up to 1 GiB it is of the whole, above it is of blocks; here of two files with something in every block."""
+    with (tmp_path / "a.txt").open("wb") as stream:
+        for start in range(0, 2**30, 2**16):
+            stream.seek(start)
+            stream.write(start.to_bytes(8))
+        stream.truncate(2**30 - 5 + more_bytes)
+    (tmp_path / "b.txt").write_bytes(b"words")
+    same_data(script, TextDataset.open(str(tmp_path), 2**20), str(tmp_path), "")
