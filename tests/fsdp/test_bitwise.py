@@ -126,6 +126,26 @@ def run_with_accumulator(rank, job, url, where):
         session.choose_accumulator = choose
 
 
+@pytest.mark.parametrize("where", ["sharded", "local"])
+def test_how_the_integers_travel_does_not_matter(workers, texts, tmp_path, where):
+    """gloo exchanges gradients; where there is a real reduce-scatter, as in NCCL, integers are summed on their way."""
+    job = bitwise_job(texts)
+    workers.run(run_with_accumulator, 3, job, str(tmp_path / "one"), where)
+    workers.run(run_with_reduce_scatter, 3, job, str(tmp_path / "two"), where)
+    assert result(tmp_path / "two") == result(tmp_path / "one")
+
+
+def run_with_reduce_scatter(rank, job, url, where):
+    from planner.train import gradient_sums
+
+    is_gloo = gradient_sums._is_gloo
+    gradient_sums._is_gloo = lambda _: False
+    try:
+        return run_with_accumulator(rank, job, url, where)
+    finally:
+        gradient_sums._is_gloo = is_gloo
+
+
 def growing(rank, job, url):
     """From step 2 on, the loss is 2^20 times as large: the gradients leave their range in one step."""
     from planner.train.objectives.lm import LanguageModelling

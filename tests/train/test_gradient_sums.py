@@ -1,0 +1,69 @@
+"""Fixed-point sums and their norm where a tensor is worked on in several pieces: the very same integers."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from planner.train import gradient_sums
+from planner.train.gradient_sums import _PIECE_ON_CPU, _ModuleSum, exact_norm
+
+SIZES = [1, _PIECE_ON_CPU - 1, _PIECE_ON_CPU, _PIECE_ON_CPU + 1, 3 * _PIECE_ON_CPU + 17]
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A world of one, without a process group."""
+    monkeypatch.setattr(gradient_sums.dist, "all_reduce", lambda *_, **__: None)
+    return SimpleNamespace(words=None)
+
+
+def gradients(size, count=3):
+    generator = torch.Generator().manual_seed(size)
+    spread = torch.exp(3 * torch.randn(size, generator=generator))
+    return [torch.randn(size, generator=generator) * spread for _ in range(count)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("exponent", [-20, 0, 40])
+def test_a_sum_in_pieces_is_the_sum_of_rounded_quanta(size, exponent):
+    """Against numpy in float64, where g * 2^e is exact; the hand-out rounds by way of float64."""
+    parts = gradients(size)
+    module_sum = _ModuleSum("sharded")
+    module_sum.begin(exponent, is_plain=False)
+    for number, part in enumerate(parts, 1):
+        module_sum.is_last = number == len(parts)
+        output = part.clone()
+        module_sum.on_one_worker(output)
+        assert module_sum.is_last or not output.any()
+    quanta = sum(np.rint(part.numpy().astype(np.float64) * 2.0**exponent).astype(np.int64) for part in parts)
+    assert np.array_equal(output.numpy(), (quanta.astype(np.float64) * 2.0**-exponent).astype(np.float32))
+    assert float(module_sum.largest) == max(float(part.abs().max()) for part in parts)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_missed(value):
+    """Whatever piece it stands in, in whatever round."""
+    for place in (0, _PIECE_ON_CPU, -1):
+        parts = gradients(2 * _PIECE_ON_CPU)
+        parts[1][place] = value
+        module_sum = _ModuleSum("sharded")
+        module_sum.begin(0, is_plain=False)
+        for part in parts:
+            module_sum.on_one_worker(part)
+        assert not math.isfinite(module_sum.largest)
+
+
+def test_the_norm_does_not_see_how_elements_are_cut(alone):
+    """The same bits for one shard, for many, for empty ones between them; and close to float64's own norm."""
+    whole = gradients(3 * _PIECE_ON_CPU + 17, 1)[0]
+    norm = exact_norm(alone, [whole])
+    for cuts in (2, 3, 7, 100):
+        shards = [torch.empty(0), *whole.tensor_split(cuts), torch.empty(0, 3)]
+        assert exact_norm(alone, shards) == norm
+    assert norm == pytest.approx(float(whole.double().norm()), rel=1e-12)
+    assert exact_norm(alone, []) == exact_norm(alone, [torch.zeros(5), torch.empty(0)]) == 0
+    assert math.isnan(exact_norm(alone, [whole, torch.tensor([math.nan])]))
+    assert exact_norm(alone, [whole, torch.tensor([-math.inf])]) == math.inf
