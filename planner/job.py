@@ -148,6 +148,9 @@ class Workers(_Section):
     cpus: float = Field(default=1.0, ge=0, le=4096)
     gpus: int = Field(default=1, ge=0, le=1, description="1: a GPU each; 0: train on the CPU")
     resources: dict[str, Annotated[float, Field(gt=0, le=2**40)]] = Field(default_factory=dict)
+    keep_processes: Literal["auto", "never"] = Field(
+        default="auto", description="auto: who stays through a resize keeps his process where that is known to work"
+    )
 
     @model_validator(mode="after")
     def _range(self) -> Self:

@@ -22,14 +22,15 @@ LAW = {
     "data": {"numpy"},
     "store": {"fsspec", "pydantic"},
     "train": {"torch", "numpy", "planner.data", "planner.order", "planner.plan", "planner.store", "planner.identity"},
-    "dispatch": {"planner.train", "planner.dispatch"},
+    # Ray at module level in `private` alone, which is imported inside functions.
+    "dispatch": {"planner.train", "planner.dispatch", "planner.plan", "planner.store", "ray"},
     "report": {"planner.plan", "planner.store", "planner.audit", "planner.identity"},
     "cli": {"typer", "rich", "planner.store", "planner.report"},
     "errors.py": set(),
     "job.py": {"pydantic"},
     "files": {"yaml", "pydantic"},
     "identity.py": {"planner.data", "planner.order", "planner.plan", "planner.store"},
-    "verify.py": {"planner.audit", "planner.store"},
+    "verify.py": {"planner.audit", "planner.plan", "planner.store"},
     "audit.py": {"planner.data", "planner.order", "planner.plan", "planner.store", "planner.identity"},
     "__init__.py": set(),
 }

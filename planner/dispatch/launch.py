@@ -6,15 +6,18 @@ import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from planner.dispatch.embedded import driver_environment
+from planner.dispatch.steward import Steward
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import RunError, TrainingFailed, UserError
 from planner.job import Job
+from planner.plan import ResizeCost, batch_sizes
 from planner.train.history import Stage
 from planner.train.setup import Launch
 
@@ -37,6 +40,10 @@ EMBEDDED = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=3.0)
 CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 
 
+# What a resize of the demo's model takes, until this run has measured its own: medians of six, on two cores.
+KEPT = ResizeCost(grow_s=1.4, shrink_s=1.0, lead_s=4.0)
+STARTED_ANEW = ResizeCost(grow_s=9.3, shrink_s=6.7, lead_s=0.0)
+
 # A cluster that is there answers at once, and one behind a slow link in seconds.
 _CONNECT_S = 5.0
 # Ray Train ends its workers within a second or two of a Ctrl-C.
@@ -54,6 +61,8 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": str(timings.poll_s),
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(timings.start_timeout_s),
         "RAY_TRAIN_METRICS_ENABLED": "0",
+        # Notices are the steward's: Ray's own watcher would wait until the node is gone.
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         **(driver_environment() if embedded else {}),
     }
     for name, value in settings.items():
@@ -141,26 +150,41 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool, histo
 
 def _trainer(worker: WorkerConfig, timings: Timings, *, embedded: bool) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
+
+    from planner.dispatch.private.trainer import can_keep_processes, make_trainer
 
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
+    keep_processes = workers.keep_processes == "auto" and can_keep_processes()
     # More workers than samples would only run ghosts.
     most = min(workers.max, job.batch.global_batch)
-    return TorchTrainer(
+    least = min(workers.min, most)
+    steward = Steward(
+        sizes=batch_sizes(job),
+        workers_min=least,
+        workers_max=most,
+        clock=time.monotonic,
+        cost=KEPT if keep_processes else STARTED_ANEW,
+        has_eval=job.eval.samples > 0,
+        eager=bool(worker.history),
+    )
+    return make_trainer(
+        steward,
         train_worker,
+        run=launch.url,
+        keep_processes=keep_processes,
         train_loop_config={"worker": worker},
         # The job asks for GPUs by logical resource even where a CPU stands in for them.
         scaling_config=ScalingConfig(
-            num_workers=(min(workers.min, most), most),
+            num_workers=(least, most),
             use_gpu=workers.gpus > 0,
             resources_per_worker=_resources(job),
-            elastic_resize_monitor_interval_s=timings.resize_monitor_s,
+            elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # of Ray's own policy
         ),
         run_config=RunConfig(
             # A name of its own for every launch: Ray would reload its own list of checkpoints for an old one.
             name=f"{job.name}-{launch.launch_id}",
             storage_path=f"{launch.url}/ray",
-            # Losses are what spot nodes do. Crash loops are stopped by `train.claim`.
+            # Losses are what spot nodes do. Crash loops are stopped by the steward, and by `train.claim`.
             failure_config=FailureConfig(max_failures=-1),
         ),
         torch_config=_torch_config(on_gpu=workers.gpus > 0 and not worker.on_cpu, embedded=embedded),

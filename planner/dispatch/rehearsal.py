@@ -1,7 +1,7 @@
 """A job trained through Ray with a given history of world sizes: nodes are killed and added as its steps are done.
 
 Small jobs outrun their cluster: hundreds of steps pass before a new node is seen. So a group that has come to the
-end of its part waits there, until the change of the cluster ends it; nothing about the change itself is rehearsed.
+end of its part waits there, until it is told to stop or its node is gone.
 """
 
 import threading
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from planner.dispatch import signals
 from planner.dispatch.embedded import EmbeddedCluster
 from planner.errors import TrainingFailed
 from planner.store.follow import Follower
@@ -92,15 +93,19 @@ def observed_hooks(launch: Launch, history: Sequence[Stage], world_size: int, re
 
     def wait(step: int) -> bool:
         """Called before every step; the one before it is written down only when this has returned."""
-        if world_size != stage.world_size or (step > stage.end_step and not is_last):
-            time.sleep(_CHANGE_DEADLINE_S)
-            raise TrainingFailed(
-                f"step {step}, {world_size} workers: the cluster did not change to "
-                f"{history[min(number + 1, len(history) - 1)].world_size} within {_CHANGE_DEADLINE_S:.0f} s"
-            )
-        return False
+        if world_size == stage.world_size and (step <= stage.end_step or is_last):
+            return signals.stop_requested()
+        deadline_s = time.monotonic() + _CHANGE_DEADLINE_S
+        while not signals.stop_requested():
+            if time.monotonic() > deadline_s:
+                following = history[min(number + 1, len(history) - 1)].world_size
+                raise TrainingFailed(
+                    f"step {step}: {world_size} workers did not become {following} within {_CHANGE_DEADLINE_S:.0f} s"
+                )
+            time.sleep(_POLL_S)
+        return True
 
-    return Hooks(report=report, observe=Observer(Storage(launch.url)), should_stop=wait)
+    return Hooks(report=report, observe=Observer(Storage(launch.url)), should_stop=wait, messages=signals.messages)
 
 
 def _begin_stage(launch_id: str, number: int) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from planner.dispatch import signals
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.history import Stage
 from planner.train.setup import Launch
@@ -24,7 +25,7 @@ class WorkerConfig:
 
 
 def train_worker(config: dict[str, Any]) -> None:
-    """Ray Train's entry. Returning ends the run, raising restarts the worker group.
+    """Ray Train's entry. Returning ends the run, raising restarts the worker group, parking waits for a resize.
 
     So a refusal, which trying again would not mend, returns: every worker has agreed on it. Anything else
     propagates, and Ray starts the next generation from the last commit.
@@ -36,10 +37,15 @@ def train_worker(config: dict[str, Any]) -> None:
 
     worker: WorkerConfig = config["worker"]
     try:
-        train(worker.launch, partial(_device, worker), _hooks(worker))
+        outcome = train(worker.launch, partial(_device, worker), _hooks(worker))
     except PlannerError as error:
         if ray.train.get_context().get_world_rank() == 0:
             put_word(refusal_key(worker.launch.launch_id), str(error))
+        return
+    if not outcome.finished:
+        # All workers stopped at the same step, and committed it.
+        ray.train.report({signals.PARKED: True})
+        signals.park()
 
 
 def _hooks(worker: WorkerConfig) -> "Hooks":
@@ -51,7 +57,7 @@ def _hooks(worker: WorkerConfig) -> "Hooks":
     if worker.history:
         world_size = ray.train.get_context().get_world_size()
         return observed_hooks(worker.launch, worker.history, world_size, ray.train.report)
-    return Hooks(report=ray.train.report)
+    return Hooks(report=ray.train.report, should_stop=lambda _step: signals.stop_requested(), messages=signals.messages)
 
 
 def refusal_key(launch_id: str) -> str:

@@ -3,7 +3,27 @@
 The room does not know time, randomness, files, torch or Ray; it is handed numbers and returns values.
 """
 
+from planner.plan.capacity import CapacityChange
 from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
+from planner.plan.growth import ResizeCost
+from planner.plan.interval import Interval, checkpoint_interval
 from planner.plan.plan import Plan
+from planner.plan.revise import Decision, Situation, revise, worth_asking
+from planner.plan.speed import Speeds
 
-__all__ = ["BatchSizes", "Facts", "Plan", "batch_sizes", "choose"]
+__all__ = [
+    "BatchSizes",
+    "CapacityChange",
+    "Decision",
+    "Facts",
+    "Interval",
+    "Plan",
+    "ResizeCost",
+    "Situation",
+    "Speeds",
+    "batch_sizes",
+    "checkpoint_interval",
+    "choose",
+    "revise",
+    "worth_asking",
+]

@@ -8,7 +8,7 @@ global count, and FSDP sums over workers and rounds.
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +75,8 @@ class Hooks:
     """called on every worker at the same step, about once a second"""
     should_stop: Callable[[int], bool] = lambda _step: False
     """asked before every step, with its number; one worker's yes stops all of them before it"""
+    messages: Callable[[], Sequence[str]] = lambda: ()
+    """asked on every worker after every step; what it says goes into the ledger"""
     observe: Callable[[int, TrainState, Work], None] = lambda _step, _state, _work: None
     """called on every worker when a step's gradient is ready and the weights are not updated yet"""
 
@@ -136,6 +138,7 @@ class Loop:
         self._reported_s = float("-inf")
         self._passes = _PassCounter(state.model)
         self._repeated_steps = 0
+        self._commit_s = self._eval_s = 0.0
 
     def run(self, step: int, cursor: int) -> Outcome:
         """Train from `step`, whose first position is `cursor`, to the end or until somebody wants to stop.
@@ -160,10 +163,14 @@ class Loop:
                 self._record(evidence, totals, step, cursor)
             last = step >= self._total_steps or totals.stop > 0 or totals.failed > 0
             if step > committed and (last or step % self._job.checkpoint.every_steps == 0):
+                started_s = time.monotonic()
                 self._journal.commit(step, cursor)
+                self._commit_s = time.monotonic() - started_s
                 committed = step
             if step == self._total_steps or (not last and step % self._job.eval.every_steps == 0):
+                started_s = time.monotonic()
                 self._journal.evaluate(step)
+                self._eval_s = time.monotonic() - started_s
             if totals.failed:
                 self._world.agree(partial(_raise, failure or self._journal.failure))
             if last:
@@ -274,9 +281,20 @@ class Loop:
             seconds=time.monotonic() - evidence.started_s,
         )
         self._journal.record_step(record)
+        for message in self._hooks.messages():
+            self._journal.note(message)
         if totals.report or step == self._total_steps:
             self._reported_s = time.monotonic()
-            self._hooks.report({**record.model_dump(), "world_size": self._world.world_size})
+            self._hooks.report(
+                {
+                    **record.model_dump(),
+                    "world_size": self._world.world_size,
+                    "total_steps": self._total_steps,
+                    # The last one's; 0 before the first.
+                    "commit_s": self._commit_s,
+                    "eval_s": self._eval_s,
+                }
+            )
 
 
 class _PassCounter:

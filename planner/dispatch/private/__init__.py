@@ -1,18 +1,21 @@
-"""Everything of Ray's that is not its public interface, in one file; tested against Ray 2.60.
+"""Everything of Ray's that is not its public interface, in one folder; tested against Ray 2.60.
 
 `tests/dispatch/test_private.py` is the contract. Nothing here is needed for training itself: without these calls
-a refusal is still a refusal, it is only told less well, and one socket listens further than it need.
+a refusal is still a refusal, it is only told less well, one socket listens further than it need, and resizes are
+Ray's own.
 """
 
 import contextlib
 import os
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 from planner.dispatch.embedded import LOOPBACK
+from planner.errors import RunError
 
 _NAMESPACE = b"planner"
 
@@ -146,3 +149,23 @@ def _join(
         master_listen_fd=listen_fd,
     )
     dist.init_process_group(backend, store=store, rank=world_rank, world_size=world_size, timeout=timeout)
+
+
+def drain_node(node_id: str, deadline_s: float, message: str) -> None:
+    """Give notice that a node goes in `deadline_s` seconds, as a cloud's agent would. Call it connected.
+
+    Ray ends an idle node at once; one that is busy it leaves to whoever gave the notice.
+
+    Raises:
+        RunError: the cluster does not accept it.
+    """
+    import ray
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.core.generated import autoscaler_pb2
+
+    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline_ms = int((time.time() + deadline_s) * 1000)
+    client = GcsClient(address=ray.get_runtime_context().gcs_address)
+    is_accepted, why_not = client.drain_node(node_id, reason, message, deadline_ms)
+    if not is_accepted:
+        raise RunError(f"node {node_id}: the notice was not accepted: {why_not}")

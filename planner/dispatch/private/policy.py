@@ -1,0 +1,249 @@
+"""Our scaling policy inside Ray Train's controller: Ray's eyes and hands for `planner.dispatch.steward`.
+
+Runs in the controller's process, next to the worker group. Written against Ray 2.60; `private.contract` says whether
+the Ray at hand is like it.
+"""
+
+import logging
+import socket
+import time
+from typing import Any
+
+import ray
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+    get_or_create_autoscaling_coordinator,
+)
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
+
+from planner.dispatch import signals
+from planner.dispatch.private import get_word, put_word
+from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup
+from planner.dispatch.steward import Act, Steward, View
+
+_log = logging.getLogger(__name__)
+
+# Ray puts it on every node (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html).
+NODE_ID_LABEL = "ray.io/node-id"
+# Two looks at the cluster are so far apart while nothing happens; each costs the coordinator a few ms.
+_LOOK_S = 0.5
+# The controller spins without a pause while no group runs.
+_IDLE_S = 0.2
+_QUERY_TIMEOUT_S = 5.0
+# A machine that lives accepts a connection at once, from a data centre's other end, too.
+_PROBE_S = 1.0
+
+
+class Policy(ElasticScalingPolicy):  # type: ignore[misc]
+    """The steward's eyes and hands."""
+
+    def __init__(self, scaling_config: Any, steward: Steward, *, run: str, keep_processes: bool) -> None:
+        super().__init__(scaling_config)
+        self._steward, self._run = steward, run
+        self._keep = keep_processes
+        self._looked_s = float("-inf")
+        self._room: dict[str, int] = {}
+        self._draining: dict[str, float] = {}
+        self._parked: set[int] = set()
+        self._suspects: set[str] = set()
+        self._group: Any = None
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Put our worker group in the place of Ray's, in this process alone."""
+        self._cancel_request_of_the_dead()
+        super().after_controller_start(train_run_context)
+        put_word(f"requester-{self._run}", self._requester_id)
+        base = KeepingGroup if self._keep else NewProcessesGroup
+        TrainController.worker_group_cls = type("PlannerWorkerGroup", (base,), {"policy": self})
+
+    def _cancel_request_of_the_dead(self) -> None:
+        """A driver that was killed leaves its claim on the cluster behind, for three minutes: longer than we wait."""
+        if requester := get_word(f"requester-{self._run}"):
+            try:
+                get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=requester)
+            except Exception:  # noqa: BLE001  # it will expire
+                _log.warning("the request of an earlier launch could not be cancelled", exc_info=True)
+
+    # -- asked by the controller
+
+    def make_decision_for_non_running_worker_group(self) -> NoopDecision | ResizeDecision:
+        """Start a group, or wait for nodes."""
+        self._parked.clear()
+        self._group = None
+        self._maybe_send_resource_request()
+        if not self._look():
+            time.sleep(_IDLE_S)
+            return NoopDecision()
+        act = self._steward.idle(View(room=self._room, draining=self._draining))
+        if act.kind != "resize":
+            time.sleep(_IDLE_S)
+            return NoopDecision()
+        return self._get_resize_decision(act.world_size)
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> NoopDecision | ResizeDecision:
+        """Leave the group alone, prepare a change, or make it."""
+        self._maybe_send_resource_request()
+        self._hear(worker_group_status)
+        stopping = len(self._parked) == worker_group_state.num_workers
+        if not stopping and time.monotonic() - self._looked_s < _LOOK_S:
+            return NoopDecision()
+        if not self._look():
+            return NoopDecision()
+        act = self._steward.running(self._view(worker_group_state.workers))
+        return self._do(act, worker_group_state)
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        return self._steward.wanted
+
+    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
+        """Keep workers off nodes that are no good, where there is room enough without them."""
+        avoided = {*self._steward.bad_nodes, *self._suspects}
+        elsewhere = sum(count for node, count in self._room.items() if node not in avoided)
+        if not avoided or elsewhere < num_workers:
+            return None
+        return {NODE_ID_LABEL: f"!in({','.join(sorted(avoided))})"}
+
+    # -- told by the worker group
+
+    def group_started(self, group: Any) -> None:
+        """A group trains."""
+        self._group = group
+        self._parked.clear()
+        workers = group.get_workers()
+        self._suspects.clear()
+        self._steward.started(tuple(worker.metadata.node_id for worker in workers))
+        for words in self._steward.take_words():
+            _tell(workers, words)
+
+    def group_failed(self, group: Any, errors: dict[int, Exception]) -> None:
+        """Workers of the group have failed.
+
+        Raises:
+            TrainingFailed: it fails again and again.
+        """
+        nodes = {rank: worker.metadata.node_id for rank, worker in enumerate(group.get_workers())}
+        # The first to be heard of are often the others, whose collectives broke: every node of the group is asked.
+        dead = {node for node in set(nodes.values()) if node in self._draining or not _answers(node)}
+        self._suspects |= dead
+        # Who raised an exception lives, and is not to blame for one who died.
+        died = [rank for rank, error in errors.items() if _has_died(error)]
+        reason = _first_line(errors[died[0]] if died else next(iter(errors.values())))
+        self._steward.failed(frozenset(dead), frozenset(nodes[rank] for rank in died), reason)
+
+    def start_failed(self, error: Exception) -> None:
+        """A group could not be started.
+
+        Raises:
+            TrainingFailed: it fails again and again.
+        """
+        self._steward.failed(frozenset(), frozenset(), f"they could not be started: {_first_line(error)}")
+
+    # -- eyes
+
+    def _look(self) -> bool:
+        """Refresh what is known of the cluster; false if it could not be asked."""
+        self._looked_s = time.monotonic()
+        try:
+            reserved = ray.get(
+                # `recompute`: the coordinator looks again by itself only every 20 s.
+                self._autoscaling_coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
+                timeout=_QUERY_TIMEOUT_S,
+            )
+            draining = ray._private.state.state.get_draining_nodes() or {}
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
+            _log.warning("the cluster could not be asked for its nodes", exc_info=True)
+            return False
+        now_s = time.time()
+        self._suspects &= alive
+        self._draining = {
+            node: max(deadline_ms / 1000 - now_s, 0.0) if deadline_ms else float("inf")
+            for node, deadline_ms in draining.items()
+            if node in alive
+        }
+        usable = {n: r for n, r in reserved.items() if n in alive and n not in draining and n not in self._suspects}
+        self._room = {node: self._count_possible_workers({node: found}) for node, found in usable.items()}
+        return True
+
+    def _hear(self, status: Any) -> None:
+        """Pass on the steps that rank 0 reports, and who is parked."""
+        for rank, worker in status.worker_statuses.items():
+            report = worker.training_report
+            if report is None:
+                continue
+            if report.metrics.get(signals.PARKED):
+                self._parked.add(rank)
+            elif rank == 0:
+                self._steward.reported(report.metrics)
+
+    def _view(self, workers: list[Any]) -> View:
+        return View(
+            room=self._room,
+            draining=self._draining,
+            nodes=tuple(worker.metadata.node_id for worker in workers),
+            parked=frozenset(self._parked),
+            silent=frozenset(self._group.silent_ranks() if self._group else ()),
+            newcomers=self._group.newcomers() if self._group else "none",
+        )
+
+    # -- hands
+
+    def _do(self, act: Act, state: Any) -> NoopDecision | ResizeDecision:
+        for words in act.words:
+            _tell(state.workers, words)
+        if act.kind == "warm":
+            self._group.warm(act.world_size)
+        elif act.kind == "abandon_newcomers":
+            self._group.abandon_newcomers()
+        elif act.kind == "stop":
+            for worker in state.workers:
+                worker.actor.execute.remote(signals.request_stop)
+        elif act.kind == "resize":
+            leaving = set(self._draining) | self._suspects
+            self._group.plan_change(act.world_size if act.planned else 0, leaving)
+            return self._get_resize_decision(act.world_size)
+        return NoopDecision()
+
+
+class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
+    """Ray's trainer with our policy in the place of its own."""
+
+    def __init__(self, *arguments: Any, steward: Steward, run: str, keep_processes: bool, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._policy = Policy(self.scaling_config, steward, run=run, keep_processes=keep_processes)
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+        arguments["scaling_policy"] = self._policy
+        return super()._initialize_and_run_controller(**arguments)
+
+
+def _tell(workers: list[Any], words: str) -> None:
+    """Rank 0 writes the ledger."""
+    workers[0].actor.execute.remote(signals.tell, words)
+
+
+def _has_died(error: Exception) -> bool:
+    """Whether the worker's process is gone, or does not answer; an exception in it is another thing."""
+    return type(error).__name__ in {"WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError"}
+
+
+def _answers(node_id: str) -> bool:
+    """Whether the node's raylet still listens: Ray itself finds a dead node out only seconds later."""
+    for node in ray.nodes():
+        if node["NodeID"] == node_id:
+            if not node["Alive"]:
+                return False
+            try:
+                socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _PROBE_S).close()
+            except OSError:
+                return False
+            return True
+    return False
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__

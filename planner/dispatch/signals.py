@@ -1,0 +1,68 @@
+"""What the controller says to a worker while it trains. One inbox per worker process; plain Python.
+
+Ray runs these functions in the worker's main thread (`actor.execute`), while training has a thread of its own.
+"""
+
+import threading
+
+_stop = threading.Event()
+_release = threading.Event()
+_lock = threading.Lock()
+_messages: list[str] = []
+
+PARKED = "planner_parked"
+"""key of the report that says: all is committed, and this worker waits"""
+_POLL_S = 0.2
+
+
+class Released(BaseException):
+    """Unwinds the training thread of a worker whose process lives on. No `except Exception` swallows it."""
+
+
+def request_stop() -> None:
+    """Stop at the next step that all workers agree on, commit, and park."""
+    _stop.set()
+
+
+def stop_requested() -> bool:
+    """Whether somebody wants this worker to stop."""
+    return _stop.is_set()
+
+
+def tell(message: str) -> None:
+    """Leave words for the run's ledger."""
+    with _lock:
+        _messages.append(message)
+
+
+def messages() -> list[str]:
+    """The words that have come since the last call."""
+    with _lock:
+        found = _messages.copy()
+        _messages.clear()
+    return found
+
+
+def park() -> None:
+    """Wait for the end of the process, or for `release`.
+
+    Never returns: all workers returning would mean that the job is done, and raising an error that it failed.
+
+    Raises:
+        Released: the process goes on with the next generation.
+    """
+    while not _release.wait(_POLL_S):
+        pass
+    raise Released
+
+
+def release() -> None:
+    """Unwind a parked worker."""
+    _release.set()
+
+
+def reset() -> None:
+    """Forget the last generation."""
+    _stop.clear()
+    _release.clear()
+    messages()

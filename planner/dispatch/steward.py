@@ -1,0 +1,411 @@
+"""Decides for a worker group while it runs, and before it is started: the caller's eyes and hands are Ray's.
+
+`planner.plan.revise` says what a change is worth; this class remembers what it needs to know (how capacity came and
+went, seconds per step, what resizes and commits took), and takes a resize through its stages:
+
+    running -> (warming newcomers) -> stopping, until every worker is parked -> resized
+
+It knows no Ray and no clock of its own: tests walk it through hours in milliseconds.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from planner.errors import TrainingFailed
+from planner.plan import BatchSizes, CapacityChange, Decision, Facts, ResizeCost, Situation, Speeds, choose, revise
+from planner.plan import worth_asking as worth_asking_for
+from planner.plan.words import counted, duration
+
+# A second notice often follows the first: spot capacity is taken back in batches. Notices give 30 s at least.
+_COALESCE_S = 1.0
+_COALESCE_MOST_S = 5.0
+# Workers park within a step and a commit. Who does not within this time has a reason that waiting will not mend.
+_PARK_AT_LEAST_S = 60.0
+# No sign of life for so long, before a first step, evaluation and commit were seen: compilation, large models.
+_SILENCE_AT_FIRST_S = 600.0
+_SILENCE_AT_LEAST_S = 60.0
+_REMEMBERED_CHANGES = 256
+_REMEMBERED_STEPS = 20
+# Failures that no lost node explains.
+_MOST_FRUITLESS = 6
+_MOST_FAILURES = 20
+_FAILURES_WITHIN_S = 3600.0
+# A node whose workers die so often within an hour is left out.
+_NODE_FAILURES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What there is to see at one moment."""
+
+    room: Mapping[str, int]
+    """node -> workers of this job that it holds or could hold; nodes that are dead or about to go are left out"""
+    draining: Mapping[str, float]
+    """node -> seconds until it goes; infinite if nobody said when"""
+    nodes: tuple[str, ...] = ()
+    """the node of each rank; empty where no group runs"""
+    parked: frozenset[int] = frozenset()
+    """ranks that have committed and wait"""
+    silent: frozenset[int] = frozenset()
+    """ranks that do not answer"""
+    newcomers: Literal["none", "warming", "ready", "failed"] = "none"
+    """processes that were started beside the group"""
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Nodes of the group that are about to go."""
+        return frozenset(self.nodes) & frozenset(self.draining)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What to do now."""
+
+    kind: Literal["nothing", "warm", "stop", "resize", "abandon_newcomers"] = "nothing"
+    world_size: int = 0
+    """for `resize`; for `warm` the number of newcomers"""
+    planned: bool = False
+    """for `resize`: every worker is parked, all is committed"""
+    words: tuple[str, ...] = ()
+    """for the ledger"""
+
+
+@dataclass(kw_only=True)
+class _Stopping:
+    """A resize that was begun."""
+
+    began_s: float
+    deadline_s: float
+    from_size: int
+    reason: str
+
+
+@dataclass(kw_only=True)
+class _Group:
+    """What is known of the group that runs."""
+
+    nodes: tuple[str, ...]
+    seen_s: float
+    """last sign of life"""
+    steps_seen: int = 0
+
+
+@dataclass(kw_only=True)
+class _Memory:
+    """What outlives a group."""
+
+    capacity: list[CapacityChange] = field(default_factory=list)
+    seconds: dict[int, deque[float]] = field(default_factory=dict)
+    grow_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    shrink_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    lead_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    commit_s: float = 0.0
+    eval_s: float = 0.0
+    step: int = 0
+    best_step: int = 0
+    total_steps: int = 0
+    failures_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_FAILURES))
+    fruitless: int = 0
+    node_failures: dict[str, deque[float]] = field(default_factory=dict)
+
+
+class Steward:
+    """One per launch, in the process that controls the workers."""
+
+    def __init__(
+        self,
+        *,
+        sizes: BatchSizes,
+        workers_min: int,
+        workers_max: int,
+        clock: Callable[[], float],
+        cost: ResizeCost,
+        has_eval: bool,
+        eager: bool = False,
+    ) -> None:
+        """`eager`: take every node that comes, worth it or not, as rehearsals want."""
+        self._sizes, self._min, self._max, self._eager = sizes, workers_min, workers_max, eager
+        self._clock, self._default_cost, self._has_eval = clock, cost, has_eval
+        self._memory = _Memory()
+        self._group: _Group | None = None
+        self._stopping: _Stopping | None = None
+        self._warming_since: float | None = None
+        self._notice_s: tuple[float, float, frozenset[str]] | None = None
+        self._resumed: tuple[float, int] | None = None
+        self._said = ""
+        self._untold: list[str] = []
+
+    # -- what the caller saw happen
+
+    def started(self, nodes: tuple[str, ...]) -> None:
+        """A group was started; `nodes` by rank."""
+        self._group = _Group(nodes=nodes, seen_s=self._clock())
+        self._stopping = self._warming_since = self._notice_s = None
+
+    def reported(self, metrics: Mapping[str, Any]) -> None:
+        """Rank 0 reported a step: see `planner.train.loop`."""
+        memory, now = self._memory, self._clock()
+        memory.step, memory.total_steps = int(metrics["step"]) + 1, int(metrics["total_steps"])
+        memory.commit_s, memory.eval_s = float(metrics["commit_s"]), float(metrics["eval_s"])
+        if memory.step > memory.best_step:
+            memory.best_step, memory.fruitless = memory.step, 0
+        if self._group is None:
+            return
+        self._group.seen_s = now
+        self._group.steps_seen += 1
+        self._measure_resize(now)
+        # The first step of a group also pays for caches, compilation and, in `bitwise`, a repetition.
+        if self._group.steps_seen > 1:
+            steps = memory.seconds.setdefault(int(metrics["world_size"]), deque(maxlen=_REMEMBERED_STEPS))
+            steps.append(float(metrics["seconds"]))
+
+    def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str) -> None:
+        """The group failed. `dead`: nodes that are gone; `blamed`: nodes that live, and whose worker died.
+
+        Raises:
+            TrainingFailed: failures that no lost node explains come too often.
+        """
+        memory, now = self._memory, self._clock()
+        self._group = None
+        if dead:
+            self._untold.append(f"lost without notice: {counted(len(dead), 'node')}")
+            return
+        self._untold.append(f"the workers failed: {reason}")
+        for node in blamed:
+            memory.node_failures.setdefault(node, deque(maxlen=_NODE_FAILURES)).append(now)
+            if self._is_bad(node):
+                self._untold.append(f"node {node} is left out: its workers died {_NODE_FAILURES} times within the hour")
+        memory.fruitless += 1
+        memory.failures_s.append(now)
+        if memory.fruitless >= _MOST_FRUITLESS:
+            raise TrainingFailed(f"the workers failed {memory.fruitless} times in a row without progress: {reason}")
+        if len(memory.failures_s) == _MOST_FAILURES and now - memory.failures_s[0] < _FAILURES_WITHIN_S:
+            raise TrainingFailed(f"the workers failed {_MOST_FAILURES} times within the hour: {reason}")
+
+    # -- what to do
+
+    @property
+    def wanted(self) -> int:
+        """How many workers to ask an autoscaler for: never a count that a smaller one equals."""
+        return self._useful(self._max)
+
+    def idle(self, view: View) -> Act:
+        """No group runs: start one, or wait for nodes."""
+        self._group = self._stopping = None
+        room = self._usable(view)
+        self._note_room(sum(room.values()))
+        usable = min(sum(room.values()), self._max)
+        if usable < self._min:
+            return self._nothing(f"waiting: room for {usable}, and workers.min is {self._min}")
+        return Act(kind="resize", world_size=self._useful(usable))
+
+    def running(self, view: View) -> Act:
+        """A group runs: leave it alone, prepare a change, or make it."""
+        assert self._group is not None
+        if self._stopping is not None:
+            return self._await_parked(view, self._stopping)
+        if (hang := self._hang(view)) is not None:
+            return hang
+        room = sum(self._usable(view).values())
+        size = len(view.nodes)
+        if view.leaving:
+            return self._leave(view, room)
+        # A node that has just died is told by the failure of its workers; our own places are never taken by others.
+        room = max(room, size)
+        self._note_room(room)
+        decision = self._eager_decision(size, room) or revise(self._situation(size))
+        if decision.kind != "resize":
+            return self._stay(view, decision)
+        return self._grow(view, decision)
+
+    def take_words(self) -> tuple[str, ...]:
+        """What could not be told, since no group ran to write it down."""
+        words, self._untold = tuple(self._untold), []
+        return words
+
+    def _useful(self, usable: int) -> int:
+        """The least count that is as fast as all that may be used."""
+        if self._eager:
+            return usable
+        return max(self._min, worth_asking_for(choose(self._sizes, self._max, Facts()), usable))
+
+    def _eager_decision(self, size: int, room: int) -> Decision | None:
+        target = min(room, self._max)
+        if not self._eager or target == size:
+            return None
+        reason = f"{size} -> {target}: every node is taken"
+        return Decision(kind="resize", world_size=target, until_s=self._clock(), reason=reason)
+
+    # -- stages of a change
+
+    def _stay(self, view: View, decision: Decision) -> Act:
+        if view.newcomers != "none":
+            self._warming_since = None
+            return Act(kind="abandon_newcomers", words=(f"newcomers were called off: {decision.reason}",))
+        return self._nothing(f"{decision.kind}: {decision.reason}" if decision.kind == "wait" else "")
+
+    def _grow(self, view: View, decision: Decision) -> Act:
+        """Newcomers start and import while the others train on; only then is anybody stopped."""
+        if view.newcomers == "none" and self._warming_since is None:
+            self._warming_since = self._clock()
+            count = decision.world_size - len(view.nodes)
+            return Act(kind="warm", world_size=count, words=(f"resize: {decision.reason}",))
+        if view.newcomers == "failed":
+            self._warming_since = None
+            return Act(kind="abandon_newcomers", words=("a newcomer failed while it started; trying again",))
+        if view.newcomers == "warming":
+            return Act()
+        if self._warming_since is not None:
+            self._memory.lead_s.append(self._clock() - self._warming_since)
+        return self._stop(view, self._patience_s, decision.reason, ())
+
+    def _leave(self, view: View, room: int) -> Act:
+        """Notice was given to nodes of the group: everybody stops before they go."""
+        now = self._clock()
+        began_s, _, known = self._notice_s or (now, now, frozenset())
+        if view.leaving - known:
+            self._notice_s = (began_s, now, known | view.leaving)
+        _, latest_s, known = self._notice_s or (now, now, known)
+        deadline_s = min(view.draining[node] for node in view.leaving)
+        needed_s = self._stop_s
+        in_time = deadline_s - needed_s > _COALESCE_S
+        if in_time and now - latest_s < _COALESCE_S and now - began_s < _COALESCE_MOST_S:
+            return Act()
+        self._note_room(room)
+        size = len(view.nodes)
+        gone = sum(node in view.leaving for node in view.nodes)
+        reason = f"notice for {counted(gone, 'worker')} of {size}, {duration(deadline_s)} left; room for {room}"
+        words = [f"resize: {reason}"]
+        if needed_s > deadline_s:
+            words.append(
+                f"a step and a commit take {duration(needed_s)}: the notice is too short to keep all steps",
+            )
+        return self._stop(view, min(deadline_s, self._patience_s), reason, tuple(words))
+
+    def _stop(self, view: View, within_s: float, reason: str, words: tuple[str, ...]) -> Act:
+        now = self._clock()
+        self._stopping = _Stopping(
+            began_s=now, deadline_s=now + max(within_s, 1.0), from_size=len(view.nodes), reason=reason
+        )
+        self._warming_since = None
+        return Act(kind="stop", words=words)
+
+    def _await_parked(self, view: View, stopping: _Stopping) -> Act:
+        """All parked: on to what the cluster holds by now. Too late: on without those who are not."""
+        parked = len(view.parked) == len(view.nodes)
+        late = self._clock() > stopping.deadline_s
+        if not parked and not late:
+            return Act()
+        room = sum(self._usable(view).values())
+        if not view.leaving:
+            room = max(room, len(view.nodes))
+        self._note_room(room)
+        usable = min(room, self._max)
+        if usable < self._min:
+            # Parked, and nothing is lost: new nodes may come before the old ones go.
+            return self._nothing(f"waiting: room for {usable}, and workers.min is {self._min}")
+        size = self._useful(usable)
+        self._resumed = (stopping.began_s, stopping.from_size)
+        if not parked:
+            waited = duration(self._clock() - stopping.began_s)
+            missing = counted(len(view.nodes) - len(view.parked), "worker")
+            self._untold.append(f"{missing} had not parked after {waited}: steps since the last commit are done again")
+        return Act(kind="resize", world_size=size, planned=parked)
+
+    def _hang(self, view: View) -> Act | None:
+        """Nobody reports any more, and nobody failed: end the group rather than wait for torch's half hour."""
+        assert self._group is not None
+        silence_s = self._clock() - self._group.seen_s
+        if silence_s <= self._silence_s:
+            return None
+        blamed = frozenset(view.nodes[rank] for rank in view.silent)
+        reason = f"no step for {duration(silence_s)}, and {duration(self._silence_s)} is the most that one may take"
+        self.failed(frozenset(), blamed, reason)
+        return Act(kind="resize", world_size=self.idle(view).world_size or len(view.nodes))
+
+    def _nothing(self, words: str) -> Act:
+        """Words are said once, not at every look."""
+        if not words or words.partition(":")[0] == self._said:
+            return Act()
+        self._said = words.partition(":")[0]
+        return Act(words=(words,))
+
+    # -- what is known
+
+    def _usable(self, view: View) -> dict[str, int]:
+        """Room without the nodes whose workers keep dying, as long as enough is left."""
+        good = {node: count for node, count in view.room.items() if not self._is_bad(node)}
+        return good if sum(good.values()) >= self._min else dict(view.room)
+
+    @property
+    def bad_nodes(self) -> tuple[str, ...]:
+        """Nodes whose workers die again and again; no worker is to be placed there."""
+        return tuple(sorted(node for node in self._memory.node_failures if self._is_bad(node)))
+
+    def _is_bad(self, node: str) -> bool:
+        times = self._memory.node_failures.get(node)
+        if times is None:
+            return False
+        return len(times) == _NODE_FAILURES and self._clock() - times[0] < _FAILURES_WITHIN_S
+
+    def _note_room(self, room: int) -> None:
+        changes = self._memory.capacity
+        if not changes or changes[-1].world_size != room:
+            self._said = ""
+            changes.append(CapacityChange(time_s=self._clock(), world_size=room))
+            del changes[:-_REMEMBERED_CHANGES]
+
+    def _situation(self, size: int) -> Situation:
+        memory = self._memory
+        return Situation(
+            plan=choose(self._sizes, size, Facts()),
+            capacity=memory.capacity,
+            speeds=Speeds(measured={w: median(s) for w, s in memory.seconds.items()}),
+            cost=self._cost,
+            remaining_steps=max(memory.total_steps - memory.step, 0),
+            workers_min=self._min,
+            workers_max=self._max,
+            now_s=self._clock(),
+        )
+
+    @property
+    def _cost(self) -> ResizeCost:
+        memory, default = self._memory, self._default_cost
+        return ResizeCost(
+            grow_s=median(memory.grow_s) if memory.grow_s else default.grow_s,
+            shrink_s=median(memory.shrink_s) if memory.shrink_s else default.shrink_s,
+            lead_s=median(memory.lead_s) if memory.lead_s else default.lead_s,
+        )
+
+    def _measure_resize(self, now_s: float) -> None:
+        """From the signal to the first step of the group that came of it."""
+        if self._resumed is None or self._group is None or self._group.steps_seen != 1:
+            return
+        began_s, before = self._resumed
+        self._resumed = None
+        grew = len(self._group.nodes) > before
+        (self._memory.grow_s if grew else self._memory.shrink_s).append(now_s - began_s)
+
+    @property
+    def _step_s(self) -> float:
+        size = len(self._group.nodes) if self._group else 0
+        return median(self._memory.seconds[size]) if self._memory.seconds.get(size) else 0.0
+
+    @property
+    def _stop_s(self) -> float:
+        """What it takes to finish a step and commit."""
+        return 2 * self._step_s + 1.5 * self._memory.commit_s
+
+    @property
+    def _patience_s(self) -> float:
+        return max(_PARK_AT_LEAST_S, 10 * self._stop_s)
+
+    @property
+    def _silence_s(self) -> float:
+        is_known = self._step_s and self._memory.commit_s and (self._memory.eval_s or not self._has_eval)
+        if not is_known:
+            return max(_SILENCE_AT_FIRST_S, 20 * self._step_s)
+        return max(_SILENCE_AT_LEAST_S, 20 * self._step_s + 3 * (self._memory.commit_s + self._memory.eval_s))

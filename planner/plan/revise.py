@@ -1,0 +1,194 @@
+"""The decision: keep the world size, resize now, or wait; with the reason.
+
+Fewer workers are no choice: who leaves is not asked. More are one, and three questions are put to it in turn. Is a
+step faster there? Does the rest of the run win the pause back? Have such workers stayed long enough, so far, to pay
+for the two resizes that they cost if they go again?
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.plan.capacity import CapacityChange, Spells, check, rises_s, spells
+from planner.plan.growth import Growth, ResizeCost
+from planner.plan.plan import Plan
+from planner.plan.speed import Speeds
+from planner.plan.words import counted, duration
+
+# Medians of the same step differ by so much from one generation to the next; less is no gain that one could see.
+_LEAST_FASTER = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Everything that the decision depends on.
+
+    Raises:
+        ValueError: the history is empty, out of order or ends after `now_s`; or another number is out of range.
+    """
+
+    plan: Plan
+    """what runs now"""
+    capacity: Sequence[CapacityChange]
+    """what the cluster could hold, workers that run included; the last entry is what it can hold now"""
+    speeds: Speeds
+    cost: ResizeCost
+    remaining_steps: int
+    workers_min: int
+    workers_max: int
+    now_s: float
+    """on the clock of `capacity`"""
+
+    def __post_init__(self) -> None:
+        check(self.capacity, self.now_s)
+        if self.remaining_steps < 0 or not 1 <= self.workers_min <= self.workers_max:
+            raise ValueError(f"{self.remaining_steps=}, {self.workers_min=}, {self.workers_max=}")
+
+    @property
+    def usable(self) -> int:
+        """The most workers that the run could have now."""
+        return min(self.capacity[-1].world_size, self.workers_max)
+
+    @property
+    def step_s(self) -> float:
+        """At the present count."""
+        return self.speeds.seconds_per_step(self.plan)
+
+    @property
+    def remaining_s(self) -> float:
+        """Of the run, at the present count."""
+        return self.remaining_steps * self.step_s
+
+    def useful(self, most: int) -> int:
+        """The count to have if `most` are there: `worth_asking`, within the job's bounds."""
+        return max(self.workers_min, worth_asking(self.plan, min(most, self.workers_max)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do; the caller does it and writes it down."""
+
+    kind: Literal["keep", "resize", "wait", "pause"]
+    """`pause`: fewer workers are there than the job may run with"""
+    world_size: int
+    """the count to go on with: the present one for `keep` and `wait`, 0 for `pause`"""
+    until_s: float
+    """when to ask again if nothing changes: never (infinite), but for `wait`; `now_s` for `resize`"""
+    reason: str
+
+
+def worth_asking(plan: Plan, most: int) -> int:
+    """The least count of at most `most` that no count of at most `most` beats: what to ask an autoscaler for.
+
+    With G=32, 11 of 15: both compute 3 samples one after another. 16 compute 2.
+
+    Raises:
+        ValueError: `most` is below 1.
+    """
+    if most < 1:
+        raise ValueError(f"no workers to choose from: {most}")
+    return plan.at(most).fewest_workers_as_fast
+
+
+def revise(situation: Situation) -> Decision:
+    """Keep, resize now, wait until, or pause. Pure: equal situations give equal decisions.
+
+    While capacity stays as it is, waits end: for one count, after `Growth.longest_wait_s` at most.
+    """
+    now, usable = situation, situation.usable
+    if usable < now.workers_min:
+        return _pause(now)
+    if usable < now.plan.world_size:
+        return _shrink(now)
+    levels = {min(change.world_size, usable) for change in now.capacity if change.world_size >= 1}
+    counts = sorted({count for level in levels if (count := now.useful(level)) > now.plan.world_size}, reverse=True)
+    if not counts:
+        return _keep(now, _nothing_to_gain(now))
+    if not now.speeds.measured:
+        reason = f"no step was measured yet at {counted(now.plan.world_size, 'worker')}"
+        return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
+    judged = [_grow(now, count) for count in counts]
+    resizes = [decision for decision in judged if decision.kind == "resize"]
+    waits = sorted((d for d in judged if d.kind == "wait"), key=lambda d: d.until_s)
+    return [*resizes, *waits, *judged][0]
+
+
+def _pause(now: Situation) -> Decision:
+    reason = f"room for {counted(now.usable, 'worker')}, and the job needs {now.workers_min}: no choice but to wait"
+    return Decision(kind="pause", world_size=0, until_s=math.inf, reason=reason)
+
+
+def _shrink(now: Situation) -> Decision:
+    count = now.useful(now.usable)
+    room = f"room for {now.usable} of {counted(now.plan.world_size, 'worker')}: no choice"
+    fewer = "" if count == now.usable else f", and {count} are as fast"
+    reason = f"{room}{fewer}; {_step_times(now, count)}"
+    return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
+
+
+def _keep(now: Situation, reason: str) -> Decision:
+    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, reason=reason)
+
+
+def _wait(now: Situation, until_s: float, reason: str) -> Decision:
+    return Decision(kind="wait", world_size=now.plan.world_size, until_s=until_s, reason=reason)
+
+
+def _nothing_to_gain(now: Situation) -> str:
+    """More would do no good, or there are no more."""
+    world_size, usable = now.plan.world_size, now.usable
+    if usable == world_size:
+        return f"all that may be used, {counted(usable, 'worker')}, are in use"
+    time = f"the time of {counted(now.plan.step_cost, 'sample')}"
+    return f"a step at {counted(usable, 'worker')} takes {time}, as it does at {world_size}: nothing to gain"
+
+
+def _step_times(now: Situation, count: int) -> str:
+    """`0.80 s per step instead of 1.0 s`, or by the plan alone while nothing is measured."""
+    plan = now.plan.at(count)
+    if not now.speeds.measured:
+        return f"the time of {counted(plan.step_cost, 'sample')} per step instead of {now.plan.step_cost}"
+    return f"{duration(now.speeds.seconds_per_step(plan))} per step instead of {duration(now.step_s)}"
+
+
+def _grow(now: Situation, count: int) -> Decision:
+    """What to do about one count that is there and above the present one."""
+    step_s, new_step_s = now.step_s, now.speeds.seconds_per_step(now.plan.at(count))
+    move, times = f"{now.plan.world_size} -> {count}", _step_times(now, count)
+    if new_step_s > (1 - _LEAST_FASTER) * step_s:
+        return _keep(now, f"{move} would give {times}: not faster by {_LEAST_FASTER:.0%}")
+    growth = Growth(step_s=step_s, new_step_s=new_step_s, remaining_s=now.remaining_s, cost=now.cost)
+    pause = f"a pause of {duration(now.cost.grow_s)}"
+    won_back = f"{duration(growth.win_back_s)} to win back {pause}; {duration(now.remaining_s)} remain"
+    if not growth.pays:
+        return _keep(now, f"{move}, {times}: it would take {won_back}")
+    until_s, why = _ready(now, growth, count)
+    if until_s > now.now_s:
+        return _wait(now, until_s, f"{move}, {times}: {why}")
+    return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=f"{move}, {times}: it takes {won_back}")
+
+
+def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
+    """When to move, and what for: the later of two, but never beyond `growth.longest_wait_s`."""
+    room = spells(now.capacity, count)
+    stayed_s = room.start_s + growth.wait_s(room.ended_s, now.now_s - room.start_s)
+    more_may_come = now.useful(now.workers_max) > now.useful(now.usable)
+    rises = rises_s(now.capacity) if more_may_come else ()
+    settled_s = growth.settled_s(rises, room.start_s)
+    if settled_s > max(stayed_s, now.now_s):
+        return settled_s, f"more may come, and one resize is cheaper than two; {_in(now, settled_s)}"
+    return stayed_s, f"{_short_spells(growth, room, count)}; {_in(now, stayed_s)}"
+
+
+def _short_spells(growth: Growth, room: Spells, count: int) -> str:
+    """Why newcomers are watched first."""
+    short = sum(lasted < growth.break_even_s for lasted in room.ended_s)
+    often = f"{short} of the last {counted(len(room.ended_s), 'time')}"
+    pauses_s = growth.cost.grow_s + growth.cost.shrink_s
+    too_short = f"under the {duration(growth.break_even_s)} that pay for {duration(pauses_s)} of pauses there and back"
+    return f"room for {count} lasted {often} {too_short}"
+
+
+def _in(now: Situation, until_s: float) -> str:
+    return f"resize in {duration(until_s - now.now_s)} if it lasts"

@@ -1,0 +1,83 @@
+"""Seconds per step: measured where a world size was seen, fitted where it was not."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from statistics import fmean
+
+from planner.plan.plan import Plan
+
+# The law's prior: a tenth of a measurement which says that a step of no samples takes no time. With one count
+# measured it makes time proportional to cost; two that lie far apart overrule it; two that lie close together, and so
+# hold more noise than slope, hardly do.
+_PRIOR_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speeds:
+    """One job's seconds per optimizer step.
+
+    Raises:
+        ValueError: a measured time is not above 0 and finite.
+    """
+
+    measured: Mapping[int, float] = field(default_factory=dict)
+    """world size -> median seconds per step"""
+
+    def __post_init__(self) -> None:
+        for world_size, seconds in self.measured.items():
+            if not (seconds > 0 and math.isfinite(seconds)):
+                raise ValueError(f"{seconds} s per step at world size {world_size}; a step takes a finite time above 0")
+
+    def seconds_per_step(self, plan: Plan) -> float:
+        """The measured median at the plan's world size, or the fitted one at its cost.
+
+        Between two measured costs: linear, so never outside of the two. Beyond them: the law, scaled to meet the
+        nearest. With nothing measured: one second per sample of cost, of which only ratios mean anything.
+        """
+        if plan.world_size in self.measured:
+            return self.measured[plan.world_size]
+        points = self._by_cost(plan)
+        if not points:
+            return float(plan.step_cost)
+        below = [point for point in points if point[0] <= plan.step_cost]
+        above = [point for point in points if point[0] >= plan.step_cost]
+        if below and above:
+            return _between(below[-1], above[0], plan.step_cost)
+        cost, seconds = below[-1] if below else above[0]
+        fixed_s, per_sample_s = _law(points)
+        return seconds * (fixed_s + per_sample_s * plan.step_cost) / (fixed_s + per_sample_s * cost)
+
+    def _by_cost(self, plan: Plan) -> list[tuple[int, float]]:
+        """`(step cost, mean seconds)` by rising cost; counts of equal cost are one point."""
+        points = sorted((plan.at(world_size).step_cost, seconds) for world_size, seconds in self.measured.items())
+        return [(cost, fmean(s for _, s in group)) for cost, group in groupby(points, key=lambda point: point[0])]
+
+
+def _between(below: tuple[int, float], above: tuple[int, float], cost: int) -> float:
+    if below[0] == above[0]:
+        return below[1]
+    along = (cost - below[0]) / (above[0] - below[0])
+    return below[1] * (1 - along) + above[1] * along
+
+
+def _law(points: list[tuple[int, float]]) -> tuple[float, float]:
+    """`t = fixed + per_sample * cost`, neither below 0: least squares over the points and the prior.
+
+    fixed        what a step takes at any cost: the optimizer, collectives, the commit's share
+    per_sample   forward and backward of one sample on one worker
+    It has no term that rises with W (collectives over more workers), so far beyond what was seen it is optimistic;
+    the first measurement there corrects it. Times that rise as the cost falls (workers that share a CPU) give
+    `per_sample = 0`: more workers promise nothing.
+    """
+    weighed = [(1.0, float(cost), seconds) for cost, seconds in points] + [(_PRIOR_WEIGHT, 0.0, 0.0)]
+    total = sum(w for w, _, _ in weighed)
+    mean_cost = sum(w * c for w, c, _ in weighed) / total
+    mean_s = sum(w * t for w, _, t in weighed) / total
+    spread = sum(w * (c - mean_cost) ** 2 for w, c, _ in weighed)
+    per_sample_s = max(0.0, sum(w * (c - mean_cost) * (t - mean_s) for w, c, t in weighed) / spread)
+    fixed_s = mean_s - per_sample_s * mean_cost
+    if fixed_s <= 0:
+        return 0.0, sum(w * c * t for w, c, t in weighed) / sum(w * c * c for w, c, _ in weighed)
+    return fixed_s, per_sample_s

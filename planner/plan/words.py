@@ -1,0 +1,25 @@
+"""Numbers with units, as reasons say them."""
+
+import math
+
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
+
+
+def duration(seconds: float) -> str:
+    """`0.35 s`, `1.4 s`, `25 s`, `40 min`, `2.8 h`, `for ever`: two digits, or what is before the point."""
+    if math.isinf(seconds):
+        return "for ever"
+    if seconds < 2 * _MINUTE_S:
+        return f"{_two_digits(seconds)} s"
+    if seconds < 2 * _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    return f"{_two_digits(seconds / _HOUR_S)} h"
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.5 else f"{value:.2g}"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,370 @@
+"""The steward walked through hours of cluster weather, with a clock of its own and no Ray."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.dispatch.steward import Steward, View
+from planner.errors import TrainingFailed
+from planner.plan import BatchSizes, ResizeCost
+
+TICK_S = 0.25
+
+
+class Cluster:
+    """Nodes of one worker each, a group that trains on some of them, and a steward that watches."""
+
+    def __init__(self, nodes, *, global_batch=48, least=1, most=16, total_steps=100_000, grow_s=1.4, shrink_s=1.0):
+        self.now = 0.0
+        self.nodes = [f"n{i}" for i in range(nodes)]
+        self.numbered = nodes
+        self.draining = {}
+        self.group = ()
+        self.stopping_since = None
+        self.blocked_until = 0.0
+        self.step = self.committed = self.recomputed = 0
+        self.total_steps = total_steps
+        self.global_batch = global_batch
+        self.words, self.sizes, self.acts = [], [], []
+        self.newcomers = "none"
+        self.warm_since = 0.0
+        self.commit_s = 0.5
+        self.hung = False
+        self.grow_s, self.shrink_s = grow_s, shrink_s
+        self.progress = 0.0
+        self.steward = Steward(
+            sizes=BatchSizes(global_batch=global_batch, max_micro=8),
+            workers_min=least,
+            workers_max=most,
+            clock=lambda: self.now,
+            cost=ResizeCost(grow_s=grow_s, shrink_s=shrink_s),
+            has_eval=False,
+        )
+
+    @property
+    def step_s(self):
+        return 0.1 * math.ceil(self.global_batch / len(self.group))
+
+    def add(self, count=1):
+        for _ in range(count):
+            self.nodes.append(f"n{self.numbered}")
+            self.numbered += 1
+
+    def drain(self, node, in_s):
+        self.draining[node] = self.now + in_s
+
+    def kill(self, node):
+        self.nodes.remove(node)
+        self.draining.pop(node, None)
+        if node in self.group:
+            self.fail(dead={node})
+
+    def fail(self, dead=(), blamed=(), reason="it died"):
+        self.recomputed += self.step - self.committed
+        self.step = self.committed
+        self.group, self.stopping_since, self.newcomers = (), None, "none"
+        self.steward.failed(frozenset(dead), frozenset(blamed), reason)
+
+    def run(self, seconds):
+        end = self.now + seconds
+        while self.now < end:
+            self.tick()
+        return self
+
+    def tick(self):
+        self.now += TICK_S
+        for node, at in list(self.draining.items()):
+            if self.now >= at:
+                self.kill(node)
+        room = {node: 1 for node in self.nodes if node not in self.draining}
+        if not self.group:
+            self.act(self.steward.idle(View(room=room, draining={})))
+            return
+        self.train()
+        parked = range(len(self.group)) if self.is_parked else ()
+        draining = {node: at - self.now for node, at in self.draining.items()}
+        if self.newcomers == "warming" and self.now - self.warm_since > 4:
+            self.newcomers = "ready"
+        view = View(room=room, draining=draining, nodes=self.group, parked=frozenset(parked), newcomers=self.newcomers)
+        self.act(self.steward.running(view))
+
+    @property
+    def is_parked(self):
+        return self.stopping_since is not None and self.now - self.stopping_since > self.step_s + self.commit_s
+
+    def train(self):
+        if self.hung or self.now < self.blocked_until:
+            return
+        if self.stopping_since is not None:
+            if self.is_parked:
+                self.committed = self.step
+            return
+        self.progress += TICK_S / self.step_s
+        while self.progress >= 1:
+            self.progress -= 1
+            self.step += 1
+            self.steward.reported(
+                {
+                    "step": self.step - 1,
+                    "total_steps": self.total_steps,
+                    "world_size": len(self.group),
+                    "seconds": self.step_s,
+                    "commit_s": self.commit_s,
+                    "eval_s": 0.0,
+                }
+            )
+
+    def act(self, act):
+        self.words += act.words
+        if act.kind != "nothing":
+            self.acts.append((self.now, act))
+        if act.kind == "warm":
+            self.newcomers, self.warm_since = "warming", self.now
+        elif act.kind == "abandon_newcomers":
+            self.newcomers = "none"
+        elif act.kind == "stop":
+            self.stopping_since = self.now
+        elif act.kind == "resize":
+            if not act.planned and self.group:
+                self.recomputed += self.step - self.committed
+                self.step = self.committed
+            stays = [n for n in self.group if n in self.nodes and n not in self.draining]
+            others = [n for n in self.nodes if n not in stays and n not in self.draining]
+            # The policy keeps workers off bad nodes, where there is room enough without them.
+            bad = self.steward.bad_nodes
+            others.sort(key=lambda node: node in bad)
+            stays = [node for node in stays if node not in bad]
+            pause = self.grow_s if act.world_size > len(self.group) else self.shrink_s
+            self.group = tuple([*stays, *others][: act.world_size])
+            assert len(self.group) == act.world_size
+            self.sizes.append(act.world_size)
+            self.blocked_until = self.now + pause
+            self.stopping_since, self.newcomers, self.hung, self.progress = None, "none", False, 0.0
+            self.steward.started(self.group)
+            self.words += self.steward.take_words()
+
+
+def test_it_starts_with_what_is_there():
+    """Idle: the largest useful size; with G=48, 13 workers are no faster than 12."""
+    cluster = Cluster(13).run(5)
+    assert cluster.sizes == [12]
+
+
+def test_it_waits_for_the_least_number_of_workers():
+    """Below workers.min nothing starts, and it says so once."""
+    cluster = Cluster(2, least=3).run(20)
+    assert cluster.sizes == []
+    assert cluster.words == ["waiting: room for 2, and workers.min is 3"]
+    cluster.add()
+    assert cluster.run(5).sizes == [3]
+
+
+def test_a_new_node_is_taken_after_its_processes_are_warm():
+    """Growing stops nobody before the newcomers are ready, and loses no step."""
+    cluster = Cluster(2).run(30)
+    cluster.add()
+    cluster.run(30)
+    assert cluster.sizes == [2, 3]
+    assert cluster.recomputed == 0
+    kinds = [act.kind for _, act in cluster.acts]
+    assert kinds == ["resize", "warm", "stop", "resize"]
+    assert cluster.acts[2][0] - cluster.acts[1][0] > 4
+    assert any(
+        re.match(r"resize: 2 -> 3, 1\.6 s per step instead of 2\.4 s: it takes .* remain", w) for w in cluster.words
+    )
+
+
+def test_a_node_that_helps_nobody_is_left_alone():
+    """12 -> 13 workers compute 4 samples one after another either way."""
+    cluster = Cluster(12).run(20)
+    cluster.add()
+    assert cluster.run(120).sizes == [12]
+
+
+def test_the_end_of_a_run_is_not_worth_a_resize():
+    """Ten steps before the end a new node is not taken, and the reason says why."""
+    cluster = Cluster(2, total_steps=13, grow_s=9.0).run(5)
+    cluster.add()
+    assert cluster.run(10).sizes == [2]
+
+
+def test_a_notice_becomes_a_shrink_without_a_lost_step():
+    """Well before the node goes."""
+    cluster = Cluster(4).run(30)
+    cluster.drain("n3", 30)
+    cluster.run(10)
+    assert cluster.sizes == [4, 3]
+    assert cluster.recomputed == 0
+    assert "resize: notice for 1 worker of 4, 29 s left; room for 3" in cluster.words
+    assert cluster.run(60).sizes == [4, 3]
+
+
+def test_staggered_notices_are_one_resize():
+    """Three nodes get theirs within a second or so of each other."""
+    cluster = Cluster(6).run(30)
+    for node in ("n1", "n2", "n5"):
+        cluster.drain(node, 30)
+        cluster.run(0.75)
+    cluster.run(20)
+    assert cluster.sizes == [6, 3]
+    assert cluster.recomputed == 0
+
+
+def test_a_replacement_takes_the_place_of_a_node_that_goes():
+    """The same size on other nodes."""
+    cluster = Cluster(4, most=4).run(30)
+    cluster.add()
+    cluster.drain("n0", 30)
+    cluster.run(20)
+    assert cluster.sizes == [4, 4]
+    assert "n0" not in cluster.group
+    assert cluster.recomputed == 0
+
+
+def test_a_notice_below_the_least_size_parks_and_waits():
+    """All is committed; when a node comes, it goes on."""
+    cluster = Cluster(2, least=2).run(30)
+    cluster.drain("n1", 30)
+    cluster.run(10)
+    assert cluster.sizes == [2]
+    assert cluster.committed == cluster.step > 0
+    cluster.add()
+    cluster.run(5)
+    assert cluster.sizes == [2, 2]
+    assert cluster.recomputed == 0
+
+
+def test_too_short_a_notice_is_said_beforehand_and_what_was_lost_afterwards():
+    """A commit of 20 s and a notice of 5 s."""
+    cluster = Cluster(4)
+    cluster.commit_s = 20.0
+    cluster.run(30)
+    cluster.drain("n3", 5)
+    cluster.run(30)
+    assert any("the notice is too short to keep all steps" in words for words in cluster.words)
+    assert cluster.recomputed > 0
+    assert cluster.sizes == [4, 3]
+
+
+def test_lost_nodes_are_never_charged():
+    """A hundred losses in an hour are what spot does."""
+    cluster = Cluster(4).run(20)
+    for _ in range(100):
+        cluster.kill(cluster.nodes[-1])
+        cluster.add()
+        cluster.run(30)
+    assert cluster.step >= cluster.committed
+
+
+def test_a_crash_loop_stops():
+    """Without a step in between, the sixth failure in a row is the last."""
+    cluster = Cluster(2).run(1)
+    for _ in range(5):
+        cluster.fail(reason="boom")
+        cluster.run(0.5)
+    with pytest.raises(TrainingFailed, match="failed 6 times in a row without progress: boom"):
+        cluster.fail(reason="boom")
+
+
+def test_failures_now_and_then_do_not_stop_it():
+    """One an hour, for two days."""
+    cluster = Cluster(2).run(60)
+    for _ in range(48):
+        cluster.fail(reason="now and then")
+        cluster.now += 3500
+        cluster.run(20)
+        cluster.committed = cluster.step
+    assert cluster.group
+
+
+def test_failures_too_often_stop_it_in_spite_of_progress():
+    """Twenty within an hour."""
+    cluster = Cluster(2).run(60)
+    for _ in range(19):
+        cluster.committed = cluster.step
+        cluster.fail(reason="often")
+        cluster.run(60)
+    with pytest.raises(TrainingFailed, match="20 times within the hour: often"):
+        cluster.fail(reason="often")
+
+
+def test_a_bad_node_is_left_out_and_named():
+    """The third worker that dies on it; the others go on without."""
+    cluster = Cluster(4).run(30)
+    for _ in range(3):
+        assert "n2" in cluster.group
+        cluster.committed = cluster.step
+        cluster.fail(blamed={"n2"})
+        cluster.run(30)
+    assert cluster.group == ("n0", "n1", "n3")
+    assert any("n2" in words and "left out" in words for words in cluster.words)
+
+
+def test_a_bad_node_is_better_than_too_few():
+    """Below workers.min there is no choice."""
+    cluster = Cluster(2, least=2).run(30)
+    for _ in range(4):
+        cluster.committed = cluster.step
+        cluster.fail(blamed={"n1"})
+        cluster.run(30)
+    assert len(cluster.group) == 2
+
+
+def test_a_hang_ends_the_group():
+    """No step for a minute where steps take a second or two."""
+    cluster = Cluster(4).run(60)
+    cluster.commit_s = 0.5
+    cluster.hung = True
+    cluster.run(50)
+    assert cluster.sizes == [4]
+    cluster.run(60)
+    assert cluster.sizes == [4, 4]
+    assert any("no step for" in words for words in cluster.words)
+
+
+def test_flapping_is_watched_before_it_is_followed():
+    """W and W+1 in turn every 10 s for five minutes, with new processes at 8 s a resize: two resizes, not 29."""
+    cluster = Cluster(4, global_batch=48, grow_s=8.0, shrink_s=8.0).run(30)
+    done = cluster.step
+    for _ in range(15):
+        cluster.add()
+        cluster.run(10)
+        cluster.drain(cluster.nodes[-1], 5)
+        cluster.run(10)
+    resizes = len(cluster.sizes) - 1
+    assert resizes <= 4
+    assert cluster.recomputed == 0
+    # Never to resize would have done 300 s / 1.2 s = 250 steps.
+    assert cluster.step - done >= 250 * 0.9
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    weather=st.lists(
+        st.tuples(st.sampled_from(["add", "drain", "kill", "nothing"]), st.floats(1, 60)), min_size=1, max_size=25
+    ),
+    least=st.integers(1, 3),
+)
+def test_any_weather(weather, least):
+    """It always comes back to the largest useful size; planned changes never cost a step."""
+    cluster = Cluster(4, least=least, most=8)
+    unplanned = 0
+    for event, seconds in weather:
+        free = [node for node in cluster.nodes if node not in cluster.draining]
+        if event == "add":
+            cluster.add()
+        elif event == "drain" and len(free) > least:
+            cluster.drain(free[-1], 30)
+        elif event == "kill" and len(free) > least:
+            unplanned += free[0] in cluster.group
+            cluster.kill(free[0])
+        before = cluster.recomputed
+        cluster.run(seconds)
+        assert cluster.recomputed == before
+    cluster.run(400)
+    room = len([node for node in cluster.nodes if node not in cluster.draining])
+    best = math.ceil(48 / min(room, 8))
+    assert math.ceil(48 / len(cluster.group)) <= best * 1.03

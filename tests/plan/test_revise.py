@@ -1,0 +1,288 @@
+"""Keep, resize, wait or pause: what a decision promises in any situation."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from planner.plan import CapacityChange, Plan, ResizeCost, Situation, Speeds, revise, worth_asking
+
+COST = ResizeCost(grow_s=1.4, shrink_s=1.0)
+MORE_MAY_COME = "more may come, and one resize is cheaper than two; resize in 0.4 s if it lasts"
+TOO_SHORT = (
+    "room for 5 lasted 1 of the last 1 time under the 89 s that pay for 16 s of pauses there and back; "
+    "resize in 10 s if it lasts"
+)
+
+
+def history(*changes):
+    return tuple(CapacityChange(time_s=time_s, world_size=world_size) for time_s, world_size in changes)
+
+
+def situation(*, world_size, changes, now_s, global_batch=48, seconds=None, **more):
+    """A second per step at the present count, unless `seconds` (by world size) say otherwise."""
+    values = {"cost": COST, "remaining_steps": 10_000, "workers_min": 1, "workers_max": 64, **more}
+    return Situation(
+        plan=Plan(global_batch=global_batch, world_size=world_size, max_micro=8),
+        capacity=history(*changes),
+        speeds=Speeds(measured={world_size: 1.0} if seconds is None else seconds),
+        now_s=now_s,
+        **values,
+    )
+
+
+@st.composite
+def histories(draw):
+    """Up to 30 changes, seconds to hours apart, on a clock that began anywhere."""
+    time_s, changes = draw(st.floats(-1e6, 1e6)), []
+    for gap_s, count in draw(st.lists(st.tuples(st.floats(0.1, 4000), st.integers(0, 40)), min_size=1, max_size=30)):
+        time_s += gap_s
+        changes.append((time_s, count))
+    return changes
+
+
+@st.composite
+def situations(draw):
+    changes = draw(histories())
+    workers_min = draw(st.integers(1, 8))
+    workers_max = draw(st.integers(workers_min, 48))
+    seconds = st.floats(0.01, 100)
+    return situation(
+        world_size=draw(st.integers(workers_min, workers_max)),
+        changes=changes,
+        now_s=changes[-1][0] + draw(st.floats(0, 1000)),
+        global_batch=draw(st.integers(1, 600)),
+        seconds=draw(st.dictionaries(st.integers(1, 48), seconds, max_size=5)),
+        cost=ResizeCost(grow_s=draw(st.floats(0, 60)), shrink_s=draw(st.floats(0, 60)), lead_s=draw(st.floats(0, 10))),
+        remaining_steps=draw(st.integers(0, 10**6)),
+        workers_min=workers_min,
+        workers_max=workers_max,
+    )
+
+
+@given(now=situations())
+def test_it_never_grows_to_a_count_that_is_not_faster(now):
+    """Neither by the plan nor by what was measured."""
+    decision = revise(now)
+    if decision.kind == "resize" and decision.world_size > now.plan.world_size:
+        then = now.plan.at(decision.world_size)
+        assert then.step_cost < now.plan.step_cost
+        assert now.speeds.seconds_per_step(then) < now.step_s
+
+
+@given(now=situations())
+def test_it_stays_within_the_jobs_bounds_and_what_is_there(now):
+    """And `keep` and `wait` name the present count."""
+    decision = revise(now)
+    if decision.kind == "resize":
+        assert now.workers_min <= decision.world_size <= now.usable
+        assert decision.until_s == now.now_s
+    elif decision.kind == "pause":
+        assert now.usable < now.workers_min
+        assert decision.world_size == 0
+    else:
+        assert decision.world_size == now.plan.world_size <= now.usable
+        assert decision.until_s > now.now_s
+
+
+@given(now=situations())
+def test_leaving_is_no_choice(now):
+    """With less room than workers it resizes at once, to a count as fast as all that stay, or pauses."""
+    assume(now.usable < now.plan.world_size)
+    decision = revise(now)
+    assert decision.kind == ("resize" if now.usable >= now.workers_min else "pause")
+    assert "no choice" in decision.reason
+    assert str(now.usable) in decision.reason
+    if decision.kind == "resize":
+        assert now.plan.at(decision.world_size).step_cost == now.plan.at(now.usable).step_cost
+
+
+@given(now=situations())
+def test_equal_situations_give_equal_decisions(now):
+    """Also when the clock began elsewhere: only differences of time count."""
+    assert revise(now) == revise(replace(now))
+    whole = [replace(change, time_s=float(round(change.time_s))) for change in now.capacity]
+    moved = [replace(change, time_s=change.time_s + 1024) for change in whole]
+    here = revise(replace(now, capacity=whole, now_s=whole[-1].time_s + 7))
+    there = revise(replace(now, capacity=moved, now_s=moved[-1].time_s + 7))
+    assert (here.kind, here.world_size) == (there.kind, there.world_size)
+
+
+@given(now=situations())
+def test_a_resize_by_choice_pays_before_the_run_ends(now):
+    """If the newcomers stay, the run ends earlier than it would have."""
+    decision = revise(now)
+    if decision.kind == "resize" and decision.world_size > now.plan.world_size:
+        faster = now.speeds.seconds_per_step(now.plan.at(decision.world_size)) / now.step_s
+        lead_s, grow_s = now.cost.lead_s, now.cost.grow_s
+        assert lead_s + grow_s + (now.remaining_s - lead_s) * faster < now.remaining_s
+
+
+@given(now=situations())
+def test_waiting_ends_when_capacity_stays(now):
+    """Whatever came before, it ends up as fast as the room allows, within the time that the slowest gain pays in."""
+    least_gain = 0.02
+    start_s = now.now_s
+    now = replace(now, speeds=Speeds(measured={1: now.plan.at(1).step_cost * 0.1}), remaining_steps=10**9)
+    bound_s = 1.25 * (now.cost.lead_s + now.cost.grow_s + (now.cost.grow_s + now.cost.shrink_s) / least_gain)
+    for _ in range(100):
+        decision = revise(now)
+        if decision.kind in {"keep", "pause"}:
+            break
+        assert decision.until_s - start_s <= bound_s + 1e-6
+        now = replace(now, now_s=decision.until_s, plan=now.plan.at(decision.world_size))
+    assert decision.kind == ("keep" if now.usable >= now.workers_min else "pause")
+    if decision.kind == "keep":
+        assert now.plan.step_cost * (1 - least_gain) <= now.plan.at(now.usable).step_cost
+
+
+@given(global_batch=st.integers(1, 600), most=st.integers(1, 80), mode=st.sampled_from(["balanced", "bitwise"]))
+def test_only_counts_that_help_are_worth_asking_for(global_batch, most, mode):
+    """As fast as `most`, and one fewer would be slower."""
+    plan = Plan(global_batch=global_batch, world_size=1, max_micro=8, mode=mode)
+    count = worth_asking(plan, most)
+    assert 1 <= count <= most
+    assert plan.at(count).step_cost == plan.at(most).step_cost
+    assert count == 1 or plan.at(count - 1).step_cost > plan.at(count).step_cost
+
+
+def test_eleven_of_fifteen_are_worth_asking_for_at_32():
+    """The example of the design: 11 to 15 compute 3 samples one after another, 16 compute 2."""
+    plan = Plan(global_batch=32, world_size=4, max_micro=8)
+    assert [worth_asking(plan, most) for most in (10, 11, 15, 16, 31, 40)] == [8, 11, 11, 16, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("now", "kind", "world_size", "reason"),
+    [
+        (
+            situation(world_size=4, changes=[(0, 4)], now_s=9),
+            "keep",
+            4,
+            "all that may be used, 4 workers, are in use",
+        ),
+        (
+            situation(world_size=12, changes=[(0, 12), (5, 15)], now_s=9, global_batch=32),
+            "keep",
+            12,
+            "a step at 15 workers takes the time of 3 samples, as it does at 12: nothing to gain",
+        ),
+        (
+            situation(world_size=4, changes=[(0, 4), (50, 8)], now_s=50, workers_max=8),
+            "resize",
+            8,
+            "4 -> 8, 0.5 s per step instead of 1 s: it takes 2.8 s to win back a pause of 1.4 s; 2.8 h remain",
+        ),
+        (
+            situation(world_size=4, changes=[(0, 4), (50, 5)], now_s=50, remaining_steps=25, cost=ResizeCost()),
+            "keep",
+            4,
+            "4 -> 5, 0.83 s per step instead of 1 s: it would take 56 s to win back a pause of 9.3 s; 25 s remain",
+        ),
+        (
+            situation(world_size=2, changes=[(0, 2), (50, 3)], now_s=90, seconds={2: 1.0, 3: 0.99}, workers_max=3),
+            "keep",
+            2,
+            "2 -> 3 would give 0.99 s per step instead of 1 s: not faster by 2%",
+        ),
+        (
+            situation(world_size=15, changes=[(0, 15), (50, 13)], now_s=50, global_batch=32),
+            "resize",
+            11,
+            "room for 13 of 15 workers: no choice, and 11 are as fast; 1 s per step instead of 1 s",
+        ),
+        (
+            situation(world_size=2, changes=[(0, 2), (50, 1)], now_s=50, seconds={}),
+            "resize",
+            1,
+            "room for 1 of 2 workers: no choice; the time of 48 samples per step instead of 24",
+        ),
+        (
+            situation(world_size=4, changes=[(0, 4), (50, 2)], now_s=50, workers_min=3),
+            "pause",
+            0,
+            "room for 2 workers, and the job needs 3: no choice but to wait",
+        ),
+        (
+            situation(world_size=4, changes=[(0, 4), (50, 8)], now_s=50, seconds={}),
+            "wait",
+            4,
+            "no step was measured yet at 4 workers",
+        ),
+        (
+            situation(world_size=4, changes=[(0, 4), (50, 5)], now_s=51),
+            "wait",
+            4,
+            "4 -> 5, 0.83 s per step instead of 1 s: " + MORE_MAY_COME,
+        ),
+        (
+            situation(
+                world_size=4, changes=[(0, 4), (50, 5), (60, 4), (70, 5)], now_s=72, cost=ResizeCost(), workers_max=5
+            ),
+            "wait",
+            4,
+            "4 -> 5, 0.83 s per step instead of 1 s: " + TOO_SHORT,
+        ),
+    ],
+)
+def test_the_reason_has_the_numbers(now, kind, world_size, reason):
+    """As the ledger will show it."""
+    decision = revise(now)
+    assert (decision.kind, decision.world_size, decision.reason) == (kind, world_size, reason)
+
+
+def test_nodes_that_come_one_after_another_get_one_resize():
+    """Each waits a pause for the next, and the last of those that the job can use waits for nobody."""
+    changes = [(0, 2), (50, 3), (51, 4)]
+    waits = revise(situation(world_size=2, changes=changes[:2], now_s=50))
+    assert (waits.kind, waits.until_s) == ("wait", 51.4)
+    assert revise(situation(world_size=2, changes=changes, now_s=51, workers_max=4)).kind == "resize"
+    assert revise(situation(world_size=2, changes=changes, now_s=51)).until_s == pytest.approx(52.4)
+
+
+def test_a_steady_part_of_the_newcomers_is_taken_without_the_part_that_flaps():
+    """6 have come and stay; 7 come and go."""
+    changes = [(0, 4), *((100 + second, 6 + second % 2) for second in range(20))]
+    decision = revise(situation(world_size=4, changes=changes, now_s=119, cost=ResizeCost()))
+    assert (decision.kind, decision.world_size) == ("resize", 6)
+
+
+def test_newcomers_that_leave_during_the_lead_cost_nothing():
+    """Room that comes for 10 s at a time is worth a try if the pause begins only after 11."""
+    flaps = [(10.0 * k, 4 + k % 2) for k in range(10)]
+    patient = ResizeCost(grow_s=8, shrink_s=8, lead_s=11)
+    assert revise(situation(world_size=4, changes=flaps, now_s=90, cost=patient, workers_max=5)).kind == "resize"
+    assert revise(situation(world_size=4, changes=flaps, now_s=90, cost=ResizeCost(), workers_max=5)).kind == "wait"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"changes": []}, "at least the count that is there now"),
+        ({"changes": [(5, 4), (4, 5)]}, "in order of time"),
+        ({"changes": [(11, 4)]}, "ends before now"),
+        ({"changes": [(0, -1)]}, "0 workers or more"),
+        ({"remaining_steps": -1}, "remaining_steps=-1"),
+        ({"workers_min": 0}, "workers_min=0"),
+        ({"workers_min": 5, "workers_max": 4}, "workers_max=4"),
+    ],
+)
+def test_impossible_situations_are_refused(wrong, message):
+    """With what is wrong about them."""
+    with pytest.raises(ValueError, match=message):
+        situation(**{"world_size": 4, "changes": [(0, 4)], "now_s": 10, **wrong})
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.inf, math.nan])
+def test_impossible_costs_are_refused(wrong):
+    """A resize takes a finite time."""
+    with pytest.raises(ValueError, match="a resize takes a finite time of at least 0 s"):
+        ResizeCost(grow_s=wrong)
+
+
+def test_nothing_is_worth_asking_of_nobody():
+    """The bound is said."""
+    with pytest.raises(ValueError, match="no workers to choose from: 0"):
+        worth_asking(Plan(global_batch=8, world_size=1, max_micro=8), 0)
