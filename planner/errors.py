@@ -9,6 +9,7 @@ PlannerError              what it says is for the user: no traceback, a non-zero
     +-- StoreError        the run directory: unreachable, torn, foreign
     |   +-- StaleGeneration   another driver has taken the run over
     |   +-- NewerFormat       another version of planner wrote it
+    +-- AnotherDriver     the run is another driver's, from the start or since it was taken over
     +-- ResumeRefused     what the job says now is not what the run was made with
     +-- TrainingFailed    training stopped and will not go on by itself
 """
@@ -52,6 +53,10 @@ class StaleGeneration(StoreError):
 
 class NewerFormat(StoreError):
     """What lies there is whole, but of a format that this version of planner does not read."""
+
+
+class AnotherDriver(RunError):
+    """Another driver holds the run, or has taken it over meanwhile; this one must not go on."""
 
 
 class ResumeRefused(RunError):

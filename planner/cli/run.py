@@ -6,6 +6,7 @@ import shlex
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -179,16 +180,18 @@ def execute(
     """
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
+    from planner.store.lease import Lease
 
     local = None if address else _local(prepared.job, nodes)
     _require_writable(prepared.run)
-    out.print(opening, soft_wrap=True)
     timings = dispatch.CLUSTER if address else dispatch.EMBEDDED
     dispatch.set_environment(timings, embedded=not address)
     launch = dispatch.new_launch(prepared.job, prepared.url, prepared.accept)
     interrupted = False
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(Lease(prepared.run.storage, launch.launch_id, partial(out.print, soft_wrap=True)))
+            out.print(opening, soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
             if warning := _room_warning(prepared.job, dispatch.room_for(prepared.job)):

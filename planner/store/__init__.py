@@ -5,6 +5,7 @@ nor what a step should have contained (`planner.audit` derives that).
 
     <run>/run.json                       the run's identity, written once
     <run>/jobs/<digest>.json             every job this run was made with
+    <run>/drivers/000002.json            the lease of the driver that runs it, or ran it last
     <run>/generations/000003.json        one claim per life of a worker group, put-if-absent
     <run>/ledger/000003.jsonl            that generation's records, hash-chained
     <run>/manifests/000120-000003.json   a commit: step 120, by generation 3, written last

@@ -18,11 +18,13 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Value(BaseModel):
+class Value(BaseModel):
+    """What lies in a run's folder: frozen, and nothing in it that is unknown."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Identity(_Value):
+class Identity(Value):
     """What a run is: the same over all its generations, or it would be another training run."""
 
     global_batch: int
@@ -43,7 +45,7 @@ class Identity(_Value):
         return sorted(key for key in here if here[key] != there[key])
 
 
-class RunIdentity(_Value):
+class RunIdentity(Value):
     """`run.json`: names a run apart from every other, so that a foreign checkpoint is recognised."""
 
     format: Literal[1] = 1
@@ -51,7 +53,7 @@ class RunIdentity(_Value):
     created_s: float
 
 
-class GenerationRecord(_Value):
+class GenerationRecord(Value):
     """First record of a segment: one life of a worker group."""
 
     kind: Literal["generation"] = "generation"
@@ -74,7 +76,7 @@ class GenerationRecord(_Value):
     time_s: float
 
 
-class StepRecord(_Value):
+class StepRecord(Value):
     """One optimizer step, as it was measured."""
 
     kind: Literal["step"] = "step"
@@ -95,7 +97,7 @@ class StepRecord(_Value):
     seconds: float
 
 
-class EvalRecord(_Value):
+class EvalRecord(Value):
     """The mean loss over the held-out samples, before step `step`."""
 
     kind: Literal["eval"] = "eval"
@@ -106,7 +108,7 @@ class EvalRecord(_Value):
     seconds: float
 
 
-class CommitRecord(_Value):
+class CommitRecord(Value):
     """A manifest was written. It names the chain's head before this record."""
 
     kind: Literal["commit"] = "commit"
@@ -115,7 +117,7 @@ class CommitRecord(_Value):
     seconds: float
 
 
-class EventRecord(_Value):
+class EventRecord(Value):
     """Anything a person reading the ledger later wants to know."""
 
     kind: Literal["event"] = "event"
@@ -127,7 +129,7 @@ Record = GenerationRecord | StepRecord | EvalRecord | CommitRecord | EventRecord
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
-class FileDigest(_Value):
+class FileDigest(Value):
     """One file of a checkpoint."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
@@ -140,7 +142,7 @@ def joint_digest(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(digests), sort_keys=True).encode()).hexdigest()
 
 
-class Manifest(_Value):
+class Manifest(Value):
     """A commit: weights, optimizer, cursor and schedule together. Without it, the files beside it are nothing."""
 
     format: Literal[1] = 1
@@ -187,7 +189,7 @@ def seal(value: BaseModel) -> bytes:
     return json.dumps({"sha256": chained("", text), "value": json.loads(text)}, indent=1, sort_keys=True).encode()
 
 
-def unseal(content: bytes, model: type[_Value], where: str) -> Any:
+def unseal(content: bytes, model: type[Value], where: str) -> Any:
     """The value back.
 
     Raises:

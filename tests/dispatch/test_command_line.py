@@ -61,6 +61,55 @@ def wait_for_commits(folder, least):
     return run
 
 
+def wait_for_generation(run, after):
+    """Until a generation later than that has committed."""
+    deadline = time.monotonic() + 240
+    while int(run.commits()[-1][13:]) <= after and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert int(run.commits()[-1][13:]) > after
+
+
+def test_a_second_driver_is_refused_and_the_first_goes_on(folder):
+    """One line that names the first one's pid, no cluster; the first commits on, and Ctrl-C ends it as ever."""
+    first = start(folder, "run", "job.yaml", "--nodes", "1")
+    run = wait_for_commits(folder, 1)
+    second = start(folder, "run", "job.yaml", "--nodes", "1")
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert out == ""
+    assert f"another driver (pid {first.pid} on " in err
+    assert f"kill -INT {first.pid} on " in err
+    assert len(err.splitlines()) == 1
+    assert first.poll() is None
+    wait_for_commits(folder, len(run.commits()) + 2)
+    first.send_signal(signal.SIGINT)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 130, (out, err)
+    assert run.newest_generation() == 1
+    assert f"interrupted: step {run.manifest(run.commits()[-1]).step} of 5000 is committed" in out
+
+
+@pytest.mark.timeout(480)  # two clusters, one after the other
+def test_a_killed_driver_is_resumed_by_the_same_command_at_once(folder):
+    """SIGKILL leaves its lease behind; nobody waits for its beats, and a later generation goes on."""
+    killed = start(folder, "run", "job.yaml", "--nodes", "1")
+    run = wait_for_commits(folder, 2)
+    killed.kill()
+    assert killed.wait(timeout=60) == -signal.SIGKILL
+    committed, generation = run.manifest(run.commits()[-1]).step, run.newest_generation()
+    again = start(folder, "run", "job.yaml", "--nodes", "1")
+    opening = again.stdout.readline()
+    assert "typed: resuming at step " in opening
+    assert int(opening.split()[4]) >= committed
+    wait_for_generation(run, generation)
+    again.send_signal(signal.SIGINT)
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 130, (out, err)
+    audit = start(folder, "audit", "runs/typed")
+    out, err = audit.communicate(timeout=60)
+    assert audit.returncode == 0, (out, err)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, number):
     """Exit code 130 and no traceback; typing what it says resumes there, and the audit is clean."""

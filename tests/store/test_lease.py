@@ -1,0 +1,369 @@
+"""One driver per run: who gets it, who is refused, and who is told that it is no longer theirs."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+
+import pytest
+
+from planner.errors import AnotherDriver, PlannerError, StoreError
+from planner.store.driver import Driver, lease_name, this_driver
+from planner.store.lease import Lease
+from planner.store.records import seal, unseal
+from planner.store.storage import Storage
+
+BEAT_S = 7.0
+
+
+class Watching:
+    """What a driver that looks for another one says and does; a `sleep` that takes no time runs the next of `turns`."""
+
+    def __init__(self, *turns):
+        self.said, self.slept_s, self._turns = [], [], list(turns)
+
+    def sleep(self, seconds):
+        self.slept_s.append(seconds)
+        if self._turns:
+            self._turns.pop(0)()
+
+    def lease(self, storage, launch="mine", **more):
+        # A beat that never comes by itself, unless a test wants it to.
+        return Lease(storage, launch, self.said.append, sleep=self.sleep, **{"beat_s": 60.0, **more})
+
+
+def foreign(**changes):
+    """A driver on a machine whose processes cannot be looked at."""
+    elsewhere = {"launch": "theirs", "host": "far", "place": "elsewhere", "pid": 4321}
+    return this_driver("", BEAT_S).model_copy(update={**elsewhere, **changes})
+
+
+def dead():
+    """A driver of this machine whose pid belongs to a later process: ours."""
+    return this_driver("dead", BEAT_S).model_copy(update={"started": "0"})
+
+
+def put(storage, driver, number=1):
+    storage.write(lease_name(number), seal(driver))
+
+
+def newest(storage) -> tuple[int, Driver]:
+    name = storage.names("drivers")[-1]
+    return int(name.removesuffix(".json")), unseal(storage.read(f"drivers/{name}"), Driver, name)
+
+
+def refusal(lease) -> str:
+    """The line with which it does not begin."""
+    began = []
+    # A flag, since leaving the context may raise as well.
+    with pytest.raises(AnotherDriver) as refused, lease:
+        began.append(True)
+    assert not began
+    assert isinstance(refused.value, PlannerError)
+    assert refused.value.exit_code == 1
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_driver_holds_its_run_and_gives_it_back(storage):
+    """Held by this process while it lasts; the next one takes the next number, and nothing older is left."""
+    for number in (1, 2, 3):
+        watching = Watching()
+        with watching.lease(storage, f"launch {number}"):
+            last, held = newest(storage)
+            assert last == number
+            assert (held.launch, held.pid, held.held) == (f"launch {number}", os.getpid(), True)
+        assert not newest(storage)[1].held
+        assert storage.names("drivers") == [f"{number:06d}.json"]
+        assert (watching.said, watching.slept_s) == ([], [])
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_it_is_given_back_on_any_way_out(storage, error):
+    """An error, a Ctrl-C, an exit: each goes on as it was."""
+    with pytest.raises(error), Watching().lease(storage):
+        raise error
+    assert not newest(storage)[1].held
+
+
+def test_a_second_driver_on_this_machine_is_refused_at_once(storage):
+    """Nobody is watched; one line says who has it, and how to stop it; the first one's lease is untouched."""
+    second = Watching()
+    with Watching().lease(storage):
+        before = newest(storage)
+        line = refusal(second.lease(storage, "second"))
+        assert newest(storage) == before
+    assert (second.said, second.slept_s) == ([], [])
+    assert f"pid {os.getpid()} on {before[1].host}, since 2" in line
+    assert f"kill -INT {os.getpid()} on" in line
+    assert f"remove {storage.url}/drivers/000001.json" in line
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_a_killed_driver_is_taken_over_at_once(storage, reaped):
+    """Also while its parent has not yet asked what became of it."""
+    code = (
+        "import sys; from planner.store.lease import Lease; from planner.store.storage import Storage\n"
+        f"with Lease(Storage({storage.url!r}), 'killed', print): print('held', flush=True); sys.stdin.read()"
+    )
+    if not storage.is_local:
+        pytest.skip("no other process sees this one's memory")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
+    )
+    with process:
+        assert process.stdout.readline() == b"held\n"
+        second = Watching()
+        assert f"pid {process.pid} on" in refusal(second.lease(storage))
+        process.kill()
+        # Without reaping it: until this returns, it is dying, and after, a zombie.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | (0 if reaped else os.WNOWAIT))
+        with second.lease(storage):
+            assert newest(storage)[0] == 2
+        assert (second.said, second.slept_s) == ([], [])
+
+
+def test_a_pid_that_another_process_has_now_is_a_dead_driver(storage):
+    """The process's start tells them apart."""
+    put(storage, dead())
+    watching = Watching()
+    with watching.lease(storage):
+        assert newest(storage)[1].launch == "mine"
+    assert watching.slept_s == []
+
+
+def test_a_driver_elsewhere_that_beats_is_refused(storage):
+    """Its beats are waited for in its own measure, and the first one decides."""
+    put(storage, foreign())
+    watching = Watching(lambda: None, lambda: put(storage, foreign(beat=1)))
+    assert "pid 4321 on far" in refusal(watching.lease(storage))
+    assert watching.slept_s == [BEAT_S, BEAT_S]
+    assert len(watching.said) == 1
+    assert "another driver (pid 4321 on far, since " in watching.said[0]
+    assert watching.said[0].endswith("held this run: watching for 21 s whether it still does")
+    assert newest(storage) == (1, foreign(beat=1, since_s=newest(storage)[1].since_s))
+
+
+def test_a_driver_elsewhere_that_is_silent_is_taken_over(storage):
+    """After three of its beats; one line said so, and nothing of it is left."""
+    put(storage, foreign(), number=41)
+    watching = Watching()
+    with watching.lease(storage):
+        assert newest(storage)[0] == 42
+    assert watching.slept_s == [BEAT_S] * 3
+    assert len(watching.said) == 1
+    assert storage.names("drivers") == ["000042.json"]
+
+
+def test_without_proc_a_driver_is_watched(storage):
+    """Where nobody can tell boots and pids apart, the host's name proves nothing."""
+    put(storage, this_driver("dead", BEAT_S).model_copy(update={"place": ""}))
+    watching = Watching()
+    with watching.lease(storage):
+        assert watching.slept_s == [BEAT_S] * 3
+
+
+def test_one_that_gives_it_back_while_it_is_watched_has_ended(storage):
+    """That is no beat."""
+    put(storage, foreign())
+    watching = Watching(lambda: put(storage, foreign(beat=1, held=False)))
+    with watching.lease(storage):
+        assert newest(storage)[0] == 2
+    assert watching.slept_s == [BEAT_S]
+
+
+def test_one_that_is_taken_over_while_it_is_watched_is_not_judged_for_its_heir(storage):
+    """The heir is watched for itself."""
+    put(storage, foreign())
+    heir = foreign(launch="heir", pid=5)
+    watching = Watching(lambda: put(storage, heir, 2), lambda: put(storage, heir.model_copy(update={"beat": 1}), 2))
+    assert "pid 5 on far" in refusal(watching.lease(storage))
+    assert len(watching.said) == 2
+
+
+GARBAGE = [b"", b"\0\xff", b"[]", seal(foreign())[:-9], seal(foreign()).replace(b"4321", b"1")]
+GARBAGE.append(json.dumps({"sha256": "", "value": {"format": 2}}).encode())
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+def test_a_lease_that_cannot_be_read_is_watched(storage, content):
+    """Torn, altered, or of another version: said, and taken over if nobody writes it, else refused."""
+    storage.write(lease_name(1), content)
+    beating = Watching(lambda: storage.write(lease_name(1), content + b" "))
+    assert "drivers/000001.json cannot be read" in refusal(beating.lease(storage))
+    silent = Watching()
+    with silent.lease(storage):
+        assert newest(storage)[0] == 2
+    assert len(silent.slept_s) == 3
+    assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching for ")
+
+
+@pytest.mark.parametrize("before", [None, dead()])
+def test_of_8_threads_that_start_at_once_one_drives(tmp_path, before):
+    """Twenty times, on a new folder or on a dead driver's; locally, since `memory://` promises threads nothing."""
+    for attempt in range(20):
+        storage = Storage(str(tmp_path / str(attempt)))
+        if before is not None:
+            put(storage, before)
+        begun, decided = Barrier(8), Barrier(8)
+
+        def drive(number, storage=storage, begun=begun, decided=decided):
+            begun.wait()
+            try:
+                with Watching().lease(storage, str(number)):
+                    decided.wait()
+            except AnotherDriver:
+                decided.wait()
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(drive, range(8))).count(True) == 1
+
+
+def race(url, number, rounds, barrier, won):
+    for turn in range(rounds):
+        barrier.wait()
+        try:
+            with Watching().lease(Storage(url), f"{number} in {turn}"):
+                won.put(turn)
+                barrier.wait()
+        except AnotherDriver:
+            barrier.wait()
+
+
+def test_of_4_processes_that_start_at_once_one_drives(tmp_path):
+    """Thirty times on one run, each time after the last one has given it back."""
+    context = multiprocessing.get_context("fork")
+    barrier, won = context.Barrier(4), context.Queue()
+    drivers = [context.Process(target=race, args=(str(tmp_path), i, 30, barrier, won), daemon=True) for i in range(4)]
+    for driver in drivers:
+        driver.start()
+    turns = [won.get(timeout=60) for _ in range(30)]
+    for driver in drivers:
+        driver.join()
+    assert [driver.exitcode for driver in drivers] == [0] * 4
+    assert sorted(turns) == list(range(30))
+    assert won.empty()
+    assert newest(Storage(str(tmp_path)))[0] == 30
+
+
+class Interposed(Storage):
+    """Somebody else does something just before this one creates its lease."""
+
+    meanwhile = staticmethod(lambda: None)
+
+    def create(self, name, content):
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return super().create(name, content)
+
+
+def test_a_number_that_is_free_again_is_not_won(url, storage):
+    """Seen before others took, lost, and went on from it: the higher number counts, and the late one is refused."""
+    late = Interposed(url)
+    # Between its look (no lease) and its claim of number 1: one took 1 and died, the next took 2 and tidied 1 away.
+    late.meanwhile = lambda: put(storage, this_driver("heir", BEAT_S), 2)
+    assert refusal(Watching().lease(late))
+    assert storage.names("drivers") == ["000002.json"]
+    assert newest(storage)[1].launch == "heir"
+
+
+@pytest.mark.parametrize(
+    ("content", "whose"),
+    [(seal(foreign()), "another driver (pid 4321 on far, since "), (b"torn", "a driver whose drivers/000002.json can")],
+)
+def test_a_driver_that_was_taken_over_is_told(storage, content, whose):
+    """After a suspension: the next beat sees the higher number; the other one's lease is not written over."""
+    lost = Event()
+
+    def drive():
+        storage.write(lease_name(2), content)
+        assert lost.wait(60)
+
+    with pytest.raises(AnotherDriver) as stopped, Watching().lease(storage, beat_s=0.01, on_lost=lost.set):
+        drive()
+    assert whose in str(stopped.value)
+    assert "has taken this run over" in str(stopped.value)
+    assert storage.read(lease_name(2)) == content
+
+
+def test_by_default_the_process_is_interrupted(storage):
+    """As Ctrl-C does, so that workers end and commits stand; what is said is the reason."""
+    went_on = []
+
+    def drive():
+        put(storage, foreign(), 2)
+        Event().wait(60)
+        went_on.append(True)
+
+    with pytest.raises(AnotherDriver, match="taken this run over"), Watching().lease(storage, beat_s=0.01):
+        drive()
+    assert not went_on
+
+
+def test_a_lease_removed_by_hand_lets_another_driver_in(storage):
+    """The first one puts nothing there, goes on while nobody comes, and stops when somebody has."""
+
+    def drive(lease):
+        storage.delete("drivers")
+        lease._renew(held=True)
+        assert storage.names("drivers") == []
+        with Watching().lease(storage, "second"):
+            # The same number: the launch tells them apart.
+            lease._renew(held=True)
+            assert (newest(storage)[0], newest(storage)[1].launch) == (1, "second")
+
+    with pytest.raises(AnotherDriver, match="taken this run over"), Watching().lease(storage) as lease:
+        drive(lease)
+
+
+class Unreachable(Storage):
+    """A store that answers again after some errors, not all of them of a kind we know."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.errors, self.back = [], Event()
+
+    def names(self, folder):
+        if self.errors:
+            raise self.errors.pop()
+        return super().names(folder)
+
+    def write(self, name, content):
+        if self.errors:
+            raise self.errors.pop()
+        super().write(name, content)
+        self.back.set()
+
+
+def test_a_store_that_is_away_for_a_while_ends_nothing(url):
+    """Silently tried again, whatever was raised; the lease is renewed when it is back."""
+    storage = Unreachable(url)
+    with Watching().lease(storage, beat_s=0.01):
+        before = newest(Storage(url))[1]
+        storage.errors = [StoreError("away"), RuntimeError("a client library's own")] * 10
+        storage.back.clear()
+        assert storage.back.wait(60)
+        assert storage.errors == []
+        assert newest(Storage(url))[1].beat > before.beat
+    assert not newest(Storage(url))[1].held
+
+
+def test_a_store_that_is_away_at_the_end_does_not_spoil_it(url):
+    """The lease stays; the next driver finds out by itself."""
+    storage = Unreachable(url)
+    with Watching().lease(storage):
+        storage.errors = [StoreError("away")]
+    assert newest(Storage(url))[1].held
+
+
+def test_a_store_that_cannot_be_read_at_the_start_is_said(url):
+    """Nothing was started yet."""
+    storage = Unreachable(url)
+    storage.errors = [StoreError("away")]
+    with pytest.raises(StoreError, match="away"), Watching().lease(storage):
+        pytest.fail("it began")
