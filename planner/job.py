@@ -165,7 +165,9 @@ class Checkpoint(_Section):
     """Where the run lives and how often it commits."""
 
     path: str = Field(default="", description="a folder or an fsspec URL; empty: runs/<name>")
-    every_steps: int = Field(default=100, ge=1, le=2**40)
+    every_steps: Literal["auto"] | Annotated[int, Field(ge=1, le=2**40)] = Field(
+        default="auto", description="from one commit to the next; auto: by measured saves and losses"
+    )
     keep: int = Field(default=2, ge=1, le=10_000)
 
 

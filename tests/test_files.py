@@ -96,7 +96,7 @@ def test_a_complete_job_reads_every_key():
     assert (job.train.schedule.kind, job.train.schedule.final_fraction) == ("cosine", 0.1)
     assert (job.train.clip_norm, job.train.activation_checkpointing) == (None, True)
     assert job.workers.resources == {"spot-node": 1.0, "a b": 0.25}
-    assert (job.checkpoint.path, job.checkpoint.keep) == ("s3://bucket/run", 3)
+    assert job.checkpoint.model_dump() == {"path": "s3://bucket/run", "every_steps": 25, "keep": 3}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,11 @@ def test_numbers_are_those_of_yaml_1_2(written, value):
 @pytest.mark.parametrize("written", ["yes", "no", "on", "off", "y", "N", "010", "0x10", "1_000", "1:30", "2024-01-01"])
 def test_what_yaml_1_1_turned_into_something_else_is_text(written):
     assert parse_job(changed("python-stdlib", written)).data.path == written
+
+
+@pytest.mark.parametrize(("written", "value"), [("", "auto"), ("every_steps: auto", "auto"), ("every_steps: 7", 7)])
+def test_the_steps_between_commits_are_measured_or_counted(written, value):
+    assert parse_job(f"{MINIMAL}checkpoint: {{{written}}}\n").checkpoint.every_steps == value
 
 
 @pytest.mark.parametrize("written", ["true", "True", "TRUE"])
@@ -152,6 +157,7 @@ BATCH = "batch: {global: 32, max_micro: 4}"
 OPTIMIZER = "optimizer: {kind: adamw, lr: 1e-3}"
 TEXT = "data: {kind: text, path: python-stdlib}"
 FROM_1 = "write a whole number from 1 to 1048576 (samples per optimizer step)"
+AUTO_OR_FROM_1 = "write auto or a whole number from 1 to 1099511627776 (from one commit to the next; auto: by measured"
 
 # (what replaces what in the minimal job, the path of the one line, what the line says besides)
 WRONG = [
@@ -221,6 +227,14 @@ WRONG = [
     ("steps: 100", "steps: 0", "train.steps", ["found 0", "from 1 to 1099511627776 or null"]),
     ("steps: 100", "steps: 1\n  seed: -1", "train.seed", ["found -1", "below 9223372036854775808"]),
     ("name: tiny", "name: tiny\nworkers: {gpus: 2}", "workers.gpus", ["found 2", "from 0 to 1"]),
+    # a whole number or a word: one line, whatever each of the two had to say
+    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: 0}", "checkpoint.every_steps", ["found 0", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: Auto}", "checkpoint.every_steps", ['"Auto"', AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: '9'}", "checkpoint.every_steps", ['"9"', AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every_steps:}", "checkpoint.every_steps", ["null", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: true}", "checkpoint.every_steps", ["true", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: [9]}", "checkpoint.every_steps", ["a list", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: 9.0}", "checkpoint.every_steps", ["found 9.0", "write 9"]),
     # a number
     ("1e-3", "0", "train.optimizer.lr", ["found 0", "above 0 and at most 100"]),
     ("1e-3", "1e3", "train.optimizer.lr", ["found 1000.0", "above 0 and at most 100"]),
@@ -762,7 +776,7 @@ def jobs(draw):
             "batch": {"global": draw(st.integers(1, 2**20)), "max_micro": draw(st.integers(1, 4096))},
             "train": {**train, "optimizer": optimizer},
             "workers": {"resources": draw(st.dictionaries(texts(max_size=200), rates, max_size=3))},
-            "checkpoint": {"path": draw(texts()), "every_steps": draw(counts)},
+            "checkpoint": {"path": draw(texts()), "every_steps": draw(st.just("auto") | counts)},
         }
     )
 

@@ -17,10 +17,14 @@ def translate(error: ValidationError, told: frozenset[KeyPath]) -> list[Mistake]
     """The model's complaints in our words, less those about values at or below a path of `told`."""
     root = Job.model_json_schema()
     mistakes: list[Mistake] = []
+    refused: set[KeyPath] = set()
     for item in error.errors(include_url=False):
-        path = _walk(root, item["loc"])[0]
-        if any(path[:length] in told for length in range(len(path) + 1)):
+        path, node = _walk(root, item["loc"])
+        if any(path[:length] in told for length in range(len(path) + 1)) or path in refused:
             continue
+        if "anyOf" in node:
+            # Each of its choices complains, and one line names them all.
+            refused.add(path)
         # A file of junk can hold 100,000 mistakes; only the first ones are shown, the rest are counted.
         mistakes.append(_mistake(root, item) if len(mistakes) < MAX_MISTAKES else Mistake(text=""))
     return mistakes
@@ -55,6 +59,8 @@ def _walk(root: _Schema, loc: Iterable[str | int]) -> tuple[KeyPath, _Schema]:
     path: KeyPath = ()
     node = root
     for part in loc:
+        if "anyOf" in node:
+            break  # what follows is pydantic's name for one of the choices
         kinds = node.get("discriminator", {}).get("mapping", {})
         if part in kinds:
             node = _deref(root, {"$ref": kinds[part]})

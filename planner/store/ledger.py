@@ -104,17 +104,27 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
 
 def recorded_commits(storage: Storage, generation: int) -> list[str]:
     """The names of the commits that a segment records, as far as its lines can be read; the chain is not checked."""
-    lines = storage.read_from(segment_name(generation), 0).decode(errors="replace").split("\n")
+    return [commit.name for commit in commits_among(storage.read_from(segment_name(generation), 0))]
+
+
+def commits_among(content: bytes) -> list[CommitRecord]:
+    """The commits in a segment or in a part of one, as far as lines can be read; the chain is not checked."""
     # Only these lines are parsed: a segment may have a million others.
-    return [name for line in lines if '"kind":"commit"' in line for name in _commit_of(line)]
+    lines = (line for line in content.decode(errors="replace").split("\n") if '"kind":"commit"' in line)
+    return [record for line in lines if isinstance(record := _readable(line), CommitRecord)]
 
 
-def _commit_of(line: str) -> list[str]:
+def header_among(content: bytes) -> GenerationRecord | None:
+    """The record that a segment begins with; none if it cannot be read."""
+    record = _readable(content.decode(errors="replace").partition("\n")[0])
+    return record if isinstance(record, GenerationRecord) else None
+
+
+def _readable(line: str) -> Record | None:
     try:
-        record = parse_record(split_line(line, "ledger")[1], "ledger")
+        return parse_record(split_line(line, "ledger")[1], "ledger")
     except StoreError:
-        return []
-    return [record.name] if isinstance(record, CommitRecord) else []
+        return None
 
 
 def split_line(line: str, where: str) -> tuple[str, str]:

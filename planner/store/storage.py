@@ -61,6 +61,14 @@ class Storage:
             except FileNotFoundError:
                 return b""
 
+    def read_first(self, name: str, most_bytes: int) -> bytes:
+        """The blob's first bytes, at most so many; empty if there is nothing there yet."""
+        with _translated(self.url, name):
+            try:
+                return bytes(self._fs.cat_file(self._at(name), start=0, end=most_bytes))
+            except FileNotFoundError:
+                return b""
+
     def write(self, name: str, content: bytes) -> None:
         """Replace the blob in one piece: a reader sees the old content or the new, never a part."""
         with _translated(self.url, name):

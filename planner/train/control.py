@@ -35,6 +35,8 @@ class Tally:
     """workers that cannot go on"""
     report: int = 0
     """whether metrics are due"""
+    commit: int = 0
+    """whether a commit is due before the next step; rank 0 decides it"""
 
 
 def exact_sum(losses: torch.Tensor) -> float:
@@ -84,12 +86,13 @@ def _encode(tally: Tally, world_size: int) -> list[int]:
         tally.stop,
         tally.failed,
         tally.report,
+        tally.commit,
         *tally.denominators,
     ]
 
 
 def _decode(values: list[int]) -> Tally:
-    samples, loss, not_finite, high, low, stop, failed, report, *denominators = values
+    samples, loss, not_finite, high, low, stop, failed, report, commit, *denominators = values
     return Tally(
         denominators=tuple(denominators),
         samples=samples,
@@ -98,4 +101,5 @@ def _decode(values: list[int]) -> Tally:
         stop=stop,
         failed=failed,
         report=report,
+        commit=commit,
     )

@@ -24,6 +24,7 @@ from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch, Prefetcher
 from planner.train.control import Tally
 from planner.train.objectives import Objective, denominators
+from planner.train.pace import Pace
 from planner.train.state import TrainState
 from planner.train.step import accumulate
 from planner.train.world import World
@@ -128,12 +129,13 @@ class Loop:
         objective: Objective,
         loader: Loader,
         journal: Journal,
+        pace: Pace,
         hooks: Hooks,
         total_steps: int,
     ) -> None:
         self._job, self._world, self._plan = job, world, plan
         self._state, self._objective = state, objective
-        self._loader, self._journal, self._hooks = loader, journal, hooks
+        self._loader, self._journal, self._pace, self._hooks = loader, journal, pace, hooks
         self._total_steps = total_steps
         self._reported_s = float("-inf")
         self._passes = _PassCounter(state.model)
@@ -162,10 +164,8 @@ class Loop:
             if evidence is not None:
                 self._record(evidence, totals, step, cursor)
             last = step >= self._total_steps or totals.stop > 0 or totals.failed > 0
-            if step > committed and (last or step % self._job.checkpoint.every_steps == 0):
-                started_s = time.monotonic()
-                self._journal.commit(step, cursor)
-                self._commit_s = time.monotonic() - started_s
+            if step > committed and (last or totals.commit > 0):
+                self._commit(step, cursor)
                 committed = step
             if step == self._total_steps or (not last and step % self._job.eval.every_steps == 0):
                 started_s = time.monotonic()
@@ -189,6 +189,12 @@ class Loop:
             pending = control.start(self._world, self._tally(step, samples, loss, check_sum, batches, failure))
             update = self._update(step - 1, work)
             evidence = _Evidence(update=update, tokens=totals.denominators[0], started_s=started_s)
+
+    def _commit(self, step: int, cursor: int) -> None:
+        started_s = time.monotonic()
+        self._journal.commit(step, cursor)
+        self._commit_s = time.monotonic() - started_s
+        self._pace.did_commit(step, self._commit_s)
 
     def _gradients(self, batches: list[MicroBatch], totals: Tally) -> tuple[float, int, Work]:
         """This worker's part of the loss and of the checksum, and what they took; the gradients are in the shards.
@@ -262,6 +268,7 @@ class Loop:
             stop=int(self._hooks.should_stop(step)),
             failed=int(failure is not None or self._journal.failure is not None),
             report=int(report_due),
+            commit=int(self._world.rank == 0 and self._pace.due(step)),
         )
 
     def _record(self, evidence: _Evidence, totals: Tally, step: int, cursor: int) -> None:
@@ -283,6 +290,8 @@ class Loop:
         self._journal.record_step(record)
         for message in self._hooks.messages():
             self._journal.note(message)
+        if news := self._pace.did_step(record.seconds):
+            self._journal.note(news)
         if totals.report or step == self._total_steps:
             self._reported_s = time.monotonic()
             self._hooks.report(

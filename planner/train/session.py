@@ -6,6 +6,7 @@ go on, or all raise the same error.
 """
 
 import socket
+import time
 import uuid
 from collections.abc import Callable
 
@@ -15,17 +16,19 @@ import planner
 from planner.errors import PlannerError, StoreError
 from planner.job import Job
 from planner.plan.memory import choose_accumulator
+from planner.store.past import read_past
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train import checkpoint, determinism
 from planner.train.batches import Loader
-from planner.train.claim import claim
+from planner.train.claim import Start, claim
 from planner.train.determinism import free_bytes
 from planner.train.gradient_sums import FixedPointSums, FloatSums
 from planner.train.journal import Journal
 from planner.train.loop import Hooks, Loop, Outcome
 from planner.train.objectives import make_objective
 from planner.train.optimize import make_optimizer
+from planner.train.pace import EverySteps, MeasuredPace, Pace
 from planner.train.setup import Launch, Setup, set_up
 from planner.train.shard import build_model, shard
 from planner.train.state import TrainState
@@ -63,6 +66,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         objective=objective,
         loader=loader,
         journal=journal,
+        pace=_make_pace(job, world, run, start),
         hooks=hooks,
         total_steps=setup.total_steps,
     )
@@ -90,6 +94,15 @@ def _make_state(job: Job, world: World, setup: Setup) -> TrainState:
             sums=FixedPointSums(model, world, setup.plan.num_micro_batches, world.from_first(lambda: where)),
         )
     return TrainState(model=model, optimizer=optimizer, sums=FloatSums(model))
+
+
+def _make_pace(job: Job, world: World, run: Run, start: Start) -> Pace:
+    """When to commit; only rank 0 will be asked."""
+    every_steps = job.checkpoint.every_steps
+    if every_steps != "auto":
+        return EverySteps(every_steps)
+    past = world.from_first(lambda: read_past(run, before=start.generation, now_s=time.time()))
+    return MeasuredPace(past, start.step)
 
 
 def _require_shared_storage(world: World, storage: Storage) -> None:

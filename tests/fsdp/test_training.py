@@ -1,6 +1,7 @@
 """Whole generations in real FSDP processes: equal over world sizes, over resizes, over crashes."""
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,7 @@ def test_a_crash_goes_back_to_the_last_commit(workers, texts, tmp_path):
     assert [(p.first_step, p.end_step, p.recomputed_before) for p in result.phases] == [(0, 3, 0), (3, 8, 2)]
 
 
-def crash_at(rank, job, url, step):
+def crash_at(rank, job, url, step, least_step_s=0.0):
     """Every rank fails in the forward pass of `step`, as a lost node makes them."""
     from planner.train import loop
 
@@ -104,6 +105,7 @@ def crash_at(rank, job, url, step):
         calls.append(None)
         if len(calls) > step:
             raise RuntimeError("planted crash")
+        time.sleep(least_step_s)
         return accumulate(*arguments)
 
     loop.accumulate = crash
@@ -111,6 +113,38 @@ def crash_at(rank, job, url, step):
         return run_job(rank, job, url)
     finally:
         loop.accumulate = accumulate
+
+
+def test_rank_0_says_when_to_commit(workers, texts, tmp_path):
+    """Others follow it, though they would never commit; the loss is seen by the next generation, and told."""
+    job = make_job(texts, steps=60, checkpoint={"every_steps": "auto"})
+    with pytest.raises(TrainingFailed, match="planted crash"):
+        workers.run(commits_after, 3, job, str(tmp_path), 0.1, 40)
+    first, *more = [commit["step"] for commit in records(tmp_path, "commit")]
+    assert not more  # a save takes milliseconds here, and the next one was due after many seconds
+    assert 1 <= first < 40
+    workers.run(run_job, 2, job, str(tmp_path))
+    result = audited(tmp_path)
+    assert result.clean, result.findings
+    assert (result.steps, result.lost, result.repeated) == (60, 0, 0)
+    assert (result.recomputed, result.uncommitted) == (40 - first, 0)
+    assert [commit["step"] for commit in records(tmp_path, "commit")] == [first, 60]
+    before, after = [event["message"] for event in records(tmp_path, "event")]
+    assert before.startswith("commits every ")
+    assert "; 0 lost without notice in " in before
+    assert "; 1 lost without notice in " in after
+
+
+def commits_after(rank, job, url, first_s, step):
+    """Rank 0 commits after some seconds, the others never would; all of them fail at `step`."""
+    from planner.train import pace
+
+    default = pace.FIRST_COMMIT_S
+    pace.FIRST_COMMIT_S = first_s if rank == 0 else float("inf")
+    try:
+        return crash_at(rank, job, url, step, 0.01)
+    finally:
+        pace.FIRST_COMMIT_S = default
 
 
 @pytest.mark.parametrize("harm", ["torn", "altered", "gone", "manifest altered"])

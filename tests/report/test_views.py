@@ -1,5 +1,6 @@
 """From values to lines of text: plans, audits and a running run."""
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -129,6 +130,7 @@ CLEAN = Audit(
     phases=PHASES,
     total_steps=160,
     held_out=((0, 5.5), (160, 2.5)),
+    weights="",
     findings=(),
 )
 
@@ -140,6 +142,12 @@ def test_the_phases_word_for_word():
         "    1        4  4 x 16                2  [0, 40)                    0",
         "   12        3  1 x 22 + 2 x 21       3  [40, 160)                  8",
     ]
+
+
+def test_a_certificate_is_printed_whole():
+    """64 digits, to compare with what somebody else was told."""
+    assert f"weights       SHA-256 {'ab' * 32}" in verdict(dataclasses.replace(CLEAN, weights="ab" * 32))
+    assert not any("weights" in line for line in verdict(CLEAN))
 
 
 def test_an_audit_without_phases_is_a_header():

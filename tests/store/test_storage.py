@@ -111,19 +111,21 @@ def test_appending_adds_to_the_end(storage):
     assert storage.read("ledger/1") == b"one\ntwo\n"
 
 
-@given(parts=st.lists(st.binary(max_size=20), min_size=1, max_size=8), offset=st.integers(0, 200))
-def test_reading_from_an_offset_is_a_slice(tmp_path_factory, parts, offset):
+@given(parts=st.lists(st.binary(max_size=20), min_size=1, max_size=8), at=st.integers(0, 200))
+def test_reading_a_part_is_a_slice(tmp_path_factory, parts, at):
     """Of all that was appended; nothing, beyond the end."""
     for storage in [Storage(str(tmp_path_factory.mktemp("slice"))), Storage("memory://slice")]:
         for part in parts:
             storage.append("blob", part)
-        assert storage.read_from("blob", offset) == b"".join(parts)[offset:]
+        whole = b"".join(parts)
+        assert storage.read_from("blob", at) == whole[at:]
+        assert storage.read_first("blob", at) == whole[:at]
         storage.delete("")
 
 
 def test_reading_from_what_is_not_there_is_empty(storage):
     """A watcher may come before the first record."""
-    assert storage.read_from("ledger/1", 0) == b""
+    assert storage.read_from("ledger/1", 0) == storage.read_first("ledger/1", 9) == b""
     storage.write("ledger/2", b"x")
     assert storage.read_from("ledger/1", 5) == b""
 
@@ -165,6 +167,7 @@ def test_two_storages_of_one_url_see_the_same(url):
 OPERATIONS = {
     "read": lambda storage, name: storage.read(name),
     "read_from": lambda storage, name: storage.read_from(name, 0),
+    "read_first": lambda storage, name: storage.read_first(name, 9),
     "write": lambda storage, name: storage.write(name, b"x"),
     "create": lambda storage, name: storage.create(name, b"x"),
     "append": lambda storage, name: storage.append(name, b"x"),

@@ -311,6 +311,7 @@ def groups(draw):
         stop=st.integers(0, 1),
         failed=st.integers(0, 1),
         report=st.integers(0, 1),
+        commit=st.integers(0, 1),
     )
     return draw(st.lists(tally, min_size=1, max_size=9))
 
@@ -320,7 +321,7 @@ def test_a_sum_of_tallies_decodes_to_the_sums(group):
     """Counts exactly, the checksum modulo 2^64, the loss to half a unit of 2^-36 per worker."""
     total = summed(group)
     assert total.denominators == tuple(map(sum, zip(*(tally.denominators for tally in group), strict=True)))
-    for name in ["samples", "stop", "failed", "report"]:
+    for name in ["samples", "stop", "failed", "report", "commit"]:
         assert getattr(total, name) == sum(getattr(tally, name) for tally in group)
     assert total.check_sum == sum(tally.check_sum for tally in group) % 2**64
     exact = math.fsum(tally.loss for tally in group)
@@ -354,6 +355,7 @@ def test_the_largest_message_fits_an_int64(world_size):
         stop=1,
         failed=1,
         report=1,
+        commit=1,
     )
     values = [value * world_size for value in control._encode(largest, world_size)]
     assert max(values) < 2**63

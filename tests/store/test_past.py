@@ -1,0 +1,132 @@
+"""What earlier generations tell of saves and losses."""
+
+import pytest
+
+from planner.store.ledger import LedgerWriter, segment_name
+from planner.store.past import Past, past_of, read_past
+from planner.store.records import (
+    NO_HEAD,
+    CommitRecord,
+    EvalRecord,
+    EventRecord,
+    GenerationRecord,
+    Identity,
+    StepRecord,
+)
+from planner.store.run import Run
+
+BEGAN_S = 1_700_000_000.0
+SEEN = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=1.0)
+# What a person reads may quote what a program reads.
+TOLD = EventRecord(message='stopped: "kind":"step" and "kind":"commit"', time_s=BEGAN_S)
+
+
+def step(number):
+    return StepRecord(
+        step=number, cursor=0, samples=4, tokens=4, checksum="0" * 16, loss=1.0, grad_norm=1.0, lr=0.1, seconds=0.5
+    )
+
+
+def commit(number, generation=1, seconds=1.0):
+    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", seconds=seconds)
+
+
+def write(storage, generation, *records, time_s=BEGAN_S):
+    identity = Identity(
+        global_batch=4,
+        seed=0,
+        data="0" * 64,
+        model="0" * 64,
+        optimizer="adamw",
+        equality="batches",
+        recipe="0" * 64,
+    )
+    header = GenerationRecord(
+        generation=generation,
+        run_id="r",
+        parent="",
+        step=0,
+        cursor=0,
+        world_size=1,
+        max_micro=4,
+        plan_digest="p",
+        identity=identity,
+        job_digest="0" * 64,
+        total_steps=8,
+        num_samples=50,
+        facts={},
+        changed=(),
+        time_s=time_s,
+    )
+    ledger = LedgerWriter(storage, header, NO_HEAD)
+    for record in records:
+        ledger.write(record)
+    ledger.flush()
+
+
+def read(storage, before=99, now_s=BEGAN_S + 60.0):
+    return read_past(Run(storage), before=before, now_s=now_s)
+
+
+def test_a_new_run_has_no_past(storage):
+    """Nor has one of which nothing but claims is there."""
+    assert read(storage) == Past(losses=0, observed_s=0.0, saves_s=())
+    Run(storage).claim_generation({})
+    assert read(storage) == Past(losses=0, observed_s=0.0, saves_s=())
+
+
+@pytest.mark.parametrize(
+    ("records", "losses"),
+    [
+        pytest.param([], 0, id="nothing was done, nothing was lost"),
+        pytest.param([step(0)], 1, id="died before its first commit"),
+        pytest.param([step(0), step(1), commit(2)], 0, id="stopped with a commit"),
+        pytest.param([step(0), step(1), commit(2), SEEN, TOLD], 0, id="evaluated after its last commit"),
+        pytest.param([step(0), commit(1), step(1)], 1, id="died after a commit"),
+        pytest.param([step(0), commit(1), step(1), SEEN, TOLD], 1, id="died after an evaluation"),
+        pytest.param([step(0), commit(1), step(1), commit(2), TOLD], 0, id="committed twice"),
+    ],
+)
+def test_a_generation_that_left_steps_behind_was_lost(storage, records, losses):
+    """One that was stopped with notice ends in a commit."""
+    write(storage, 1, *records)
+    assert read(storage).losses == losses
+
+
+def test_losses_add_up_over_earlier_generations_alone(storage):
+    """The time counts from the first one, and the last three saves are kept."""
+    write(storage, 1, step(0), commit(1, seconds=7.0), step(1))
+    write(storage, 2, step(1), commit(2, 2, 2.0), step(2), commit(3, 2, 3.0), time_s=BEGAN_S + 20)
+    write(storage, 3, step(3), commit(4, 3, 4.0), step(4), time_s=BEGAN_S + 40)
+    write(storage, 4, step(4), time_s=BEGAN_S + 50)
+    assert read(storage, before=4) == Past(losses=2, observed_s=60.0, saves_s=(2.0, 3.0, 4.0))
+    assert read(storage, before=2) == Past(losses=1, observed_s=60.0, saves_s=(7.0,))
+
+
+def test_a_torn_step_was_lost_too(storage):
+    """A crash while a line was being written."""
+    write(storage, 1, step(0), commit(1))
+    storage.append(segment_name(1), b'{"head":"00","record":{"checksum":"0","kind":"step","st')
+    assert read(storage) == Past(losses=1, observed_s=60.0, saves_s=(1.0,))
+
+
+def test_a_clock_that_is_ahead_and_a_header_that_is_gone_tell_nothing(storage):
+    """No time was observed then; the rest still counts."""
+    write(storage, 1, step(0))
+    assert read(storage, now_s=BEGAN_S - 5).observed_s == 0.0
+    assert past_of(b"not a ledger line\n", [b'"kind":"step"'], BEGAN_S) == Past(losses=1, observed_s=0.0, saves_s=())
+
+
+def test_only_the_ends_of_the_newest_are_read(storage, monkeypatch):
+    """A run of many generations, one of them long, begins as fast."""
+    for generation in range(1, 41):
+        write(storage, generation, step(0), time_s=BEGAN_S + generation)
+    write(storage, 41, *map(step, range(2000)), commit(2000, 41, 5.0), time_s=BEGAN_S + 41)
+    sizes = []
+    for method in ("read_from", "read_first"):
+        read_part = getattr(storage, method)
+        monkeypatch.setattr(storage, method, lambda *at, r=read_part: sizes.append(len(r(*at))) or r(*at))
+    found = read(storage)
+    assert (found.losses, found.observed_s, found.saves_s) == (31, 50.0, (5.0,))
+    assert len(sizes) == 33
+    assert max(sizes) == 2**18 < storage.size_bytes(segment_name(41))

@@ -1,0 +1,158 @@
+"""When to commit, on a clock of the test's own."""
+
+import math
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from planner.plan import checkpoint_interval
+from planner.store.past import Past
+from planner.train.pace import FIRST_COMMIT_S, MOST_WORK_S, EverySteps, MeasuredPace
+
+NOTHING = Past(losses=0, observed_s=0.0, saves_s=())
+
+
+def past(**changed):
+    return Past(**{"losses": 0, "observed_s": 0.0, "saves_s": (1.0,), **changed})
+
+
+class Training:
+    """As the loop does it: ask, record, commit, once per step."""
+
+    def __init__(self, seen, *, save_s=1.0, step=0):
+        self.now_s = 1000.0
+        self.pace = MeasuredPace(seen, step, lambda: self.now_s)
+        self.step, self.save_s = step, save_s
+        self.commits, self.news = [], []
+
+    def run(self, num_steps, step_s):
+        for _ in range(num_steps):
+            self.step += 1
+            self.now_s += step_s
+            due = self.pace.due(self.step)
+            if words := self.pace.did_step(step_s):
+                self.news.append(words)
+            if due:
+                self.now_s += self.save_s
+                self.pace.did_commit(self.step, self.save_s)
+                self.commits.append(self.step)
+        return self
+
+
+def gaps(commits):
+    return [after - before for before, after in pairwise(commits)]
+
+
+@pytest.mark.parametrize("every_steps", [1, 3, 10])
+def test_a_number_of_steps_is_that_number(every_steps):
+    """Multiples, whatever was measured; nothing is said."""
+    pace = EverySteps(every_steps)
+    due = []
+    for step in range(1, 31):
+        if pace.due(step):
+            due.append(step)
+            pace.did_commit(step, 1e6)
+        assert not pace.did_step(1e6)
+    assert due == list(range(every_steps, 31, every_steps))
+
+
+@pytest.mark.parametrize("step_s", [0.01, 0.5, 3.0, 600.0])
+def test_the_first_commit_of_a_run_comes_early(step_s):
+    """At the first step that ends 10 s after the start."""
+    training = Training(NOTHING).run(math.ceil(11 / step_s), step_s)
+    assert training.commits[0] == pytest.approx(FIRST_COMMIT_S / step_s, abs=1) or training.commits[0] == 1
+
+
+def test_then_the_interval_is_the_formulas():
+    """A save of 1 s: every sqrt(2 * 3600) = 85 s less 1 s, a little more as time passes without a loss."""
+    training = Training(NOTHING, save_s=1.0).run(1000, 0.5)
+    measured = gaps(training.commits)
+    assert 166 <= measured[0] <= 172
+    assert measured == sorted(measured)
+    assert training.news[0].startswith("commits every 169 steps (84 s): a save takes 1 s, ")
+
+
+@pytest.mark.parametrize("factor", [4, 16])
+def test_the_interval_follows_what_a_save_takes(factor):
+    """By the root of it, once two of the last three saves took so long."""
+    training = Training(past()).run(2000, 0.5)
+    cheap = gaps(training.commits)[-1]
+    training.save_s *= factor
+    training.run(6000, 0.5)
+    assert gaps(training.commits)[-1] == pytest.approx(cheap * math.sqrt(factor), rel=0.35)
+    assert gaps(training.commits)[-1] > 1.5 * cheap
+    assert len(training.news) >= 2
+
+
+def test_the_interval_follows_what_a_step_takes():
+    """The same time in fewer steps: that is no news."""
+    training = Training(past()).run(400, 0.5)
+    quick = gaps(training.commits)[-1]
+    training.run(300, 5.0)
+    assert gaps(training.commits)[-1] == pytest.approx(quick / 10, abs=3)
+    assert len(training.news) == 1
+
+
+def test_more_losses_make_it_shorter():
+    """Of two runs of equal length; the reason says how many."""
+    few, many = (Training(past(losses=n, observed_s=36_000.0)).run(2000, 0.5) for n in (0, 20))
+    assert gaps(many.commits)[0] < gaps(few.commits)[0] / 3
+    assert "20 lost without notice in 10 h" in many.news[0]
+
+
+def test_a_resumed_run_needs_no_early_commit():
+    """What a save takes is known; the first interval counts from where it begins."""
+    training = Training(past(), step=5000).run(400, 0.5)
+    assert training.commits[0] == pytest.approx(5000 + 168, abs=3)
+
+
+def test_one_slow_first_step_is_no_measure():
+    """Nothing is told before the third, and the median passes it over."""
+    training = Training(past()).run(1, 30.0).run(1, 0.5)
+    assert not training.news
+    training.run(200, 0.5)
+    assert training.commits == pytest.approx([168], abs=3)
+    assert len(training.news) == 1
+
+
+@pytest.mark.parametrize("step_s", [0.5, 60.0, 700.0, 4000.0])
+def test_no_more_than_half_an_hour_is_at_risk(step_s):
+    """Where the formula would wait for hours; a step that takes longer is committed at once."""
+    training = Training(past(saves_s=(100.0,), observed_s=1e7), save_s=100.0).run(
+        3 * int(MOST_WORK_S / step_s + 3), step_s
+    )
+    assert max(gaps(training.commits)) == max(1, int(MOST_WORK_S / step_s))
+    assert ", the most work that is put at risk; as measured, it would be every " in training.news[0]
+
+
+def test_the_cap_holds_where_few_steps_take_most_of_the_time():
+    """The median is a second, and every twentieth step takes 10 minutes."""
+    training = Training(past(saves_s=(100.0,), observed_s=1e7), save_s=100.0)
+    for _ in range(30):
+        training.run(19, 1.0).run(1, 600.0)
+    assert max(gaps(training.commits)) <= 62
+
+
+def test_what_is_told_once_is_not_told_again():
+    """Steps that jitter by a half, and an interval of one or two of them, change nothing that matters."""
+    jittering, few = Training(past()), Training(past())
+    for i in range(200):
+        jittering.run(1, 0.5 + 0.25 * (i % 3))
+        few.run(1, 50.0 + 9.0 * (i % 2))
+    assert len(jittering.news) == len(few.news) == 1
+
+
+def test_the_interval_is_the_functions_own():
+    """From the median of what was measured, at the time of asking."""
+    training = Training(past(losses=2, observed_s=500.0)).run(3, 0.5)
+    expected = checkpoint_interval(save_s=1.0, step_s=0.5, losses=2, observed_s=501.5)
+    assert training.news == [f"commits {expected.reason}"]
+
+
+def test_it_needs_no_torch():
+    """A decision is arithmetic."""
+    code = "import sys, planner.train.pace; print({'torch', 'ray'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
