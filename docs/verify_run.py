@@ -31,6 +31,17 @@ from itertools import takewhile
 from pathlib import Path
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+CARRIED = (
+    "run_id",
+    "generation",
+    "parent",
+    "identity",
+    "job_digest",
+    "world_size",
+    "plan_digest",
+    "total_steps",
+    "facts",
+)
 START = {"name": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64, "identity": {}}
 U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 
@@ -44,6 +55,8 @@ def noting(findings: list[str], where: object) -> Iterator[None]:
     """One line for whatever a missing, torn, altered or made-up file leads to; the other checks go on."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except Wrong as error:
         findings.append(f"{where}: {error}")
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
@@ -118,12 +131,14 @@ def read_data(path: str, field: str, context: int) -> tuple[list[bytes], str]:
     return rows, digest.hexdigest()
 
 
-def read_manifest(run: Path, name: str) -> dict:
-    """A commit's manifest; its seal is the digest of its value as one line of JSON."""
+def read_manifest(run: Path, name: str, recorded: str) -> dict:
+    """A commit's manifest; its seal, which the ledger records, is the digest of its value as one line of JSON."""
     document = json.loads((run / "manifests" / f"{name}.json").read_bytes())
     value = document["value"]
     if document["sha256"] != sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest():
         raise Wrong("its manifest was altered: the seal does not match")
+    if recorded not in {"", document["sha256"]}:
+        raise Wrong("its manifest is not the one that the ledger records")
     if (value["format"], value["name"], f"{value['step']:012d}-{value['generation']:06d}") != (1, name, name):
         raise Wrong("its manifest is another commit's, or of another format than 1")
     return value
@@ -156,11 +171,14 @@ def check_generation(run: Path, parent: dict, end: dict, data: str, *, listed: b
     if (end["parent"], end["run_id"]) != (parent["name"], parent.get("run_id", end["run_id"])):
         raise Wrong(f"the commit that it went on from, {end['parent']!r}, has no good manifest, or one of another run")
     header, *records = read_segment(run, end, parent["ledger_head"])
+    identity = header["identity"]
     if (header["step"], header["cursor"]) != (parent["step"], parent["cursor"]):
         yield f"does not begin where {parent['name'] or 'nothing'} ended, at sample {parent['cursor']}"
-    if any(header[key] != end[key] for key in ("run_id", "generation", "parent", "identity", "job_digest")):
-        yield f"is of another run, place, identity or job than commit {end['name']}"
-    identity, job = header["identity"], read_job(run, header["job_digest"])
+    if any(header[key] != end[key] for key in CARRIED):
+        yield f"is of another run, place, plan, length, machine or job than commit {end['name']}"
+    if (identity["equality"], end["step"]) == ("bitwise", header["total_steps"]) and not end["tensors"]:
+        yield f"is finished and bitwise, and commit {end['name']} has no certificate"
+    job = read_job(run, header["job_digest"])
     for field, before in parent["identity"].items():
         if identity[field] != before and not any(words.startswith(f"{field}: ") for words in header["changed"]):
             yield f"another {field!r} than before, and nobody accepted it"
@@ -198,20 +216,23 @@ def check_steps(
 def check(run: Path, data: str, findings: list[str], *, listed: bool) -> str:
     """Note all that is wrong with the newest commit and what led to it; say what should have."""
     ledgers = b"".join(ledger.read_bytes() for ledger in (run / "ledger").glob("*.jsonl"))
-    recorded = re.findall(rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})"', ledgers)
+    recorded = re.findall(rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})","seconds":[^,]*,"sha256":"(\w*)"', ledgers)
     names = {file.stem for file in (run / "manifests").glob(f"{'[0-9]' * 12}-{'[0-9]' * 6}.json")}
     commits = {}
-    for name in sorted(names.union(name.decode() for name in recorded)):
+    sealed = {name.decode(): seal.decode() for name, seal in recorded}
+    for name in sorted(names.union(sealed)):
         with noting(findings, f"commit {name}"):
-            commits[name] = read_manifest(run, name)
+            commits[name] = read_manifest(run, name, sealed.get(name, ""))
     if not commits:
         raise Wrong("no commit can be read here, so there are no weights to account for")
     newest = end = commits.pop(max(commits, key=lambda name: (name[13:], name[:12])))
     print(f"run {newest['run_id']!r}, commit {newest['name']}: step {newest['step']} of {newest['total_steps']!r}")
     weights = {name: digest for name, digest in newest["tensors"].items() if name.startswith("model/")}
     joint = sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()
-    # `planner verify` prints the first 16 digits.
-    print(f"weights SHA-256 {joint[:16]} (in full {joint})" if weights else "weights SHA-256: not on record")
+    what = f"SHA-256 {joint}, on record; not taken from the files here" if weights else "no SHA-256 is on record"
+    print(f"weights {what}")
+    if not newest["files"]:
+        findings.append("the newest commit names no files: there are no weights")
     for file in newest["files"]:
         path = run / "checkpoints" / newest["name"] / file["name"]
         with noting(findings, repr(file["name"])), path.open("rb") as stream:
@@ -249,4 +270,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

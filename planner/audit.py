@@ -14,7 +14,16 @@ from planner.identity import identity_of, open_data, recorded_sizes
 from planner.order.order import Order
 from planner.plan import Facts, Plan, choose
 from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
-from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
+from planner.store.records import (
+    NO_HEAD,
+    CommitRecord,
+    EvalRecord,
+    GenerationRecord,
+    Manifest,
+    Record,
+    StepRecord,
+    digest_of,
+)
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -112,6 +121,11 @@ def audit(
         deriver.close(segment)
     _check_identity(segments, findings)
     _check_records(run, findings)
+    if not newest.files:
+        findings.append(f"commit {newest.name}: it names no files, so there are no weights")
+    # The header's total: a manifest could be altered to look unfinished.
+    if segments and _must_be_certified(segments[-1], newest):
+        findings.append(f"commit {newest.name}: a finished bitwise run has a certificate, and this one has none")
     if tensor_digests is not None:
         _check_certificate(run, newest, tensor_digests, findings)
     discarded, uncommitted = _discarded(run, segments)
@@ -215,6 +229,9 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[st
     if (header.parent, header.step, header.cursor) != start:
         findings.append(f"{where}: it begins at step {header.step}, not where commit {start[0] or 'none'} ended")
     steps = tuple(record for record in records if isinstance(record, StepRecord))
+    promised = (header.world_size, header.plan_digest, header.total_steps, header.identity, header.facts, header.run_id)
+    if (end.world_size, end.plan_digest, end.total_steps, end.identity, end.facts, end.run_id) != promised:
+        findings.append(f"commit {end.name}: its plan, length, machine or run is not what its ledger's header names")
     done = (steps[-1].step + 1, steps[-1].cursor) if steps else (header.step, header.cursor)
     if (end.step, end.cursor) != done:
         findings.append(
@@ -222,6 +239,7 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[st
             f"and its ledger step {done[0]} and sample {done[1]}"
         )
     tail = _tail(links, where, findings)
+    _check_recorded(end, [r for r in tail if isinstance(r, CommitRecord)], findings)
     return _Segment(
         header=header,
         end_step=end.step,
@@ -230,6 +248,13 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[st
         evals=tuple(r for r in (*records, *tail) if isinstance(r, EvalRecord) and r.step <= end.step),
         tail_steps=sum(isinstance(record, StepRecord) for record in tail),
     )
+
+
+def _check_recorded(end: Manifest, commits: list[CommitRecord], findings: list[str]) -> None:
+    """The record of a commit stands behind it in the chain, and names the manifest's digest."""
+    recorded = next((r.sha256 for r in commits if r.name == end.name and r.sha256), "")
+    if recorded and recorded != digest_of(end):
+        findings.append(f"commit {end.name}: its manifest is not the one that the ledger records")
 
 
 def _tail(links: Iterator[Link], where: str, findings: list[str]) -> list[Record]:
@@ -276,10 +301,17 @@ def _check_records(run: Run, findings: list[str]) -> None:
                 findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
 
 
+def _must_be_certified(last: _Segment, newest: Manifest) -> bool:
+    header = last.header
+    return header.identity.equality == "bitwise" and newest.step == header.total_steps and not newest.tensors
+
+
 def _check_certificate(run: Run, newest: Manifest, tensor_digests: TensorDigests, findings: list[str]) -> None:
     """The digests were taken from the tensors in memory: the files must hold the very same ones."""
     if not newest.tensors:
         return
+    if not newest.weights_digest:
+        findings.append(f"commit {newest.name}: its certificate names no weights")
     try:
         found = tensor_digests(run.storage, newest)
     except StoreError as error:

@@ -75,8 +75,10 @@ _DECIDED_BY = {
     "recipe": _BITWISE_RECIPE,
     "seed": ("train.seed",),
 }
-ACCEPTABLE = tuple(_DECIDED_BY)
-"""fields of a run's identity that a user may accept a change of"""
+DEVICE = "device"
+"""not of the job, but of where it runs: the last bit depends on it"""
+ACCEPTABLE = (*_DECIDED_BY, DEVICE)
+"""what a user may accept a change of: fields of a run's identity, and the device of a `bitwise` run"""
 
 
 def job_changes(before: Job, now: Job) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.audit import committed_records
 from planner.plan import BatchSizes, Facts, choose
+from planner.plan.words import counted
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
 from planner.store.run import Run
 
@@ -98,6 +99,7 @@ def compare_bitwise(here: Trace, there: Trace) -> list[Check]:
         _compare_observed(here, there),
         _compare_tensors("weights", "model/", here, there),
         _compare_tensors("optimizer", "optimizer/", here, there),
+        _compare_tensors("sums' scales", "fixed_point/", here, there),
     ]
 
 
@@ -107,12 +109,8 @@ def compare_batches(here: Trace, there: Trace, precision: str) -> list[Check]:
     return [
         _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
         _compare_steps("learning rates", here, there, lambda s: s.lr),
-        _close("losses", [(s.loss, there.steps[n].loss) for n, s in here.steps.items() if n in there.steps], tolerance),
-        _close(
-            "held-out losses",
-            [(e.loss, there.evals[n].loss) for n, e in here.evals.items() if n in there.evals],
-            tolerance,
-        ),
+        _close("losses", _losses(here.steps), _losses(there.steps), tolerance),
+        _close("held-out losses", _losses(here.evals), _losses(there.evals), tolerance),
     ]
 
 
@@ -150,7 +148,10 @@ def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
                 words = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"
                 return Check(what=what, passed=False, words=words)
         total += sum(work.forward_passes)
-    return Check(what=what, passed=total > 0, words=f"as planned ({total} in all)")
+    for trace in traces:
+        if missing := trace.steps.keys() - {work.step for work in trace.work}:
+            return Check(what=what, passed=False, words=f"none were counted at step {min(missing)}")
+    return Check(what=what, passed=True, words=f"{total} in both histories, as planned; ghosts and repetitions count")
 
 
 def _compare_steps(what: str, here: Trace, there: Trace, value: Callable[[StepRecord], object]) -> Check:
@@ -160,17 +161,18 @@ def _compare_steps(what: str, here: Trace, there: Trace, value: Callable[[StepRe
         mine, theirs = value(here.steps[number]), value(there.steps[number])
         if mine != theirs:
             return Check(what=what, passed=False, words=f"differ first at step {number}: {mine} and {theirs}")
-    return Check(what=what, passed=True, words=f"equal at {len(here.steps)} steps")
+    return Check(what=what, passed=True, words=f"equal at {counted(len(here.steps), 'step')}")
 
 
 def _compare_evals(here: Trace, there: Trace) -> Check:
-    for number in sorted(here.evals.keys() & there.evals.keys()):
-        mine, theirs = here.evals[number].loss, there.evals[number].loss
+    what = "held-out losses"
+    for number in sorted(here.evals.keys() | there.evals.keys()):
+        mine, theirs = (
+            (e.loss, e.samples, e.tokens) if e else None for e in (here.evals.get(number), there.evals.get(number))
+        )
         if mine != theirs:
-            words = f"differ first before step {number}: {mine} and {theirs}"
-            return Check(what="held-out losses", passed=False, words=words)
-    both = len(here.evals.keys() & there.evals.keys())
-    return Check(what="held-out losses", passed=True, words=f"equal at {both} evaluations")
+            return Check(what=what, passed=False, words=f"differ first before step {number}: {mine} and {theirs}")
+    return Check(what=what, passed=True, words=f"equal at {counted(len(here.evals), 'evaluation')}")
 
 
 def _compare_observed(here: Trace, there: Trace) -> Check:
@@ -181,9 +183,11 @@ def _compare_observed(here: Trace, there: Trace) -> Check:
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
                 return Check(what=what, passed=False, words=f"differ first at step {number}, in {name}")
+    if missing := here.steps.keys() - here.observed.keys():
+        return Check(what=what, passed=False, words=f"none were observed at step {min(missing)}")
     tensors = max((len(sums) for sums in here.observed.values()), default=0)
-    words = f"equal at {len(here.observed)} steps, {tensors} tensors each"
-    return Check(what=what, passed=bool(here.observed), words=words if here.observed else "none were observed")
+    words = f"equal at {counted(len(here.observed), 'step')}: gradients, weights and optimizer, up to {tensors} tensors"
+    return Check(what=what, passed=True, words=words)
 
 
 def _compare_tensors(what: str, prefix: str, here: Trace, there: Trace) -> Check:
@@ -192,14 +196,22 @@ def _compare_tensors(what: str, prefix: str, here: Trace, there: Trace) -> Check
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
             return Check(what=what, passed=False, words=f"differ at the end, first in {name}")
+    # Only plain SGD has an optimizer without a tensor.
+    may_be_none = prefix == "optimizer/" and here.final.identity.optimizer == "sgd"
     return Check(
         what=what,
-        passed=bool(mine) or prefix != "model/",
-        words=f"{len(mine)} tensors, SHA-256 {joint_digest(mine)[:16]}",
+        passed=bool(mine) or may_be_none,
+        words=f"{len(mine)} tensors, SHA-256 {joint_digest(mine)}",
     )
 
 
-def _close(what: str, pairs: list[tuple[float, float]], tolerance: float) -> Check:
-    largest = max((abs(a - b) / max(abs(a), abs(b), 1e-30) for a, b in pairs), default=0.0)
+def _losses(records: Mapping[int, StepRecord] | Mapping[int, EvalRecord]) -> dict[int, float]:
+    return {number: record.loss for number, record in records.items()}
+
+
+def _close(what: str, here: Mapping[int, float], there: Mapping[int, float], tolerance: float) -> Check:
+    if here.keys() != there.keys():
+        return Check(what=what, passed=False, words=f"{len(here)} on one side, {len(there)} on the other")
+    largest = max((abs(a - there[n]) / max(abs(a), abs(there[n]), 1e-30) for n, a in here.items()), default=0.0)
     words = f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
     return Check(what=what, passed=largest <= tolerance, words=words)

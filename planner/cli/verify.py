@@ -1,9 +1,13 @@
 """`planner verify JOB`: the proof that world sizes do not matter, on this machine, in real FSDP processes."""
 
+import dataclasses
 import shutil
+import signal
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +17,7 @@ from planner.cli.counts import parse_history
 from planner.cli.options import JobArgument, JsonOption, SetOption, console
 from planner.errors import UserError
 from planner.job import Job
+from planner.report.text import counted
 
 if TYPE_CHECKING:
     from planner.store.run import Run
@@ -28,7 +33,7 @@ def verify(
     history: Annotated[
         str, typer.Option(metavar="SIZES", help="world sizes, one after another; the first is also the fixed one")
     ] = "4,3,5,1",
-    steps: Annotated[int, typer.Option(min=1, help="optimizer steps, shared out over the history")] = 12,
+    steps: Annotated[int, typer.Option(min=1, help="in the place of train.steps, shared out over the history")] = 12,
     through_ray: Annotated[
         bool, typer.Option("--ray", help="on an embedded Ray cluster, whose nodes are killed and added, instead")
     ] = False,
@@ -42,6 +47,8 @@ def verify(
     from planner.files import read_job
 
     sizes = parse_history(history, most=_MOST_WORKERS)
+    if len(set(sizes)) == 1:
+        raise UserError(f"--history {history}: one size proves nothing; write two different ones, such as {sizes[0]},1")
     if len(sizes) > steps:
         raise UserError(
             f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps; write --steps {len(sizes)}"
@@ -50,17 +57,27 @@ def verify(
     out = console()
     if not as_json:
         how = " on Ray, nodes killed and added" if through_ray else ""
-        out.print(f"{spec.name}: {steps} steps at {sizes[0]} workers, and again through {history}{how}", soft_wrap=True)
-    with _scratch() as folder:
-        checks = through_nodes(spec, sizes, folder) if through_ray else through_processes(spec, sizes, folder)
+        path = " -> ".join(map(str, sizes))
+        what = f"{counted(steps, 'step')} at {counted(sizes[0], 'worker')}, and again through {path}"
+        out.print(f"{spec.name}: {what}{how}", soft_wrap=True)
+    began_s = time.monotonic()
+
+    def say(line: str) -> None:
+        if not as_json:
+            out.print(f"{time.monotonic() - began_s:5.0f} s  {line}", soft_wrap=True)
+
+    with _ended_like_ctrl_c(), _scratch() as folder:
+        through = through_nodes if through_ray else through_processes
+        checks = through(spec, sizes, folder, say=say)
     passed = all(check.passed for check in checks)
     if as_json:
         import json
 
-        rows = [{"what": c.what, "passed": c.passed, "words": c.words} for c in checks]
-        typer.echo(json.dumps({"passed": passed, "equality": spec.batch.equality, "checks": rows}, indent=1))
+        rows = [dataclasses.asdict(check) for check in checks]
+        found = {"passed": passed, "equality": spec.batch.equality, "device": "cpu", "checks": rows}
+        typer.echo(json.dumps(found, indent=1))
     else:
-        for line in verdict(spec, checks):
+        for line in verdict(spec, checks, sizes):
             out.print(line, soft_wrap=True)
     if not passed:
         raise typer.Exit(1)
@@ -80,7 +97,14 @@ def rehearsal_of(job: Job, steps: int) -> Job:
     )
 
 
-def through_processes(job: Job, sizes: list[int], folder: Path, worker: "Worker | None" = None) -> "list[Check]":
+def through_processes(
+    job: Job,
+    sizes: list[int],
+    folder: Path,
+    *,
+    worker: "Worker | None" = None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> "list[Check]":
     """Both histories in local processes; `worker` stands in for the second one's (a test plants faults with it)."""
     from planner.train.history import Stage, stages
     from planner.train.local import LocalWorkers
@@ -91,12 +115,12 @@ def through_processes(job: Job, sizes: list[int], folder: Path, worker: "Worker 
     fixed, history = folder / "fixed", folder / "history"
     with LocalWorkers(max(sizes)) as workers:
         start = [Stage(world_size=sizes[0], end_step=steps)]
-        rehearse(workers, Launch(job=job, url=str(fixed)), start, train_observed)
-        rehearse(workers, Launch(job=job, url=str(history)), stages(sizes, steps), worker or train_observed)
+        rehearse(workers, Launch(job=job, url=str(fixed)), start, train_observed, say)
+        rehearse(workers, Launch(job=job, url=str(history)), stages(sizes, steps), worker or train_observed, say)
     return compare(job, fixed, history, sizes)
 
 
-def through_nodes(job: Job, sizes: list[int], folder: Path) -> "list[Check]":
+def through_nodes(job: Job, sizes: list[int], folder: Path, *, say: Callable[[str], None]) -> "list[Check]":
     """Both histories on embedded Ray clusters, one after the other."""
     from planner.dispatch.launch import new_launch
     from planner.dispatch.rehearsal import rehearse_on_ray
@@ -105,11 +129,18 @@ def through_nodes(job: Job, sizes: list[int], folder: Path) -> "list[Check]":
     steps = job.train.steps or 0
     fixed, history = folder / "fixed", folder / "history"
     # Ray never gets more workers than samples: they would only run ghosts.
-    sizes = [min(size, job.batch.global_batch) for size in sizes]
+    clipped = [size for size, _ in groupby(min(size, job.batch.global_batch) for size in sizes)]
+    if len(clipped) == 1:
+        raise UserError(
+            f"batch.global is {job.batch.global_batch}: on Ray, all of these sizes are {clipped[0]} workers"
+        )
+    if clipped != sizes:
+        say(f"no more workers than samples, and no size twice in a row: {' -> '.join(map(str, clipped))}")
+    sizes = clipped
     workers = job.workers.model_copy(update={"min": 1, "max": max(sizes), "resources": {}})
     job = job.model_copy(update={"workers": workers})
     for url, parts in ((fixed, [Stage(world_size=sizes[0], end_step=steps)]), (history, stages(sizes, steps))):
-        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts)
+        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say)
     return compare(job, fixed, history, sizes)
 
 
@@ -126,14 +157,18 @@ def compare(job: Job, fixed: Path, history: Path, sizes: list[int]) -> "list[Che
     return [check_sizes(sizes, there), *checks, check_forward_passes(batch_sizes(job), here, there)]
 
 
-def verdict(job: Job, checks: "list[Check]") -> list[str]:
+def verdict(job: Job, checks: "list[Check]", sizes: list[int]) -> list[str]:
     """The checks line by line, and what they come to."""
+    import torch
+
     lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.words}" for c in checks]
     if not all(check.passed for check in checks):
         return [*lines, "verify: FAILED. World sizes change what this job trains"]
+    where = f"on the CPU, {job.train.precision}, torch {torch.__version__}"
+    path = f"{counted(job.train.steps or 0, 'step')} at {sizes[0]} = through {' -> '.join(map(str, sizes))} workers"
     if job.batch.equality == "bitwise":
-        return [*lines, "verify: IDENTICAL to the last bit"]
-    return [*lines, "verify: the same samples, and losses equal within rounding (batch.equality: batches)"]
+        return [*lines, f"verify: IDENTICAL to the last bit: {path} ({where})"]
+    return [*lines, f"verify: the same samples, and equal within rounding (batch.equality: batches): {path} ({where})"]
 
 
 def _compare_weights(job: Job, fixed: Path, history: Path) -> "Check":
@@ -162,6 +197,16 @@ def _run(path: Path) -> "Run":
     from planner.store.storage import Storage
 
     return Run(Storage(str(path)))
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM takes the way of Ctrl-C, which ends the workers and removes the folder."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ _POLL_S = 0.1
 _CHANGE_DEADLINE_S = 180.0
 
 
-def rehearse_on_ray(launch: Launch, history: Sequence[Stage]) -> None:
+def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str], None]) -> None:
     """Train the job on an embedded cluster that goes through the history. Call it in the main thread.
 
     Raises:
@@ -35,19 +35,23 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage]) -> None:
     from planner.dispatch import launch as dispatch
 
     dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
+    say(f"starting a Ray cluster of {history[0].world_size} nodes")
     with (
         EmbeddedCluster(num_nodes=history[0].world_size) as cluster,
         dispatch.connected(cluster.address, verbose=False),
-        _Director(cluster, launch, history),
+        _Director(cluster, launch, history, say),
     ):
         dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, history=tuple(history))
+    say(f"{history[-1].end_step} steps done")
 
 
 class _Director:
     """A context manager: changes the cluster when a stage's steps are done, from a thread of its own."""
 
-    def __init__(self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[Stage]) -> None:
-        self._cluster, self._launch, self._history = cluster, launch, history
+    def __init__(
+        self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[Stage], say: Callable[[str], None]
+    ) -> None:
+        self._cluster, self._launch, self._history, self._say = cluster, launch, history, say
         self._follower = Follower(Run(Storage(launch.url)))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner-director", daemon=True)
@@ -76,6 +80,8 @@ class _Director:
 
     def _change_to(self, world_size: int) -> None:
         nodes = len(self._cluster.nodes())
+        what = f"killing {nodes - world_size}" if world_size < nodes else f"adding {world_size - nodes}"
+        self._say(f"{what} of {nodes} nodes" if world_size < nodes else f"{what} to {nodes} nodes")
         for _ in range(nodes - world_size):
             self._cluster.kill_node()
         for _ in range(world_size - nodes):

@@ -9,7 +9,7 @@ from planner.report.text import aligned
 
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
 # What exact bits cost, beside what the same count costs without.
-_BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "bits cost")
+_BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "split cost")
 
 
 def split_text(shares: Iterable[tuple[int, int]]) -> str:

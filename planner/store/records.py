@@ -114,6 +114,8 @@ class CommitRecord(Value):
     kind: Literal["commit"] = "commit"
     step: Count
     name: str
+    sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """of the manifest; empty in runs from before it was recorded"""
     seconds: float
 
 
@@ -181,6 +183,11 @@ def canonical(value: BaseModel) -> str:
 def chained(head: str, line: str) -> str:
     """The chain's value after a record: `sha256(head + line)`."""
     return hashlib.sha256(f"{head}{line}".encode()).hexdigest()
+
+
+def digest_of(value: BaseModel) -> str:
+    """What `seal` puts beside the value: 64 hex digits."""
+    return chained("", canonical(value))
 
 
 def seal(value: BaseModel) -> bytes:

@@ -4,10 +4,10 @@ import socket
 from dataclasses import dataclass
 from functools import partial
 
-from planner.errors import NewerFormat, StoreError, TrainingFailed
-from planner.identity import job_changes, require_same
+from planner.errors import NewerFormat, ResumeRefused, StoreError, TrainingFailed
+from planner.identity import DEVICE, job_changes, require_same
 from planner.job import digest
-from planner.store.records import NO_HEAD, Identity, Manifest
+from planner.store.records import NO_HEAD, Manifest
 from planner.store.run import Run
 from planner.train import checkpoint
 from planner.train.setup import Launch, Setup
@@ -85,7 +85,7 @@ def _choose(launch: Launch, world: World, run: Run, setup: Setup) -> _Choice:
     """
     names, lost = world.from_first(lambda: _commits(run))
     manifest, passed_over = _newest_valid(world, run, names)
-    changes = world.agree(lambda: _compare(launch, run, setup.identity, manifest))
+    changes = world.agree(lambda: _compare(launch, run, setup, manifest))
     newest = names[0] if names else ""
     return _Choice(newest=newest, manifest=manifest, changed=[*lost, *passed_over, *changes])
 
@@ -133,11 +133,12 @@ def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | 
     return None, refused
 
 
-def _compare(launch: Launch, run: Run, identity: Identity, manifest: Manifest | None) -> list[str]:
-    """What differs from the job that the run was made with, in words.
+def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) -> list[str]:
+    """What differs from the job and the machine that the run was made with, in words.
 
     Raises:
-        ResumeRefused: the run's identity differs, and the user has not named the difference.
+        ResumeRefused: the run's identity or, where bits are promised, what they depend on differs, and the user has
+            not named the difference.
     """
     if manifest is None:
         return []
@@ -146,8 +147,22 @@ def _compare(launch: Launch, run: Run, identity: Identity, manifest: Manifest | 
     before = launch.job if same else run.job_if_known(manifest.job_digest)
     changes = job_changes(before, launch.job) if before else {}
     unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"
-    differing = require_same(manifest.identity, identity, changes, launch.accept, run.storage.url)
+    differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
+    differing += _compare_devices(launch, run, setup, manifest)
     return differing if before else [*differing, unknown]
+
+
+def _compare_devices(launch: Launch, run: Run, setup: Setup, manifest: Manifest) -> list[str]:
+    before = manifest.facts.get("device", "")
+    if not (before and setup.device) or before == setup.device:
+        return []
+    change = f"{DEVICE}: {before} -> {setup.device}"
+    if DEVICE not in launch.accept:
+        raise ResumeRefused(
+            f"{run.storage.url}: its bits depend on where they are computed ({change}); resume on the same kind of "
+            f"machine and with the same torch, or accept that they will differ: --accept {DEVICE}"
+        )
+    return [f"{change}, accepted by name"]
 
 
 def _require_progress(run: Run, launch_id: str, parent: str) -> None:

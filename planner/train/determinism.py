@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import platform
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -61,6 +63,23 @@ def named_refusals() -> Iterator[None]:
 
 # The beginning of what torch says (aten/src/ATen/Context.cpp, `alertNotDeterministic`).
 _REFUSAL = re.compile(r"(\S+) does not have a deterministic implementation")
+
+
+def device_words(device: torch.device) -> str:
+    """What the last bit of a sum may depend on besides the job: torch and the kernels that it chooses here."""
+    if device.type == "cuda":
+        return f"torch {torch.__version__} on {torch.cuda.get_device_name(device)}"
+    return f"torch {torch.__version__} on a CPU with {torch.backends.cpu.get_cpu_capability()}, {_cpu_vendor()}"
+
+
+def _cpu_vendor() -> str:
+    """MKL and oneDNN choose kernels by it, too."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")]
+    return found[0] if found else platform.machine()
 
 
 def free_bytes(device: torch.device) -> int:

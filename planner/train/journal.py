@@ -22,6 +22,7 @@ from planner.store.records import (
     Manifest,
     Record,
     StepRecord,
+    digest_of,
 )
 from planner.store.run import Run, commit_name
 from planner.train import checkpoint
@@ -73,7 +74,7 @@ class Journal:
             job_digest=self._job_digest,
             total_steps=setup.total_steps,
             num_samples=setup.order.num_samples,
-            facts={},
+            facts=setup.facts,
             changed=start.changed,
             time_s=time.time(),
         )
@@ -155,8 +156,10 @@ class Journal:
                 raise self._failure
             assert self._ledger is not None  # this is rank 0
             self._ledger.flush(durable=True)
-            self._run.put_manifest(self._manifest(name, step, cursor, files, tensors, self._ledger.head))
-            self._write(CommitRecord(step=step, name=name, seconds=time.monotonic() - started_s))
+            manifest = self._manifest(name, step, cursor, files, tensors, self._ledger.head)
+            self._run.put_manifest(manifest)
+            seconds = time.monotonic() - started_s
+            self._write(CommitRecord(step=step, name=name, sha256=digest_of(manifest), seconds=seconds))
             self._run.prune(self._job.checkpoint.keep, self._start.generation)
 
         self._world.from_first(write_manifest)
@@ -181,7 +184,7 @@ class Journal:
             identity=self._setup.identity,
             plan_digest=self._setup.plan.digest,
             world_size=self._world.world_size,
-            facts={},
+            facts=self._setup.facts,
             job_digest=self._job_digest,
             ledger_head=head,
             files=files,

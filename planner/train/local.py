@@ -3,7 +3,10 @@
 The processes live on and serve one call after another, since importing torch costs more than a short run.
 """
 
+import ctypes
 import multiprocessing
+import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -15,8 +18,8 @@ from typing import Any, Self
 
 from planner.errors import PlannerError, TrainingFailed
 
-# A worker that says nothing for this long hangs; the longest call of a test takes a fraction of it.
-_DEADLINE_S = 300.0
+# For one stage of a rehearsal, of however large a model. A collective that hangs is given up after two minutes.
+_DEADLINE_S = 3600.0
 
 
 class LocalWorkers:
@@ -52,7 +55,9 @@ class LocalWorkers:
     def _answer(self, rank: int, pipe: Connection) -> Any:
         if not pipe.poll(_DEADLINE_S):
             self.close()
-            raise TrainingFailed(f"worker {rank} said nothing for {_DEADLINE_S:.0f} s")
+            raise TrainingFailed(
+                f"worker {rank} was not done after {_DEADLINE_S:.0f} s; take fewer steps or a smaller model"
+            )
         try:
             return pipe.recv()
         except EOFError as error:
@@ -79,6 +84,7 @@ class LocalWorkers:
 def _serve(pipe: Connection) -> None:
     import torch
 
+    _die_with_parent()
     torch.set_num_threads(1)
     while True:
         try:
@@ -86,6 +92,12 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         pipe.send(_call(function, arguments, rank, world_size, rendezvous))
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed cannot end its workers; Linux does it (prctl(2), PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, file: str) -> Any:

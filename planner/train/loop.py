@@ -79,7 +79,8 @@ class Hooks:
     messages: Callable[[], Sequence[str]] = lambda: ()
     """asked on every worker after every step; what it says goes into the ledger"""
     observe: Callable[[int, TrainState, Work], None] = lambda _step, _state, _work: None
-    """called on every worker when a step's gradient is ready and the weights are not updated yet"""
+    """called on every worker when a step's gradient is ready and the weights are not updated yet; if the step is
+    skipped, when the gradient is gone"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +237,9 @@ class Loop:
                     "samples, or skip such steps by train.non_finite: skip"
                 )
             self._journal.note(f"{words}; the step was skipped, as train.non_finite says")
+            # Without the gradient: which bits a NaN has, depends on the order of the sum.
             optimizer.zero_grad(set_to_none=True)
+            self._hooks.observe(step, self._state, work)
             return _Update(grad_norm=0.0, lr=lr, skipped=True)
         optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
         self._hooks.observe(step, self._state, work)
@@ -274,7 +277,10 @@ class Loop:
     def _record(self, evidence: _Evidence, totals: Tally, step: int, cursor: int) -> None:
         """Write down the step that is done, now that all workers' parts are summed."""
         if not (math.isfinite(totals.loss) or evidence.update.skipped):
-            raise TrainingFailed(f"step {step - 1}: the loss is not finite; nothing since the last commit is kept")
+            raise TrainingFailed(
+                f"step {step - 1}: the loss is not finite, and its gradient was; nothing since the last commit is "
+                "kept: lower the learning rate, or look at this step's samples"
+            )
         record = StepRecord(
             step=step - 1,
             cursor=cursor,

@@ -11,13 +11,21 @@ Worker = Callable[[int, Launch, int], Outcome]
 """(rank, launch, step to stop at) -> outcome; runs in a worker process"""
 
 
-def rehearse(workers: LocalWorkers, launch: Launch, parts: Sequence[Stage], worker: Worker) -> list[list[Outcome]]:
-    """Train the stages one after another, each resuming where the last was stopped; outcomes by stage and rank.
+def rehearse(
+    workers: LocalWorkers,
+    launch: Launch,
+    parts: Sequence[Stage],
+    worker: Worker,
+    say: Callable[[str], None] = lambda _line: None,
+) -> None:
+    """Train the stages one after another, each resuming where the last was stopped.
 
     Raises:
         PlannerError: a worker raised it.
     """
-    return [workers.run(worker, part.world_size, launch, part.end_step) for part in parts]
+    for part in parts:
+        workers.run(worker, part.world_size, launch, part.end_step)
+        say(f"{part.end_step} of {parts[-1].end_step} steps done, the last ones at {part.world_size} workers")
 
 
 def train_observed(rank: int, launch: Launch, end_step: int) -> Outcome:

@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -48,6 +49,9 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     world.require_equal("the version of planner", planner.__version__)
     world.require_equal("the data", setup.identity.data)
     world.require_equal("the plan", setup.plan.digest)
+    if launch.job.batch.equality == "bitwise":
+        setup = replace(setup, device=determinism.device_words(world.device))
+        world.require_equal("what the bits depend on", setup.device)
 
     job = launch.job
     # Claimed before the model is built: a crash loop there is counted, too.

@@ -31,6 +31,13 @@ class Setup:
     identity: Identity
     total_steps: int
     plan: Plan
+    device: str = ""
+    """what the bits depend on besides the job; empty unless they are promised"""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the ledger and the manifests say of the machine."""
+        return {"device": self.device} if self.device else {}
 
 
 def set_up(job: Job, world_size: int) -> Setup:

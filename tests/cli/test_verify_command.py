@@ -1,12 +1,15 @@
 """`planner verify` as a user types it, in real FSDP processes; and that it fails where it must."""
 
+import dataclasses
+
 import pytest
 
 from planner.cli.counts import parse_history
-from planner.cli.verify import through_processes, verdict
+from planner.cli.verify import _trace, compare, through_processes, verdict
 from planner.errors import UserError
 from planner.job import Job
-from planner.verify import close_weights
+from planner.plan import batch_sizes
+from planner.verify import check_forward_passes, close_weights, compare_batches, compare_bitwise
 
 pytestmark = pytest.mark.fsdp
 
@@ -38,7 +41,10 @@ def test_a_bitwise_job_is_identical(job, tmp_path):
     checks = through_processes(job, [2, 3, 1], tmp_path / "runs")
     assert failed(checks) == {}
     assert checks[0].words == "2, 3, 1"
-    assert verdict(job, checks)[-1] == "verify: IDENTICAL to the last bit"
+    last = verdict(job, checks, [2, 3, 1])[-1]
+    assert last.startswith(
+        "verify: IDENTICAL to the last bit: 4 steps at 2 = through 2 -> 3 -> 1 workers (on the CPU, "
+    )
 
 
 def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
@@ -141,7 +147,65 @@ def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, ch
     """In the second history alone; the verdict is a failure."""
     checks = through_processes(job, [2, 2], tmp_path / "runs", worker=fault)
     assert words in failed(checks)[check]
-    assert verdict(job, checks)[-1].startswith("verify: FAILED")
+    assert verdict(job, checks, [2, 2])[-1].startswith("verify: FAILED")
+
+
+def test_nothing_passes_for_want_of_evidence(job, tmp_path):
+    """Traces with something missing on one side, or on both, are no proof."""
+    through_processes(job, [2, 1], tmp_path)
+    whole = _trace(tmp_path / "fixed")
+    assert all(check.passed for check in compare_bitwise(whole, whole))
+    poorer = [
+        ("held-out losses", {"evals": {}}),
+        ("tensors by step", {"observed": {}}),
+        ("weights", {"final": _without(whole.final, "model/")}),
+        ("optimizer", {"final": _without(whole.final, "optimizer/")}),
+        ("sums' scales", {"final": _without(whole.final, "fixed_point/")}),
+    ]
+    for what, missing in poorer:
+        poor = dataclasses.replace(whole, **missing)
+        assert what in failed(compare_bitwise(whole, poor))
+        if what != "held-out losses":  # a job may have none
+            assert what in failed(compare_bitwise(poor, poor))
+    idle = dataclasses.replace(whole, work=())
+    assert not check_forward_passes(batch_sizes(job), whole, idle).passed
+    assert "losses" in failed(compare_batches(whole, dataclasses.replace(whole, steps={}), "fp32"))
+
+
+def _without(manifest, beginning):
+    return manifest.model_copy(
+        update={"tensors": {n: d for n, d in manifest.tensors.items() if not n.startswith(beginning)}}
+    )
+
+
+def test_skipped_steps_are_compared_too(job, tmp_path):
+    """A loss that is infinite at step 1, in both histories: every bit agrees, and the verdict says so."""
+    job = job.model_copy(update={"train": job.train.model_copy(update={"non_finite": "skip"})})
+    from planner.train.history import Stage, stages
+    from planner.train.local import LocalWorkers
+    from planner.train.rehearse import rehearse
+    from planner.train.setup import Launch
+
+    with LocalWorkers(2) as workers:
+        for name, parts in (("fixed", [Stage(world_size=2, end_step=4)]), ("history", stages([2, 1], 4))):
+            rehearse(workers, Launch(job=job, url=str(tmp_path / name)), parts, infinite_at_step_1)
+    assert failed(compare(job, tmp_path / "fixed", tmp_path / "history", [2, 1])) == {}
+
+
+def infinite_at_step_1(rank, launch, end_step):
+    import math
+
+    from planner.train.objectives.lm import LanguageModelling
+    from planner.train.rehearse import train_observed
+
+    loss = LanguageModelling.loss
+    LanguageModelling.loss = lambda self, model, batch, totals: (
+        loss(self, model, batch, totals) * (math.inf if batch.rows and 7 <= batch.position < 14 else 1.0)
+    )
+    try:
+        return train_observed(rank, launch, end_step)
+    finally:
+        LanguageModelling.loss = loss
 
 
 @pytest.mark.parametrize("text", ["", "0", "4,,3", "a", "4-3", "17", "-1"])

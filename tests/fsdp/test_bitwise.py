@@ -11,7 +11,8 @@ from test_training import crash_at
 from worker_functions import make_job, records, run_job
 
 from planner.audit import audit
-from planner.errors import TrainingFailed
+from planner.errors import ResumeRefused, TrainingFailed
+from planner.store.records import seal
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.checkpoint import read_digests
@@ -253,6 +254,43 @@ def test_the_certificate_is_held_against_the_files(workers, texts, tmp_path):
 
     (finding,) = audit(run, tensor_digests=altered).findings
     assert "1 tensors are not those of its certificate, first model/head.weight" in finding
+
+
+def test_a_certificate_that_was_taken_away_is_missed(workers, texts, tmp_path):
+    """By the header, which says that the run is finished, and by the record of the commit; sealed anew or not."""
+    workers.run(run_job, 2, bitwise_job(texts), str(tmp_path))
+    run = Run(Storage(str(tmp_path)))
+    manifest = run.manifest(run.commits()[-1])
+    run.storage.write(f"manifests/{manifest.name}.json", seal(manifest.model_copy(update={"tensors": {}})))
+    findings = audit(run).findings
+    assert any("a finished bitwise run has a certificate, and this one has none" in f for f in findings)
+    assert any("its manifest is not the one that the ledger records" in f for f in findings)
+    altered = {"world_size": 99, "facts": {"device": "another"}}
+    run.storage.write(f"manifests/{manifest.name}.json", seal(manifest.model_copy(update=altered)))
+    assert any("its plan, length, machine or run is not what" in f for f in audit(run).findings)
+
+
+def on_another_cpu(rank, job, url, accept=()):
+    from planner.train import determinism
+
+    words = determinism.device_words
+    determinism.device_words = lambda _device: "another CPU"
+    try:
+        return run_job(rank, job, url, accept=accept)
+    finally:
+        determinism.device_words = words
+
+
+def test_bits_are_not_promised_across_kinds_of_machines(workers, texts, tmp_path):
+    """A resume elsewhere is refused, unless it is accepted by name; and the ledger says so."""
+    workers.run(run_job, 2, bitwise_job(texts), str(tmp_path), 2)
+    with pytest.raises(ResumeRefused, match=r"device: torch .* on a CPU with .* -> another CPU.*--accept device"):
+        workers.run(on_another_cpu, 2, bitwise_job(texts), str(tmp_path))
+    workers.run(on_another_cpu, 2, bitwise_job(texts), str(tmp_path), ("device",))
+    assert any("accepted by name" in words for words in records(tmp_path, "generation")[-1]["changed"])
+    batches = bitwise_job(texts, equality="batches")
+    workers.run(run_job, 2, batches, str(tmp_path / "batches"), 2)
+    workers.run(on_another_cpu, 2, batches, str(tmp_path / "batches"))
 
 
 OPTIMIZERS = [
