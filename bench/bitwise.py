@@ -116,15 +116,15 @@ class Side:
             loss, check_sum = accumulate(state.model, self._objective, state.sums, batches, (num_tokens,), train.seed)
             if state.sums.settle():
                 break
-            state.optimizer.zero_grad(set_to_none=True)
+            state.model.zero_grad(set_to_none=True)
         samples = sum(len(batch.rows) for batch in batches)
         tally = Tally(denominators=(num_tokens,), samples=samples, loss=loss, check_sum=check_sum)
         pending = control.start(self._world, tally)
         optimize.set_learning_rate(state.optimizer, optimize.learning_rate(train, number, train.steps or 1))
         norm = state.sums.norm()
         optimize.clip_gradients(state.model, norm, train.clip_norm)
-        state.optimizer.step()
-        state.optimizer.zero_grad(set_to_none=True)
+        optimize.step(state.optimizer, state.model)
+        state.model.zero_grad(set_to_none=True)
         pending.wait()
 
     def digest(self) -> str:

@@ -1,4 +1,4 @@
-"""`planner demo`: a run on this machine that loses a node and gains two, and proves that it kept its promise."""
+"""`planner demo`: a run on this machine whose nodes get notice, come and die, and proof that it kept its promise."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from planner.report.view import RunView
 
 # When things happen, as fractions of the job's steps.
-_LOSE_AT, _GAIN_AT = 0.3, 0.6
+_NOTICE_AT, _GAIN_AT, _LOSE_AT = 0.2, 0.4, 0.7
 _NODES_AT_START, _NODES_GAINED = 4, 2
+_NOTICE_S = 30.0
 
 
 def demo(
     job: Annotated[str, typer.Argument(metavar="JOB", help="a job file")] = "jobs/demo.yaml",
 ) -> None:
-    """Train on four local nodes, lose one, gain two, and audit the result."""
+    """Train on four local nodes; one gets notice, two come, one dies. Then audit the result."""
     from planner.audit import audit
     from planner.cli.run import execute, prepare
     from planner.files import read_job
@@ -55,19 +56,34 @@ class _Script:
     """What happens to the cluster, by the run's own progress."""
 
     def __init__(self, total_steps: int) -> None:
-        self._lose_at, self._gain_at = int(total_steps * _LOSE_AT), int(total_steps * _GAIN_AT)
-        self._lost = self._gained = False
+        self._acts = [
+            (int(total_steps * _NOTICE_AT), self._give_notice),
+            (int(total_steps * _GAIN_AT), self._gain),
+            (int(total_steps * _LOSE_AT), self._lose),
+        ]
 
     def __call__(self, cluster: "EmbeddedCluster", watch: "Watch", view: "RunView") -> None:
-        if not self._lost and view.step >= self._lose_at:
-            self._lost = True
-            cluster.kill_node()
-            watch.say(f"demo: killed one of {_NODES_AT_START} nodes at step {view.step}")
-        if not self._gained and view.step >= self._gain_at:
-            self._gained = True
-            for _ in range(_NODES_GAINED):
-                cluster.add_node()
-            watch.say(f"demo: added {_NODES_GAINED} nodes at step {view.step}")
+        if self._acts and view.step >= self._acts[0][0]:
+            _, act = self._acts.pop(0)
+            watch.say(f"demo: step {view.step}: {act(cluster)}")
+
+    @staticmethod
+    def _give_notice(cluster: "EmbeddedCluster") -> str:
+        from planner.dispatch.private import drain_node
+
+        drain_node(cluster.nodes()[-1], _NOTICE_S, "demo")
+        return f"one of {_NODES_AT_START} nodes has notice to go in {_NOTICE_S:.0f} s"
+
+    @staticmethod
+    def _gain(cluster: "EmbeddedCluster") -> str:
+        for _ in range(_NODES_GAINED):
+            cluster.add_node()
+        return f"{_NODES_GAINED} nodes are new"
+
+    @staticmethod
+    def _lose(cluster: "EmbeddedCluster") -> str:
+        cluster.kill_node(cluster.nodes()[-1])
+        return "a node was killed without notice"
 
 
 def _fresh_path(path: str) -> str:

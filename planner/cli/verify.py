@@ -35,7 +35,7 @@ def verify(
     ] = "4,3,5,1",
     steps: Annotated[int, typer.Option(min=1, help="in the place of train.steps, shared out over the history")] = 12,
     through_ray: Annotated[
-        bool, typer.Option("--ray", help="on an embedded Ray cluster, whose nodes are killed and added, instead")
+        bool, typer.Option("--ray", help="on an embedded Ray cluster, whose nodes come, get notice and die, instead")
     ] = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
@@ -56,7 +56,7 @@ def verify(
     spec = rehearsal_of(read_job(job, set_ or []), steps)
     out = console()
     if not as_json:
-        how = " on Ray, nodes killed and added" if through_ray else ""
+        how = " on Ray, whose nodes come, get notice and die" if through_ray else ""
         path = " -> ".join(map(str, sizes))
         what = f"{counted(steps, 'step')} at {counted(sizes[0], 'worker')}, and again through {path}"
         out.print(f"{spec.name}: {what}{how}", soft_wrap=True)

@@ -42,7 +42,7 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
 def _find(path: str) -> tuple[Path, list[Path]]:
     if path == STDLIB:
         root = Path(sysconfig.get_paths()["stdlib"])
-        files = [f for f in root.rglob("*.py") if not _NOT_SOURCE.intersection(f.relative_to(root).parts)]
+        files = list(_library_source(root))
     elif Path(path).is_file():
         root, files = Path(path).parent, [Path(path)]
     elif Path(path).is_dir():
@@ -55,9 +55,29 @@ def _find(path: str) -> tuple[Path, list[Path]]:
     return root, files
 
 
+def _library_source(root: Path) -> Iterator[Path]:
+    """Never into `site-packages`, which may hold a hundred times as many files."""
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in _NOT_SOURCE]
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
 def absolute(path: str) -> str:
     """`path` for a process with another working directory."""
     return path if path == STDLIB else str(Path(path).expanduser().absolute())
+
+
+def source_stamps(path: str) -> tuple[tuple[str, int, int], ...]:
+    """`(file, bytes, time of change in ns)` of every file that the path names: cheap, and enough to see a change.
+
+    Raises:
+        DataError: there is none, or one cannot be looked at.
+    """
+    _, files = resolve(path)
+    try:
+        return tuple((str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files)
+    except OSError as error:
+        raise DataError(f"data.path: cannot read {error.filename}: {error.strerror}") from error
 
 
 @contextmanager

@@ -96,9 +96,10 @@ class EmbeddedCluster:
             message ends with the last lines that the supervisor wrote.
     """
 
-    def __init__(self, num_nodes: int = 4, shape: NodeShape = ONE_CPU) -> None:
+    def __init__(self, num_nodes: int = 4, shape: NodeShape = ONE_CPU, *, quick_health_checks: bool = True) -> None:
         self.num_nodes = num_nodes
         self.shape = shape
+        self.quick_health_checks = quick_health_checks
         self._link: _Link | None = None
         self._address = ""
 
@@ -123,7 +124,7 @@ class EmbeddedCluster:
             raise RunError(f"the embedded cluster needs Linux, not {sys.platform}: give a cluster's address")
         if self._link is not None:
             raise RunError(f"the embedded cluster already runs at {self._address}: close it first")
-        self._link = _open_link()
+        self._link = _open_link(_HEALTH_CHECKS if self.quick_health_checks else {})
         try:
             self._address = self._ask({"op": "start"}, START_DEADLINE_S)["address"]
             for _ in range(self.num_nodes):
@@ -180,7 +181,7 @@ class EmbeddedCluster:
         return self._link.ask(command, deadline_s)
 
 
-def _open_link() -> "_Link":
+def _open_link(health_checks: Mapping[str, str]) -> "_Link":
     """Start a supervisor in a directory of its own.
 
     Raises:
@@ -192,13 +193,13 @@ def _open_link() -> "_Link":
     except OSError as error:
         raise RunError(f"the embedded cluster needs a directory under /tmp: {error}") from error
     try:
-        return _launch(home)
+        return _launch(home, health_checks)
     except OSError as error:
         shutil.rmtree(home, ignore_errors=True)
         raise RunError(f"the embedded cluster's supervisor could not be started: {error}") from error
 
 
-def _launch(home: Path) -> "_Link":
+def _launch(home: Path, health_checks: Mapping[str, str]) -> "_Link":
     stderr = (home / "supervisor.log").open("w+b")  # held open: it can be read when the directory is gone
     commands_out, commands_in = os.pipe()
     answers_out, answers_in = os.pipe()
@@ -208,7 +209,7 @@ def _launch(home: Path) -> "_Link":
             stdin=commands_out,
             stdout=answers_in,
             stderr=stderr,
-            env=_supervisor_environment(home),
+            env=_supervisor_environment(home, health_checks),
             start_new_session=True,
         )
     except OSError:
@@ -222,7 +223,7 @@ def _launch(home: Path) -> "_Link":
     return _Link(process, commands_in, answers_out, stderr, home)
 
 
-def _supervisor_environment(home: Path) -> dict[str, str]:
+def _supervisor_environment(home: Path, health_checks: Mapping[str, str]) -> dict[str, str]:
     """What gcs, raylets and workers inherit."""
     inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     package_root = str(Path(__file__).resolve().parents[2])
@@ -230,7 +231,7 @@ def _supervisor_environment(home: Path) -> dict[str, str]:
     return {
         **inherited,
         **driver_environment(),
-        **_HEALTH_CHECKS,
+        **health_checks,
         "RAY_TMPDIR": str(home),
         "GLOO_SOCKET_IFNAME": "lo",  # else gloo binds whatever address the host's name resolves to
         "PYTHONPATH": os.pathsep.join(search_path),

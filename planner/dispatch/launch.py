@@ -10,10 +10,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from planner.dispatch.embedded import driver_environment
 from planner.dispatch.steward import Steward
+from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import RunError, TrainingFailed, UserError
 from planner.job import Job
@@ -166,11 +168,13 @@ def _trainer(worker: WorkerConfig, timings: Timings, *, embedded: bool) -> Any:
         cost=KEPT if keep_processes else STARTED_ANEW,
         has_eval=job.eval.samples > 0,
         eager=bool(worker.history),
+        on_one_machine=embedded and worker.on_cpu,
     )
     return make_trainer(
         steward,
         train_worker,
         run=launch.url,
+        warm_up=partial(warm_up, job),
         keep_processes=keep_processes,
         train_loop_config={"worker": worker},
         # The job asks for GPUs by logical resource even where a CPU stands in for them.

@@ -1,4 +1,4 @@
-"""A job trained through Ray with a given history of world sizes: nodes are killed and added as its steps are done.
+"""A job trained through Ray with a given history of world sizes: nodes come and go as its steps are done.
 
 Small jobs outrun their cluster: hundreds of steps pass before a new node is seen. So a group that has come to the
 end of its part waits there, until it is told to stop or its node is gone.
@@ -12,6 +12,7 @@ from typing import Self
 
 from planner.dispatch import signals
 from planner.dispatch.embedded import EmbeddedCluster
+from planner.dispatch.private import drain_node
 from planner.errors import TrainingFailed
 from planner.store.follow import Follower
 from planner.store.records import StepRecord
@@ -22,6 +23,7 @@ from planner.train.loop import Hooks
 from planner.train.setup import Launch
 
 _POLL_S = 0.1
+_NOTICE_S = 30.0
 # A lost node is replaced by a smaller group within half a minute, see `launch.EMBEDDED`.
 _CHANGE_DEADLINE_S = 180.0
 
@@ -52,6 +54,8 @@ class _Director:
         self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[Stage], say: Callable[[str], None]
     ) -> None:
         self._cluster, self._launch, self._history, self._say = cluster, launch, history, say
+        self._noticed: set[str] = set()
+        self._num_taken = 0
         self._follower = Follower(Run(Storage(launch.url)))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner-director", daemon=True)
@@ -79,13 +83,23 @@ class _Director:
                 self._change_to(self._history[number].world_size)
 
     def _change_to(self, world_size: int) -> None:
-        nodes = len(self._cluster.nodes())
-        what = f"killing {nodes - world_size}" if world_size < nodes else f"adding {world_size - nodes}"
-        self._say(f"{what} of {nodes} nodes" if world_size < nodes else f"{what} to {nodes} nodes")
-        for _ in range(nodes - world_size):
-            self._cluster.kill_node()
-        for _ in range(world_size - nodes):
+        nodes = [node for node in self._cluster.nodes() if node not in self._noticed]
+        for _ in range(world_size - len(nodes)):
+            self._say(f"adding a node to {len(nodes)}")
             self._cluster.add_node()
+        while len(nodes) > world_size:
+            self._take_away(nodes.pop())
+
+    def _take_away(self, node: str) -> None:
+        """In turn without notice and with one, after which the node ends when its worker has left."""
+        self._num_taken += 1
+        if self._num_taken % 2:
+            self._say("killing a node")
+            self._cluster.kill_node(node)
+        else:
+            self._say("giving a node notice")
+            self._noticed.add(node)
+            drain_node(node, _NOTICE_S, "rehearsal")
 
 
 def observed_hooks(launch: Launch, history: Sequence[Stage], world_size: int, report: Callable[..., None]) -> Hooks:

@@ -83,6 +83,16 @@ class _Stopping:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Warming:
+    """Newcomers that were asked for."""
+
+    since_s: float
+    world_size: int
+    """of the group that is to come"""
+    reason: str
+
+
 @dataclass(kw_only=True)
 class _Group:
     """What is known of the group that runs."""
@@ -125,14 +135,20 @@ class Steward:
         cost: ResizeCost,
         has_eval: bool,
         eager: bool = False,
+        on_one_machine: bool = False,
     ) -> None:
-        """`eager`: take every node that comes, worth it or not, as rehearsals want."""
+        """Begin a launch.
+
+        `eager`: take every node that comes, worth it or not, as rehearsals want. `on_one_machine`: the nodes share its
+        cores, so what was measured at one size says nothing of nodes of their own at another: the plan's cost does.
+        """
+        self._on_one_machine = on_one_machine
         self._sizes, self._min, self._max, self._eager = sizes, workers_min, workers_max, eager
         self._clock, self._default_cost, self._has_eval = clock, cost, has_eval
         self._memory = _Memory()
         self._group: _Group | None = None
         self._stopping: _Stopping | None = None
-        self._warming_since: float | None = None
+        self._warming: _Warming | None = None
         self._notice_s: tuple[float, float, frozenset[str]] | None = None
         self._resumed: tuple[float, int] | None = None
         self._said = ""
@@ -143,7 +159,7 @@ class Steward:
     def started(self, nodes: tuple[str, ...]) -> None:
         """A group was started; `nodes` by rank."""
         self._group = _Group(nodes=nodes, seen_s=self._clock())
-        self._stopping = self._warming_since = self._notice_s = None
+        self._stopping = self._warming = self._notice_s = None
 
     def reported(self, metrics: Mapping[str, Any]) -> None:
         """Rank 0 reported a step: see `planner.train.loop`."""
@@ -171,7 +187,7 @@ class Steward:
         memory, now = self._memory, self._clock()
         self._group = None
         if dead:
-            self._untold.append(f"lost without notice: {counted(len(dead), 'node')}")
+            self._untold.append(f"{counted(len(dead), 'node')} lost; on from the last commit")
             return
         self._untold.append(f"the workers failed: {reason}")
         for node in blamed:
@@ -216,10 +232,14 @@ class Steward:
         # A node that has just died is told by the failure of its workers; our own places are never taken by others.
         room = max(room, size)
         self._note_room(room)
+        if self._warming is not None:
+            return self._await_newcomers(view, self._warming, room)
         decision = self._eager_decision(size, room) or revise(self._situation(size))
         if decision.kind != "resize":
-            return self._stay(view, decision)
-        return self._grow(view, decision)
+            return self._nothing(f"{decision.kind}: {decision.reason}" if decision.kind == "wait" else "")
+        # Newcomers start and import while the others train on; only then is anybody stopped.
+        self._warming = _Warming(since_s=self._clock(), world_size=decision.world_size, reason=decision.reason)
+        return Act(kind="warm", world_size=decision.world_size - size, words=(f"resize: {decision.reason}",))
 
     def take_words(self) -> tuple[str, ...]:
         """What could not be told, since no group ran to write it down."""
@@ -241,26 +261,16 @@ class Steward:
 
     # -- stages of a change
 
-    def _stay(self, view: View, decision: Decision) -> Act:
-        if view.newcomers != "none":
-            self._warming_since = None
-            return Act(kind="abandon_newcomers", words=(f"newcomers were called off: {decision.reason}",))
-        return self._nothing(f"{decision.kind}: {decision.reason}" if decision.kind == "wait" else "")
-
-    def _grow(self, view: View, decision: Decision) -> Act:
-        """Newcomers start and import while the others train on; only then is anybody stopped."""
-        if view.newcomers == "none" and self._warming_since is None:
-            self._warming_since = self._clock()
-            count = decision.world_size - len(view.nodes)
-            return Act(kind="warm", world_size=count, words=(f"resize: {decision.reason}",))
-        if view.newcomers == "failed":
-            self._warming_since = None
-            return Act(kind="abandon_newcomers", words=("a newcomer failed while it started; trying again",))
+    def _await_newcomers(self, view: View, warming: "_Warming", room: int) -> Act:
+        """The decision stands while there is room for it: to ask again and again would start and end processes."""
+        if room < warming.world_size or view.newcomers == "failed":
+            self._warming = None
+            why = "one failed while it started" if view.newcomers == "failed" else f"room for {room} is left"
+            return Act(kind="abandon_newcomers", words=(f"newcomers were called off: {why}",))
         if view.newcomers == "warming":
             return Act()
-        if self._warming_since is not None:
-            self._memory.lead_s.append(self._clock() - self._warming_since)
-        return self._stop(view, self._patience_s, decision.reason, ())
+        self._memory.lead_s.append(self._clock() - warming.since_s)
+        return self._stop(view, self._patience_s, warming.reason, ())
 
     def _leave(self, view: View, room: int) -> Act:
         """Notice was given to nodes of the group: everybody stops before they go."""
@@ -290,7 +300,7 @@ class Steward:
         self._stopping = _Stopping(
             began_s=now, deadline_s=now + max(within_s, 1.0), from_size=len(view.nodes), reason=reason
         )
-        self._warming_since = None
+        self._warming = None
         return Act(kind="stop", words=words)
 
     def _await_parked(self, view: View, stopping: _Stopping) -> Act:
@@ -363,13 +373,19 @@ class Steward:
         return Situation(
             plan=choose(self._sizes, size, Facts()),
             capacity=memory.capacity,
-            speeds=Speeds(measured={w: median(s) for w, s in memory.seconds.items()}),
+            speeds=self._speeds(size),
             cost=self._cost,
             remaining_steps=max(memory.total_steps - memory.step, 0),
             workers_min=self._min,
             workers_max=self._max,
             now_s=self._clock(),
         )
+
+    def _speeds(self, size: int) -> Speeds:
+        seconds = self._memory.seconds
+        if self._on_one_machine:
+            seconds = {size: seconds[size]} if seconds.get(size) else {}
+        return Speeds(measured={w: median(s) for w, s in seconds.items()})
 
     @property
     def _cost(self) -> ResizeCost:

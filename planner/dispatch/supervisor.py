@@ -67,7 +67,9 @@ class Supervisor:
         return str(node.node_id)
 
     def _end(self, how: str, wanted: str | None) -> dict[str, Any]:
-        node_id = wanted if wanted is not None else next(reversed(self._nodes), None)
+        # One that was given notice ends by itself when it is idle.
+        alive = [node_id for node_id, node in self._nodes.items() if _is_alive(node)]
+        node_id = wanted if wanted is not None else next(reversed(alive), None)
         if node_id not in self._nodes:
             return {"error": f"there is no node {node_id}; there are {list(self._nodes)}"}
         node = self._nodes.pop(node_id)

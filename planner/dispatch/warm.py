@@ -1,21 +1,26 @@
 """What a newcomer does while the others still train: all that is slow the first time, on a job of its own."""
 
+import contextlib
 import tempfile
 from pathlib import Path
 
+from planner.errors import PlannerError
+from planner.job import Job
 
-def warm_up() -> None:
-    """Train one step of a tiny job on the CPU, in a process group of one that is gone afterwards.
+
+def warm_up(coming: Job) -> None:
+    """Open the coming job's data, and train a tiny one on the CPU, in a process group of one that is gone afterwards.
 
     torch imports much of FSDP and of its checkpoints only when they are first used: seconds on a busy core.
     """
     import torch
     import torch.distributed as dist
 
-    from planner.job import Job
+    import planner.dispatch.rehearsal
+    import planner.dispatch.worker  # noqa: F401
     from planner.train.loop import Hooks
     from planner.train.session import train
-    from planner.train.setup import Launch
+    from planner.train.setup import Launch, open_once
     from planner.train.world import on_cpu
 
     threads = torch.get_num_threads()
@@ -43,3 +48,5 @@ def warm_up() -> None:
         finally:
             dist.destroy_process_group()
             torch.set_num_threads(threads)
+    with contextlib.suppress(PlannerError):  # it will be told when all workers look
+        open_once(coming)

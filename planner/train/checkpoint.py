@@ -23,6 +23,7 @@ from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.gradient_sums import STATE_KEY
+from planner.train.optimize import pairs
 from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
 
@@ -142,14 +143,14 @@ def _create_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, 
     Raises:
         StoreError: a tensor has another shape.
     """
-    for name, parameter in model.named_parameters():
+    for (name, _), (parameter, shard) in zip(model.named_parameters(), pairs(optimizer, model), strict=True):
         prefix = f"{OPTIMIZER}/{name}/"
         for path in (path for path in saved if path.startswith(prefix)):
             size, dtype = saved[path].size, saved[path].properties.dtype
             if len(size) > 0 and size != parameter.shape:
                 raise StoreError(f"{path} has shape {tuple(size)} in the checkpoint, {tuple(parameter.shape)} here")
-            optimizer.state[parameter][path.removeprefix(prefix)] = (
-                torch.zeros_like(parameter, dtype=dtype) if len(size) > 0 else torch.zeros(size, dtype=dtype)
+            optimizer.state[shard][path.removeprefix(prefix)] = (
+                torch.zeros_like(shard, dtype=dtype) if len(size) > 0 else torch.zeros(size, dtype=dtype)
             )
 
 

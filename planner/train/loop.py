@@ -215,7 +215,7 @@ class Loop:
             if self._state.sums.settle():
                 return loss, check_sum, Work(forward_passes=self._passes.count - before, attempts=attempt)
             self._repeated_steps += 1
-            self._state.optimizer.zero_grad(set_to_none=True)
+            self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
 
     def _update(self, step: int, work: Work) -> _Update:
@@ -238,13 +238,13 @@ class Loop:
                 )
             self._journal.note(f"{words}; the step was skipped, as train.non_finite says")
             # Without the gradient: which bits a NaN has, depends on the order of the sum.
-            optimizer.zero_grad(set_to_none=True)
+            self._state.model.zero_grad(set_to_none=True)
             self._hooks.observe(step, self._state, work)
             return _Update(grad_norm=0.0, lr=lr, skipped=True)
         optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
         self._hooks.observe(step, self._state, work)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimize.step(optimizer, self._state.model)
+        self._state.model.zero_grad(set_to_none=True)
         return _Update(grad_norm=grad_norm, lr=lr, skipped=False)
 
     def _not_finite(self) -> str:

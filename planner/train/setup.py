@@ -1,8 +1,10 @@
 """What every worker derives for itself from the launch and the world size it woke in."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from planner.data import Dataset
+from planner.data.paths import source_stamps
 from planner.identity import identity_of, open_data, total_steps
 from planner.job import Job
 from planner.order.order import Order
@@ -20,6 +22,25 @@ class Launch:
     launch_id: str = ""
     accept: frozenset[str] = frozenset()
     """fields of the run's identity that may differ on resume, because the user named them"""
+
+
+def open_once(job: Job) -> tuple[Dataset, Order]:
+    """The job's data and order, kept for the next generation in this process: a resize need not read it all again.
+
+    Opened anew where a file's name, size or time of change says that it is not the same any more.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
+    settings = (job.data, job.model.context, job.eval.samples, job.train.seed)
+    key = (*settings, source_stamps(job.data.path))
+    if _opened.get("key") != key:
+        _opened.update(key=key, data=open_data(job))
+    data: tuple[Dataset, Order] = _opened["data"]
+    return data
+
+
+_opened: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +67,7 @@ def set_up(job: Job, world_size: int) -> Setup:
     Raises:
         UserError: the data cannot be read, or no plan serves these numbers.
     """
-    dataset, order = open_data(job)
+    dataset, order = open_once(job)
     return Setup(
         dataset=dataset,
         order=order,

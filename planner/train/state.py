@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from planner.train import optimize
 from planner.train.gradient_sums import GradientSums
 
 MODEL, OPTIMIZER = "model", "optimizer"
@@ -38,11 +39,27 @@ class TrainState:
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         return {
-            f"{OPTIMIZER}/{name}/{key}": value
-            for name, parameter in self.model.named_parameters()
-            for key, value in self.optimizer.state.get(parameter, {}).items()
+            f"{OPTIMIZER}/{name}/{key}": _sharded_like(parameter, value)
+            for (name, _), (parameter, shard) in zip(
+                self.model.named_parameters(), optimize.pairs(self.optimizer, self.model), strict=True
+            )
+            for key, value in self.optimizer.state.get(shard, {}).items()
             if isinstance(value, Tensor)
         }
+
+
+def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """A plain shard of the optimizer's as the part of a whole that it is; a scalar is whole already."""
+    if not isinstance(parameter, DTensor) or value.ndim == 0:
+        return value
+    return DTensor.from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def tensor_digest(tensor: Tensor) -> str:

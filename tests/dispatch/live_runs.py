@@ -1,6 +1,8 @@
 """Jobs on the shared cluster, and what is done to them while they run."""
 
 import json
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from planner.dispatch import launch as dispatch
 from planner.dispatch.processes import members
 from planner.job import Job
 from planner.store.follow import Follower
+from planner.store.ledger import segment_name
 from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run import Run
 from planner.store.storage import Storage
@@ -72,6 +75,48 @@ class When(threading.Thread):
                 self.done = True
                 return
             time.sleep(0.1)
+
+
+class Script(threading.Thread):
+    """Does one thing after another: `(world size, steps done at it since the last act, what)`."""
+
+    def __init__(self, job, acts, within_s=120):
+        super().__init__(daemon=True)
+        self._follower = Follower(run_of(job), from_now=True)
+        self._acts, self._within_s = list(acts), within_s
+        self.done = 0
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.join(timeout=5)
+
+    def run(self):
+        size = 0
+        for world_size, steps, act in self._acts:
+            seen = 0
+            deadline = time.monotonic() + self._within_s
+            while size != world_size or seen < steps:
+                for record in self._follower.new_records():
+                    if isinstance(record, GenerationRecord):
+                        size, seen = record.world_size, 0
+                    seen += isinstance(record, StepRecord)
+                if time.monotonic() > deadline:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    return
+                time.sleep(0.1)
+            act()
+            self.done += 1
+
+
+def notes(job):
+    """What the run's ledger says in words."""
+    run = run_of(job)
+    lines = [line for number in run.segments() for line in run.storage.read(segment_name(number)).splitlines()]
+    found = [json.loads(line)["record"] for line in lines]
+    return [record["message"] for record in found if record["kind"] == "event"]
 
 
 def processes_of(cluster):

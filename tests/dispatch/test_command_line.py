@@ -166,3 +166,17 @@ def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
     assert words["world sizes"] == "2, 1, 3"
     assert words["samples"] == "equal at 7 steps"
     assert "SHA-256" in words["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_ten_planned_and_five_unplanned_changes_give_the_same_bits(folder):
+    """Six nodes come, four get notice, five die: the final hash is the undisturbed run's."""
+    bitwise = ["batch.equality=bitwise", "model.dropout=0.1", "batch.global=7"]
+    settings = [word for item in bitwise for word in ("--set", item)]
+    history = "4,3,2,3,2,3,2,1,2,1,2,1,2,1,3,2"
+    process = start(folder, "verify", "job.yaml", "--ray", "--history", history, "--steps", "48", "--json", *settings)
+    out, err = process.communicate(timeout=1400)
+    assert process.returncode == 0, out + err
+    words = {check["what"]: check["words"] for check in json.loads(out)["checks"]}
+    assert words["world sizes"] == history.replace(",", ", ")

@@ -235,8 +235,8 @@ class TestErrors:
 def with_path(first):
     inherited = embedded._supervisor_environment
 
-    def environment_of(home):
-        wanted = inherited(home)
+    def environment_of(home, health_checks):
+        wanted = inherited(home, health_checks)
         return {**wanted, "PYTHONPATH": os.pathsep.join([str(first), wanted["PYTHONPATH"]])}
 
     return environment_of

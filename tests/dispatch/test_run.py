@@ -27,14 +27,14 @@ def test_a_job_runs_at_one_size_and_resumes_at_another(tmp_path):
 
 def test_a_lost_node_and_a_new_one(cluster, tmp_path):
     """3 workers, a node killed, 2 workers, a node added, 3 workers: every step exact, the rest counted as again."""
-    job = make_job(tmp_path, steps=400, most=3, every_steps=10)
+    job = make_job(tmp_path, steps=260, most=3, every_steps=10)
     with When(job, 3, 15, cluster.kill_node) as lost, When(job, 2, 10, cluster.add_node) as gained:
         fit(job)
     assert lost.done
     assert gained.done
     result = audit(run_of(job))
     assert result.clean, result.findings
-    assert result.steps == 400
+    assert result.steps == 260
     assert sizes(result) == [3, 2, 3]
     assert result.recomputed > 0
 

@@ -32,7 +32,7 @@ from planner.store.storage import Storage
 from planner.train import checkpoint
 from planner.train.gradient_sums import FloatSums
 from planner.train.loop import Hooks
-from planner.train.optimize import make_optimizer
+from planner.train.optimize import make_optimizer, step
 from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard
@@ -92,10 +92,10 @@ def make_state(world, optimizer=OPTIMIZERS[0], seed=3, steps=0):
     job = make_job(optimizer=optimizer)
     model = shard(build_model(job.model, job.train.model_copy(update={"seed": seed})), world, job.train)
     made = make_optimizer(job.train.optimizer, model)
-    for step in range(steps):
-        model(torch.full((1, 4), step)).square().sum().backward()
-        made.step()
-        made.zero_grad(set_to_none=True)
+    for number in range(steps):
+        model(torch.full((1, 4), number)).square().sum().backward()
+        step(made, model)
+        model.zero_grad(set_to_none=True)
     return TrainState(model=model, optimizer=made, sums=FloatSums(model))
 
 
@@ -162,7 +162,7 @@ def test_what_is_saved_is_loaded(world, url, optimizer):
     require_equal(tensors(state), tensors(other))
     for each in (state, other):
         each.model(torch.full((1, 4), 7)).square().sum().backward()
-        each.optimizer.step()
+        step(each.optimizer, each.model)
     require_equal(tensors(state), tensors(other))
 
 

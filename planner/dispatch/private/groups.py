@@ -93,6 +93,9 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
 
     def run_train_fn(self, train_fn_ref: Any) -> None:
         """Ray's, with a way out for a parked thread that neither finishes nor fails."""
+        import gc
+
+        gc.freeze()  # modules and Ray: the collection that ends this generation need not look at them
         super().run_train_fn(_Unwinding(train_fn_ref))
 
     def quiesce(self, timeout_s: float) -> None:
@@ -121,7 +124,6 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
             dist.destroy_process_group()
         signals.reset()
         gc.collect()
-        gc.freeze()  # what is left is modules and Ray: the next collection need not look at them
         # Without it the resident set grows by about 100 MB a resize: freed arenas that glibc holds on to.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         if torch.cuda.is_available():
@@ -245,11 +247,9 @@ class KeepingGroup(NewProcessesGroup):
 
     def warm(self, count: int) -> None:
         """Start processes that import and rehearse while the group trains on."""
-        from planner.dispatch.warm import warm_up
-
         places = self._take_places(count)
         for place in places:
-            place.warmed = place.actor.execute.remote(warm_up)
+            place.warmed = place.actor.execute.remote(self.policy.warm_up)
         KeepingGroup._newcomers = [*KeepingGroup._newcomers, *places]
 
     def abandon_newcomers(self) -> None:

@@ -7,6 +7,7 @@ the Ray at hand is like it.
 import logging
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -38,8 +39,17 @@ _PROBE_S = 1.0
 class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     """The steward's eyes and hands."""
 
-    def __init__(self, scaling_config: Any, steward: Steward, *, run: str, keep_processes: bool) -> None:
+    def __init__(
+        self,
+        scaling_config: Any,
+        steward: Steward,
+        *,
+        run: str,
+        warm_up: Callable[[], None],
+        keep_processes: bool,
+    ) -> None:
         super().__init__(scaling_config)
+        self.warm_up = warm_up
         self._steward, self._run = steward, run
         self._keep = keep_processes
         self._looked_s = float("-inf")
@@ -211,9 +221,17 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
     """Ray's trainer with our policy in the place of its own."""
 
-    def __init__(self, *arguments: Any, steward: Steward, run: str, keep_processes: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        steward: Steward,
+        run: str,
+        warm_up: Callable[[], None],
+        keep_processes: bool,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
-        self._policy = Policy(self.scaling_config, steward, run=run, keep_processes=keep_processes)
+        self._policy = Policy(self.scaling_config, steward, run=run, warm_up=warm_up, keep_processes=keep_processes)
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         arguments["scaling_policy"] = self._policy

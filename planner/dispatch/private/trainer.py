@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 from planner.dispatch.steward import Steward
@@ -12,14 +13,29 @@ KEEPS_PROCESSES_ON = "2.60.0"
 Tier = Literal["ours", "callbacks", "stock"]
 
 
-def make_trainer(steward: Steward, *arguments: Any, run: str, keep_processes: bool, **options: Any) -> Any:
-    """The best trainer that Ray's internals allow, with a warning where that is not ours; `run` names the run."""
+def make_trainer(
+    steward: Steward,
+    *arguments: Any,
+    run: str,
+    warm_up: Callable[[], None],
+    keep_processes: bool,
+    **options: Any,
+) -> Any:
+    """The best trainer that Ray's internals allow, with a warning where that is not ours.
+
+    `run` names the run. `warm_up` is called in newcomers while the others still train.
+    """
     tier, why = find_tier()
     if tier == "ours":
         from planner.dispatch.private.policy import ElasticTrainer
 
         return ElasticTrainer(
-            *arguments, steward=steward, run=run, keep_processes=keep_processes and can_keep_processes(), **options
+            *arguments,
+            steward=steward,
+            run=run,
+            warm_up=warm_up,
+            keep_processes=keep_processes and can_keep_processes(),
+            **options,
         )
     from ray.train.torch import TorchTrainer
 

@@ -1,0 +1,115 @@
+"""A job that trains on an embedded cluster under one of three policies, and what its ledger says about it.
+
+`stock` is Ray at its defaults, `stock_tuned` Ray with our health checks and intervals, `ours` what users get. All run
+the same training function, on the same kind of cluster.
+"""
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from planner.dispatch import launch as dispatch
+from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+from planner.files import read_job
+from planner.job import Job
+from planner.store.follow import Follower
+from planner.store.records import GenerationRecord, Record, StepRecord
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+POLICIES = ("stock", "stock_tuned", "ours")
+_STOCK = dispatch.Timings(poll_s=2.0, start_timeout_s=60.0, resize_monitor_s=60.0)  # Ray 2.60's defaults
+
+
+def demo_job(folder: Path, *, steps: int, most: int, every_steps: int) -> Job:
+    """The demo's model, data and batch; held-out samples are left out, since they are measured now and then."""
+    demo = Path(__file__).parent.parent / "jobs" / "demo.yaml"
+    settings = {
+        "train.steps": steps,
+        "workers.max": most,
+        "eval.samples": 0,
+        "checkpoint.path": folder / "run",
+        "checkpoint.every_steps": every_steps,
+    }
+    return read_job(str(demo), [f"{key}={value}" for key, value in settings.items()])
+
+
+class Log(threading.Thread):
+    """Every record of the run with the moment at which it was seen, to 50 ms."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(daemon=True)
+        self._follower = Follower(Run(Storage(job.run_path)))
+        self.seen: list[tuple[float, int, Record]] = []
+        """(monotonic seconds, world size, record)"""
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Follow the ledger."""
+        world_size = 0
+        while not self._ended.wait(0.05):
+            with suppress(Exception):
+                for record in self._follower.new_records():
+                    if isinstance(record, GenerationRecord):
+                        world_size = record.world_size
+                    self.seen.append((time.monotonic(), world_size, record))
+
+    def stop(self) -> None:
+        """No more."""
+        self._ended.set()
+
+    def steps(self) -> list[tuple[float, int, int]]:
+        """(moment, world size, step) of every step seen so far."""
+        return [(at, size, record.step) for at, size, record in list(self.seen) if isinstance(record, StepRecord)]
+
+    def wait_for(self, what: Callable[[list[tuple[float, int, int]]], bool], within_s: float) -> None:
+        """Until the steps seen are such.
+
+        Raises:
+            TimeoutError: they are not in time.
+        """
+        deadline_s = time.monotonic() + within_s
+        while not what(self.steps()):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"nothing of the kind within {within_s:.0f} s; last: {self.steps()[-3:]}")
+            time.sleep(0.05)
+
+
+@contextmanager
+def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster, Log], None]) -> Iterator[Log]:
+    """Train under a policy while `script` does something to the cluster; the run is interrupted when it is done."""
+    timings = _STOCK if policy == "stock" else dispatch.EMBEDDED
+    if policy != "ours":
+        from planner.dispatch.private import trainer
+
+        trainer.find_tier = lambda: ("stock", "this is a bench")  # type: ignore[assignment]
+        os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "1"
+        warnings.simplefilter("ignore", RuntimeWarning)
+    dispatch.set_environment(timings, embedded=True)
+    log = Log(job)
+    with (
+        EmbeddedCluster(nodes, NodeShape(cpus=1), quick_health_checks=policy != "stock") as cluster,
+        dispatch.connected(cluster.address, verbose=False),
+    ):
+        log.start()
+        failures: list[Exception] = []
+
+        def act() -> None:
+            try:
+                script(cluster, log)
+            except Exception as error:  # noqa: BLE001  # told when the run has ended
+                failures.append(error)
+            os.kill(os.getpid(), 2)
+
+        threading.Thread(target=act, daemon=True).start()
+        with suppress(KeyboardInterrupt):
+            dispatch.fit(dispatch.new_launch(job, job.run_path, frozenset()), timings, on_cpu=True, embedded=True)
+        log.stop()
+        if failures:
+            print(f"{policy}: {failures[0]!r}", file=sys.stderr)
+        yield log

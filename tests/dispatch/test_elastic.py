@@ -1,0 +1,202 @@
+"""Resizes on a real Ray cluster: planned ones lose nothing, survivors keep their processes, losses are survived."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from live_runs import Script, fit, make_job, notes, run_of, workers_of
+
+from planner.audit import audit
+from planner.dispatch.private import drain_node, trainer
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
+
+
+def sizes(result):
+    return [phase.world_size for phase in result.phases]
+
+
+def retire(cluster):
+    """Give the newest node notice, as a cloud does, and take it away when its worker has gone."""
+    node = cluster.nodes()[-1]
+    drain_node(node, 30, "test")
+    return node
+
+
+@pytest.fixture
+def three_nodes(cluster):
+    """Whatever the last test left behind."""
+    while len(cluster.nodes()) < 3:
+        cluster.add_node()
+    return cluster
+
+
+def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(three_nodes, tmp_path):
+    """3 -> 2 -> 3 by notice and by a new node: nothing is done again, and two of three processes live through it."""
+    job = make_job(tmp_path, steps=2000, most=3, every_steps=100)
+    seen, gone = {}, []
+
+    def drain():
+        seen["before"] = set(workers_of(three_nodes))
+        gone.append(retire(three_nodes))
+
+    def replace():
+        seen["between"] = set(workers_of(three_nodes))
+        three_nodes.kill_node(gone[0])
+        three_nodes.add_node()
+
+    def look():
+        seen["after"] = set(workers_of(three_nodes))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Script(job, [(3, 20, drain), (2, 20, replace), (3, 20, look)]) as script, pytest.raises(KeyboardInterrupt):
+        fit(job)
+    assert script.done == 3
+    result = audit(run_of(job))
+    assert result.clean, result.findings
+    assert sizes(result)[:2] == [3, 2]
+    assert result.recomputed == 0
+    assert len(seen["before"]) == len(seen["after"]) == 3
+    assert seen["between"] < seen["before"]
+    assert seen["between"] < seen["after"]
+    said = " ".join(notes(job))
+    assert "resize: notice for 1 worker of 3" in said
+    assert "resize: 2 -> 3" in said
+
+
+@pytest.mark.slow
+def test_processes_are_not_kept_where_the_job_says_so(three_nodes, tmp_path):
+    """workers.keep_processes: never; and still no step is done again."""
+    job = make_job(tmp_path, steps=2000, most=3, every_steps=100)
+    job = job.model_copy(update={"workers": job.workers.model_copy(update={"keep_processes": "never"})})
+    seen, gone = {}, []
+
+    def drain():
+        seen["before"] = set(workers_of(three_nodes))
+        gone.append(retire(three_nodes))
+
+    def look():
+        seen["after"] = set(workers_of(three_nodes))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Script(job, [(3, 20, drain), (2, 20, look)]) as script, pytest.raises(KeyboardInterrupt):
+        fit(job)
+    three_nodes.kill_node(gone[0])
+    assert script.done == 2
+    result = audit(run_of(job))
+    assert result.clean, result.findings
+    assert result.recomputed == 0
+    assert not seen["before"] & seen["after"]
+
+
+def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(three_nodes, tmp_path):
+    """Killed when all is committed: new processes for everybody, and the run goes on from that very step."""
+    job = make_job(tmp_path, steps=2000, most=3, every_steps=1000)
+    gone = []
+
+    def drain_and_kill():
+        survivor = min(workers_of(three_nodes))
+        gone.append(retire(three_nodes))
+        deadline = time.monotonic() + 30
+        while not run_of(job).commits() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(survivor, signal.SIGKILL)
+
+    def stop():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Script(job, [(3, 20, drain_and_kill), (2, 20, stop)]) as script, pytest.raises(KeyboardInterrupt):
+        fit(job)
+    three_nodes.kill_node(gone[0])
+    assert script.done == 2
+    result = audit(run_of(job))
+    assert result.clean, result.findings
+    assert result.recomputed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_worker_that_hangs_is_given_up(three_nodes, tmp_path):
+    """SIGSTOP: no error ever comes, and no step either."""
+    job = make_job(tmp_path, steps=2000, most=2, every_steps=10)
+
+    def stop_one():
+        os.kill(workers_of(three_nodes)[0], signal.SIGSTOP)
+
+    def end():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Script(job, [(2, 30, stop_one), (2, 20, end)], within_s=300) as script, pytest.raises(KeyboardInterrupt):
+        fit(job)
+    assert script.done == 2
+    assert audit(run_of(job)).clean
+    assert any("no step for" in words for words in notes(job))
+
+
+class TestContract:
+    def test_this_ray_is_the_one_that_ours_was_written_for(self):
+        """Else users of the pinned version would get less than we say."""
+        assert trainer.find_tier() == ("ours", "")
+        assert trainer.can_keep_processes()
+
+    def test_without_the_internals_it_is_callbacks_and_then_stock(self, monkeypatch):
+        """With the name of what is missing."""
+        from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+        monkeypatch.delattr(WorkerGroup, "_clear_state")
+        tier, why = trainer.find_tier()
+        assert tier == "callbacks"
+        assert "_clear_state" in why
+        monkeypatch.setitem(__import__("sys").modules, "planner.dispatch.private.callback", None)
+        assert trainer.find_tier()[0] == "stock"
+
+    def test_with_callbacks_alone_a_resize_still_loses_nothing(self, three_nodes, tmp_path, monkeypatch):
+        """Ray's own policy, held back until all workers have committed."""
+        monkeypatch.setattr(trainer, "find_tier", lambda: ("callbacks", "as a test wants it"))
+        job = make_job(tmp_path, steps=2000, most=4, every_steps=1000)
+
+        def end():
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with (
+            Script(job, [(3, 20, three_nodes.add_node), (4, 20, end)]) as script,
+            pytest.warns(RuntimeWarning, match="every change of capacity resizes the run"),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            fit(job)
+        three_nodes.kill_node()
+        assert script.done == 2
+        result = audit(run_of(job))
+        assert result.clean, result.findings
+        assert result.recomputed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_memory_is_flat_over_twenty_resizes(three_nodes, tmp_path):
+    """2 -> 3 -> 2 ten times: the process that lives through all of them does not grow with each."""
+    job = make_job(tmp_path, steps=100_000, most=3, every_steps=1000)
+    resident = []
+
+    def look():
+        pids = workers_of(three_nodes)
+        sizes_kib = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4 for pid in sorted(pids)]
+        resident.append(sizes_kib[0] / 1024)
+
+    def drain():
+        look()
+        drain_node(three_nodes.nodes()[-1], 30, "test")
+
+    acts = [(3, 10, drain), (2, 10, three_nodes.add_node)] * 10
+
+    def end():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Script(job, [*acts, (3, 10, end)], within_s=120) as script, pytest.raises(KeyboardInterrupt):
+        fit(job)
+    assert script.done == 21
+    assert audit(run_of(job)).recomputed == 0
+    # Without malloc_trim it grew by 100 MB a resize.
+    assert resident[-1] - resident[2] < 60, resident
