@@ -221,7 +221,8 @@ def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interr
     total = prepared.total_steps or (newest.total_steps if newest else 0)
     step = newest.step if newest else 0
     if newest is not None and step >= total > 0:
-        out.print(f"finished: {total} steps committed in {prepared.url}", soft_wrap=True)
+        again = shlex.join(["planner", "audit", prepared.url])
+        out.print(f"finished: {total} steps committed in {prepared.url}; check it: {again}", soft_wrap=True)
         return
     where = _standing(prepared)
     if interrupted:

@@ -22,6 +22,7 @@ _POLL_S = 0.25
 _PLAIN_INTERVAL_S = 5.0
 # Starting workers takes a while; a line says that it is still alive.
 _SILENCE_S = 15.0
+_WAITING = "no step yet: workers start (about half a minute on a busy machine), or their nodes were lost"
 
 
 class Watch:
@@ -86,7 +87,7 @@ class Watch:
             moved = self._view.step > before.step
             if moved or now_s - self._printed_s > _SILENCE_S:
                 self._printed_s = now_s
-                self.say(step_line(self._view) if moved else "waiting for workers: they are starting, or were lost")
+                self.say(step_line(self._view) if moved else _WAITING)
 
     def _panel(self) -> Table:
         view = self._view

@@ -24,7 +24,9 @@ _COALESCE_S = 1.0
 _COALESCE_MOST_S = 5.0
 # Workers park within a step and a commit. Who does not within this time has a reason that waiting will not mend.
 _PARK_AT_LEAST_S = 60.0
-# No sign of life for so long, before a first step, evaluation and commit were seen: compilation, large models.
+# No sign of life for so long: before a group's first step (large models are loaded and compiled for minutes; it is
+# torch's own limit for a collective), and before an evaluation and a commit were seen.
+_SILENCE_BEFORE_FIRST_STEP_S = 1800.0
 _SILENCE_AT_FIRST_S = 600.0
 _SILENCE_AT_LEAST_S = 60.0
 _REMEMBERED_CHANGES = 256
@@ -421,6 +423,8 @@ class Steward:
 
     @property
     def _silence_s(self) -> float:
+        if self._group is None or not self._group.steps_seen:
+            return _SILENCE_BEFORE_FIRST_STEP_S
         is_known = self._step_s and self._memory.commit_s and (self._memory.eval_s or not self._has_eval)
         if not is_known:
             return max(_SILENCE_AT_FIRST_S, 20 * self._step_s)

@@ -22,6 +22,7 @@ from planner.dispatch import signals
 from planner.dispatch.private import get_word, put_word
 from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup
 from planner.dispatch.steward import Act, Steward, View
+from planner.errors import PlannerError
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +103,14 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             return NoopDecision()
         if not self._look():
             return NoopDecision()
-        act = self._steward.running(self._view(worker_group_state.workers))
+        try:
+            act = self._steward.running(self._view(worker_group_state.workers))
+        except PlannerError:
+            raise
+        except Exception:  # noqa: BLE001
+            # A mistake in what is only a choice must not end a run that trains.
+            _log.exception("no decision was made")
+            return NoopDecision()
         return self._do(act, worker_group_state)
 
     def _get_num_workers_for_resource_request(self) -> int:
