@@ -65,8 +65,13 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._cancel_request_of_the_dead()
         super().after_controller_start(train_run_context)
         put_word(f"requester-{self._run}", self._requester_id)
-        base = KeepingGroup if self._keep else NewProcessesGroup
+        base = KeepingGroup if self._keep and not self._nodes_hold_several() else NewProcessesGroup
         TrainController.worker_group_cls = type("PlannerWorkerGroup", (base,), {"policy": self})
+
+    def _nodes_hold_several(self) -> bool:
+        """Workers that share a node's GPUs cannot keep their processes, and Ray packs them better as one group."""
+        gpus = self.scaling_config._resources_per_worker_not_none.get("GPU", 0)
+        return gpus > 0 and any(n["Resources"].get("GPU", 0) >= 2 * gpus for n in ray.nodes() if n["Alive"])
 
     def _cancel_request_of_the_dead(self) -> None:
         """A driver that was killed leaves its claim on the cluster behind, for three minutes: longer than we wait."""
