@@ -25,6 +25,11 @@ def retire(cluster):
     return node
 
 
+def interrupt():
+    """End the run that this process drives, as Ctrl-C does."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 @pytest.fixture
 def three_nodes(cluster):
     """Whatever the last test left behind."""
@@ -49,7 +54,7 @@ def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(three_nodes, tm
 
     def look():
         seen["after"] = set(workers_of(three_nodes))
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
 
     with Script(job, [(3, 20, drain), (2, 20, replace), (3, 20, look)]) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
@@ -79,7 +84,7 @@ def test_processes_are_not_kept_where_the_job_says_so(three_nodes, tmp_path):
 
     def look():
         seen["after"] = set(workers_of(three_nodes))
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
 
     with Script(job, [(3, 20, drain), (2, 20, look)]) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
@@ -104,10 +109,7 @@ def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(three_nodes
             time.sleep(0.005)
         os.kill(survivor, signal.SIGKILL)
 
-    def stop():
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with Script(job, [(3, 20, drain_and_kill), (2, 20, stop)]) as script, pytest.raises(KeyboardInterrupt):
+    with Script(job, [(3, 20, drain_and_kill), (2, 20, interrupt)]) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
     three_nodes.kill_node(gone[0])
     assert script.done == 2
@@ -125,10 +127,7 @@ def test_a_worker_that_hangs_is_given_up(three_nodes, tmp_path):
     def stop_one():
         os.kill(workers_of(three_nodes)[0], signal.SIGSTOP)
 
-    def end():
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with Script(job, [(2, 30, stop_one), (2, 20, end)], within_s=300) as script, pytest.raises(KeyboardInterrupt):
+    with Script(job, [(2, 30, stop_one), (2, 20, interrupt)], within_s=300) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
     assert script.done == 2
     assert audit(run_of(job)).clean
@@ -157,11 +156,8 @@ class TestContract:
         monkeypatch.setattr(trainer, "find_tier", lambda: ("callbacks", "as a test wants it"))
         job = make_job(tmp_path, steps=2000, most=4, every_steps=1000)
 
-        def end():
-            os.kill(os.getpid(), signal.SIGINT)
-
         with (
-            Script(job, [(3, 20, three_nodes.add_node), (4, 20, end)]) as script,
+            Script(job, [(3, 20, three_nodes.add_node), (4, 20, interrupt)]) as script,
             pytest.warns(RuntimeWarning, match="every change of capacity resizes the run"),
             pytest.raises(KeyboardInterrupt),
         ):
@@ -191,10 +187,7 @@ def test_memory_is_flat_over_twenty_resizes(three_nodes, tmp_path):
 
     acts = [(3, 10, drain), (2, 10, three_nodes.add_node)] * 10
 
-    def end():
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with Script(job, [*acts, (3, 10, end)], within_s=120) as script, pytest.raises(KeyboardInterrupt):
+    with Script(job, [*acts, (3, 10, interrupt)], within_s=120) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
     assert script.done == 21
     assert audit(run_of(job)).recomputed == 0
