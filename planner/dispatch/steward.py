@@ -15,7 +15,18 @@ from statistics import median
 from typing import Any, Literal
 
 from planner.errors import TrainingFailed
-from planner.plan import BatchSizes, CapacityChange, Decision, Facts, ResizeCost, Situation, Speeds, choose, revise
+from planner.plan import (
+    BatchSizes,
+    CapacityChange,
+    Decision,
+    Facts,
+    ResizeCost,
+    Situation,
+    Speeds,
+    choose,
+    longest_silence_s,
+    revise,
+)
 from planner.plan import worth_asking as worth_asking_for
 from planner.plan.words import counted, duration
 
@@ -24,11 +35,9 @@ _COALESCE_S = 1.0
 _COALESCE_MOST_S = 5.0
 # Workers park within a step and a commit. Who does not within this time has a reason that waiting will not mend.
 _PARK_AT_LEAST_S = 60.0
-# No sign of life for so long: before a group's first step (large models are loaded and compiled for minutes; it is
-# torch's own limit for a collective), and before an evaluation and a commit were seen.
+# No sign of life for so long before a group's first step: large models are loaded and compiled for minutes. It is
+# torch's own limit for a collective.
 _SILENCE_BEFORE_FIRST_STEP_S = 1800.0
-_SILENCE_AT_FIRST_S = 600.0
-_SILENCE_AT_LEAST_S = 60.0
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
 # Failures that no lost node explains.
@@ -425,7 +434,7 @@ class Steward:
     def _silence_s(self) -> float:
         if self._group is None or not self._group.steps_seen:
             return _SILENCE_BEFORE_FIRST_STEP_S
-        is_known = self._step_s and self._memory.commit_s and (self._memory.eval_s or not self._has_eval)
-        if not is_known:
-            return max(_SILENCE_AT_FIRST_S, 20 * self._step_s)
-        return max(_SILENCE_AT_LEAST_S, 20 * self._step_s + 3 * (self._memory.commit_s + self._memory.eval_s))
+        memory = self._memory
+        return longest_silence_s(
+            step_s=self._step_s, commit_s=memory.commit_s, eval_s=memory.eval_s, has_eval=self._has_eval
+        )

@@ -7,6 +7,7 @@ from planner.plan.capacity import CapacityChange
 from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
 from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
+from planner.plan.patience import longest_silence_s
 from planner.plan.plan import Plan
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
@@ -24,6 +25,7 @@ __all__ = [
     "batch_sizes",
     "checkpoint_interval",
     "choose",
+    "longest_silence_s",
     "revise",
     "worth_asking",
 ]

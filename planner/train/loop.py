@@ -25,6 +25,7 @@ from planner.train.batches import Loader, MicroBatch, Prefetcher
 from planner.train.control import Tally
 from planner.train.objectives import Objective, denominators
 from planner.train.pace import Pace
+from planner.train.patience import Patience
 from planner.train.state import TrainState
 from planner.train.step import accumulate
 from planner.train.world import World
@@ -142,6 +143,7 @@ class Loop:
         self._passes = _PassCounter(state.model)
         self._repeated_steps = 0
         self._commit_s = self._eval_s = 0.0
+        self._patience = Patience(world.set_timeout, has_eval=job.eval.samples > 0)
 
     def run(self, step: int, cursor: int) -> Outcome:
         """Train from `step`, whose first position is `cursor`, to the end or until somebody wants to stop.
@@ -294,6 +296,7 @@ class Loop:
             seconds=time.monotonic() - evidence.started_s,
         )
         self._journal.record_step(record)
+        self._patience.did_step(record.seconds, self._commit_s, self._eval_s)
         for message in self._hooks.messages():
             self._journal.note(message)
         if news := self._pace.did_step(record.seconds):

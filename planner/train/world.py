@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from planner.errors import PlannerError, TrainingFailed
 
@@ -63,6 +65,11 @@ class World:
             PlannerError: on every rank, if any rank's `work` raised one: the lowest rank's error.
         """
         return _agree(self.words, work)
+
+    def set_timeout(self, seconds: float) -> None:
+        """Give up collectives that begin from now on after so long; they raise, or (NCCL) end the process."""
+        for group in {dist.group.WORLD, self.mesh.get_group(), self.words}:
+            _set_pg_timeout(timedelta(seconds=seconds), group)
 
     def require_equal(self, what: str, value: str) -> None:
         """Check that a value derived by each worker for itself is the same on all.

@@ -80,3 +80,29 @@ def test_fewer_steps_than_are_done_is_done(workers, texts, tmp_path):
     assert (outcome.step, outcome.finished) == (4, True)
     assert len(records(tmp_path)) == 4
     assert audited(tmp_path).clean
+
+
+def stay_away(rank, seconds):
+    """All agree on a limit; then the last rank does not come to the next collective."""
+    import torch.distributed as dist
+
+    from planner.train.control import Tally, exchange
+    from planner.train.world import World, on_cpu
+
+    world = World.join(on_cpu)
+    exchange(world, Tally(denominators=(1,)))
+    world.set_timeout(seconds)
+    if rank == dist.get_world_size() - 1:
+        return "away"
+    try:
+        exchange(world, Tally(denominators=(1,)))
+    except RuntimeError as error:
+        return str(error)
+    return "came"
+
+
+def test_a_collective_that_one_worker_never_joins_is_given_up(workers):
+    """In the time that was set, on everybody who waits: torch's own limit here is two minutes."""
+    *waited, away = workers.run(stay_away, 3, 1.0)
+    assert away == "away"
+    assert all("imed out" in words or "closed" in words for words in waited), waited

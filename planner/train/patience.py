@@ -1,0 +1,35 @@
+"""How long a collective may take, by what steps took so far: torch's own half an hour says nothing of a small model."""
+
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+
+from planner.plan import longest_silence_s
+
+# Who controls the workers finds a hang out first, and knows whom to blame: those who wait for him would only be heard
+# to fail. Where nobody does, the collective that hangs is what ends the run.
+_LONGER_THAN_SILENCE = 1.5
+_REMEMBERED_STEPS = 20
+# Medians wander; a limit that is this near the right one is left alone.
+_TOLERANCE = 0.25
+
+
+class Patience:
+    """Sets a limit once steps, commits and evaluations were seen, and again when they change."""
+
+    def __init__(self, set_timeout: Callable[[float], None], *, has_eval: bool) -> None:
+        self._set_timeout, self._has_eval = set_timeout, has_eval
+        self._steps_s: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
+        self._limit_s = 0.0
+
+    def did_step(self, step_s: float, commit_s: float, eval_s: float) -> None:
+        """A step was done; what the last commit and evaluation took, 0 before the first."""
+        self._steps_s.append(step_s)
+        if not commit_s or (self._has_eval and not eval_s):
+            return
+        limit_s = _LONGER_THAN_SILENCE * longest_silence_s(
+            step_s=median(self._steps_s), commit_s=commit_s, eval_s=eval_s, has_eval=self._has_eval
+        )
+        if abs(limit_s - self._limit_s) > _TOLERANCE * self._limit_s:
+            self._limit_s = limit_s
+            self._set_timeout(limit_s)
