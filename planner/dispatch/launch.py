@@ -38,7 +38,7 @@ class Timings:
 
 # With these the demo trains on about 31 s after a node is killed (two cores, one run); Ray's defaults took 76 to 94 s
 # in measurements made before this project began.
-EMBEDDED = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=3.0)
+EMBEDDED = Timings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
 CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 
 

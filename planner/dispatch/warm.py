@@ -13,6 +13,8 @@ def warm_up(coming: Job) -> None:
 
     torch imports much of FSDP and of its checkpoints only when they are first used: seconds on a busy core.
     """
+    import ray.train.torch
+    import ray.tune  # noqa: F401  # both are named by what a group is started with: 0.6 s of a resize
     import torch
     import torch.distributed as dist
 
