@@ -1,6 +1,7 @@
 """`planner demo`: a run on this machine whose nodes get notice, come and die, and proof that it kept its promise."""
 
 import shlex
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,11 +62,14 @@ class _Script:
             (int(total_steps * _GAIN_AT), self._gain),
             (int(total_steps * _LOSE_AT), self._lose),
         ]
+        self._acting: threading.Thread | None = None
 
     def __call__(self, cluster: "EmbeddedCluster", watch: "Watch", view: "RunView") -> None:
-        if self._acts and view.step >= self._acts[0][0]:
+        if self._acts and view.step >= self._acts[0][0] and not (self._acting and self._acting.is_alive()):
             _, act = self._acts.pop(0)
-            watch.say(f"demo: step {view.step}: {act(cluster)}")
+            # To start nodes takes seconds, for which nothing would be shown.
+            self._acting = threading.Thread(target=lambda: watch.say(f"demo: {act(cluster)}"), daemon=True)
+            self._acting.start()
 
     @staticmethod
     def _give_notice(cluster: "EmbeddedCluster") -> str:

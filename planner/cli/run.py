@@ -199,7 +199,9 @@ def execute(
             watch = stack.enter_context(Watch(prepared.run, out, prepared.view))
             if react is not None and cluster is not None:
                 watch.react = lambda view: react(cluster, watch, view)
-            dispatch.fit(launch, timings, on_cpu=local is not None and not local.gpus, embedded=not address)
+            watch.state = partial(dispatch.state_of, launch)
+            on_cpu = local is not None and not local.gpus
+            dispatch.fit(launch, timings, on_cpu=on_cpu, embedded=not address, say=watch.say)
     except KeyboardInterrupt:
         interrupted = True
     except TrainingFailed as error:

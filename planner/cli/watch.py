@@ -20,9 +20,11 @@ from planner.store.run import Run
 _POLL_S = 0.25
 # Where nobody's terminal redraws itself, a step line now and then is enough.
 _PLAIN_INTERVAL_S = 5.0
+# A pause that is longer than a resize wants an explanation.
+_QUIET_S = 2.0
 # Starting workers takes a while; a line says that it is still alive.
 _SILENCE_S = 15.0
-_WAITING = "no step yet: workers start (about half a minute on a busy machine), or their nodes were lost"
+_STARTING = "workers start (about half a minute on a busy machine)"
 
 
 class Watch:
@@ -31,6 +33,10 @@ class Watch:
     def __init__(self, run: Run, console: Console, begin: RunView) -> None:
         self.react: Callable[[RunView], None] = lambda _view: None
         """hears of every view"""
+        self.state: Callable[[], str] = lambda: ""
+        """asked what is going on while no step is done"""
+        self._said_state = ""
+        self._stepped_s = time.monotonic()
         self._follower = Follower(run, from_now=True)
         self._console = console
         self._view = begin
@@ -83,11 +89,29 @@ class Watch:
         for line in lines:
             self.say(line)
         now_s = time.monotonic()
+        if self._view.step != before.step:
+            self._stepped_s, self._said_state = now_s, ""
+        elif now_s - self._stepped_s > _QUIET_S:
+            self._say_state()
         if not self._is_terminal and now_s - self._printed_s > _PLAIN_INTERVAL_S:
             moved = self._view.step > before.step
             if moved or now_s - self._printed_s > _SILENCE_S:
                 self._printed_s = now_s
-                self.say(step_line(self._view) if moved else _WAITING)
+                self.say(step_line(self._view) if moved else f"no step for {self._silence_s:.0f} s: {self._state()}")
+
+    @property
+    def _silence_s(self) -> float:
+        return time.monotonic() - self._stepped_s
+
+    def _state(self) -> str:
+        return self.state() or _STARTING
+
+    def _say_state(self) -> None:
+        """At once when there is news, since what led to the silence is written down only when it is over."""
+        state = self.state()
+        if state and state != self._said_state:
+            self._said_state = state
+            self.say(state)
 
     def _panel(self) -> Table:
         view = self._view
@@ -98,6 +122,7 @@ class Watch:
         table.add_row("loss", f"{loss}{held_out}")
         table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
         table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
-        table.add_row("last", view.event)
+        quiet = f"   no step for {self._silence_s:.0f} s" if self._silence_s > _SILENCE_S else ""
+        table.add_row("last", f"{self._said_state or view.event}{quiet}")
         table.add_row("time", f"{time.monotonic() - self._began_s:.0f} s")
         return table

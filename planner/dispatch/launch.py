@@ -3,17 +3,17 @@
 import contextlib
 import logging
 import os
-import signal
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from planner.dispatch.embedded import driver_environment
+from planner.dispatch.interrupt import Interrupts
+from planner.dispatch.signals import state_key
 from planner.dispatch.steward import Steward
 from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
@@ -48,8 +48,6 @@ STARTED_ANEW = ResizeCost(grow_s=9.3, shrink_s=6.7, lead_s=0.0)
 
 # A cluster that is there answers at once, and one behind a slow link in seconds.
 _CONNECT_S = 5.0
-# Ray Train ends its workers within a second or two of a Ctrl-C.
-_ABORT_S = 10.0
 
 
 def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
@@ -122,22 +120,32 @@ def room_for(job: Job) -> int:
     return int(sum(min(node.get(name, 0) // amount for name, amount in wanted.items()) for node in alive))
 
 
-def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool, history: tuple[Stage, ...] = ()) -> None:
+def fit(
+    launch: Launch,
+    timings: Timings,
+    *,
+    on_cpu: bool,
+    embedded: bool,
+    history: tuple[Stage, ...] = (),
+    say: Callable[[str], None] = lambda _line: None,
+) -> None:
     """Train until the job is done, refused or interrupted. Call it in the main thread, connected.
 
-    On an `embedded` cluster the workers' process group stays on loopback, as the cluster does. With a `history`, the
-    workers keep to it and are observed: see `planner.dispatch.rehearsal`.
+    The first interrupt makes all workers commit, and `say` says so; the second ends them at once. On an `embedded`
+    cluster the workers' process group stays on loopback, as the cluster does. With a `history`, the workers keep to it
+    and are observed: see `planner.dispatch.rehearsal`.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the workers have been ended, the last commit stands.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers have been ended.
         TrainingFailed: the workers refuse to go on, or Ray does.
     """
     from ray.exceptions import RayError
     from ray.train import TrainingFailedError
 
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
-    trainer = _trainer(worker, timings, embedded=embedded)
-    with _interruptible():
+    interrupts = Interrupts(launch.launch_id, say)
+    trainer = _trainer(worker, timings, interrupts, embedded=embedded)
+    with interrupts:
         try:
             trainer.fit()
         except TrainingFailedError as error:
@@ -150,7 +158,17 @@ def fit(launch: Launch, timings: Timings, *, on_cpu: bool, embedded: bool, histo
         raise RunError(refusal)
 
 
-def _trainer(worker: WorkerConfig, timings: Timings, *, embedded: bool) -> Any:
+def state_of(launch: Launch) -> str:
+    """What the controller is about while no step is done, in words; empty where that is not known."""
+    from planner.dispatch.private import get_word
+
+    try:
+        return get_word(state_key(launch.launch_id))
+    except Exception:  # noqa: BLE001  # Ray may be ending; it is only shown
+        return ""
+
+
+def _trainer(worker: WorkerConfig, timings: Timings, interrupts: Interrupts, *, embedded: bool) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     from planner.dispatch.private.trainer import can_keep_processes, make_trainer
@@ -174,6 +192,8 @@ def _trainer(worker: WorkerConfig, timings: Timings, *, embedded: bool) -> Any:
         steward,
         train_worker,
         run=launch.url,
+        launch_id=launch.launch_id,
+        soften=interrupts.soften,
         warm_up=partial(warm_up, job),
         keep_processes=keep_processes,
         train_loop_config={"worker": worker},
@@ -208,40 +228,6 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
 def _resources(job: Job) -> dict[str, float]:
     wanted = {"CPU": job.workers.cpus, "GPU": float(job.workers.gpus), **job.workers.resources}
     return {name: amount for name, amount in wanted.items() if amount > 0}
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ray Train handles SIGINT by ending its workers and then `sys.exit`; SIGTERM is made to do the same."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    ended = threading.Event()
-    heard, written = os.pipe()
-    os.set_blocking(written, False)
-    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-    threading.Thread(target=_insist, args=(heard, ended), name="planner-insist", daemon=True).start()
-    try:
-        yield
-    except SystemExit as error:
-        raise KeyboardInterrupt from error
-    finally:
-        ended.set()
-        signal.set_wakeup_fd(-1)
-        os.close(written)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _insist(heard: int, ended: threading.Event) -> None:
-    """A controller that has no workers spins and never hears the abort; at the third SIGINT, Ray Train gives up on it.
-
-    Reads the signals that arrive (see `signal.set_wakeup_fd`) until the writing end is closed.
-    """
-    while numbers := os.read(heard, 1):
-        if numbers[0] == signal.SIGINT and not ended.wait(_ABORT_S):
-            for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
-    os.close(heard)
 
 
 def _last_line(text: str) -> str:

@@ -1,4 +1,6 @@
-"""What the controller says to a worker while it trains. One inbox per worker process; plain Python.
+"""What the controller says to a worker while it trains, and the driver to the controller. Plain Python.
+
+A worker process has one inbox. The driver and the controller leave each other words in the cluster's key-value store.
 
 Ray runs these functions in the worker's main thread (`actor.execute`), while training has a thread of its own.
 """
@@ -13,6 +15,21 @@ _messages: list[str] = []
 PARKED = "planner_parked"
 """key of the report that says: all is committed, and this worker waits"""
 _POLL_S = 0.2
+
+
+def end_key(launch_id: str) -> str:
+    """Where the driver of a launch says that it wants to end the run."""
+    return f"end-{launch_id}"
+
+
+def ended_key(launch_id: str) -> str:
+    """Where the controller answers that all workers have committed, or that there is nothing to wait for."""
+    return f"ended-{launch_id}"
+
+
+def state_key(launch_id: str) -> str:
+    """Where the controller says what it is about while no step is done."""
+    return f"state-{launch_id}"
 
 
 class Released(BaseException):

@@ -10,7 +10,7 @@ It knows no Ray and no clock of its own: tests walk it through hours in millisec
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -75,7 +75,8 @@ class View:
 class Act:
     """What to do now."""
 
-    kind: Literal["nothing", "warm", "stop", "resize", "abandon_newcomers"] = "nothing"
+    kind: Literal["nothing", "warm", "stop", "resize", "abandon_newcomers", "end"] = "nothing"
+    """`end`: all that could be saved is, and the driver may end the run"""
     world_size: int = 0
     """for `resize`; for `warm` the number of newcomers"""
     planned: bool = False
@@ -164,6 +165,8 @@ class Steward:
         self._resumed: tuple[float, int] | None = None
         self._said = ""
         self._untold: list[str] = []
+        self._is_ending = False
+        self._news: list[str] = []
 
     # -- what the caller saw happen
 
@@ -212,6 +215,10 @@ class Steward:
         if len(memory.failures_s) == _MOST_FAILURES and now - memory.failures_s[0] < _FAILURES_WITHIN_S:
             raise TrainingFailed(f"the workers failed {_MOST_FAILURES} times within the hour: {reason}")
 
+    def end(self) -> None:
+        """The driver wants to end the run: workers finish their step and commit, and nothing is started any more."""
+        self._is_ending = True
+
     # -- what to do
 
     @property
@@ -222,6 +229,8 @@ class Steward:
     def idle(self, view: View) -> Act:
         """No group runs: start one, or wait for nodes."""
         self._group = self._stopping = None
+        if self._is_ending:
+            return Act(kind="end")
         room = self._usable(view)
         self._note_room(sum(room.values()))
         usable = min(sum(room.values()), self._max)
@@ -231,11 +240,16 @@ class Steward:
 
     def running(self, view: View) -> Act:
         """A group runs: leave it alone, prepare a change, or make it."""
+        act = self._running(view)
+        news, self._news = tuple(self._news), []
+        return replace(act, words=(*news, *act.words))
+
+    def _running(self, view: View) -> Act:
         assert self._group is not None
         if self._stopping is not None:
             return self._await_parked(view, self._stopping)
-        if (hang := self._hang(view)) is not None:
-            return hang
+        if (urgent := self._urgent(view)) is not None:
+            return urgent
         room = sum(self._usable(view).values())
         size = len(view.nodes)
         if view.leaving:
@@ -251,6 +265,11 @@ class Steward:
         # Newcomers start and import while the others train on; only then is anybody stopped.
         self._warming = _Warming(since_s=self._clock(), world_size=decision.world_size, reason=decision.reason)
         return Act(kind="warm", world_size=decision.world_size - size, words=(f"resize: {decision.reason}",))
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """What `take_words` would take."""
+        return tuple(self._untold)
 
     def take_words(self) -> tuple[str, ...]:
         """What could not be told, since no group ran to write it down."""
@@ -320,6 +339,8 @@ class Steward:
         late = self._clock() > stopping.deadline_s
         if not parked and not late:
             return Act()
+        if self._is_ending:
+            return Act(kind="end")
         room = sum(self._usable(view).values())
         if not view.leaving:
             room = max(room, len(view.nodes))
@@ -335,6 +356,11 @@ class Steward:
             missing = counted(len(view.nodes) - len(view.parked), "worker")
             self._untold.append(f"{missing} had not parked after {waited}: steps since the last commit are done again")
         return Act(kind="resize", world_size=size, planned=parked)
+
+    def _urgent(self, view: View) -> Act | None:
+        if self._is_ending:
+            return self._stop(view, self._patience_s, "", ("the driver stops the run",))
+        return self._hang(view)
 
     def _hang(self, view: View) -> Act | None:
         """Nobody reports any more, and nobody failed: end the group rather than wait for torch's half hour."""
@@ -415,6 +441,8 @@ class Steward:
         self._resumed = None
         grew = len(self._group.nodes) > before
         (self._memory.grow_s if grew else self._memory.shrink_s).append(now_s - began_s)
+        sizes = f"{before} -> {len(self._group.nodes)} workers"
+        self._news.append(f"{sizes}: {duration(now_s - began_s)} from the signal to the first step")
 
     @property
     def _step_s(self) -> float:

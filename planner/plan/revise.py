@@ -160,7 +160,7 @@ def _grow(now: Situation, count: int) -> Decision:
         return _keep(now, f"{move} would give {times}: not faster by {_LEAST_FASTER:.0%}")
     growth = Growth(step_s=step_s, new_step_s=new_step_s, remaining_s=now.remaining_s, cost=now.cost)
     pause = f"a pause of {duration(now.cost.grow_s)}"
-    won_back = f"{duration(growth.win_back_s)} to win back {pause}; {duration(now.remaining_s)} remain"
+    won_back = f"{duration(growth.win_back_s)} to win back {pause}; {duration(now.remaining_s)} of training remain"
     if not growth.pays:
         return _keep(now, f"{move}, {times}: it would take {won_back}")
     until_s, why = _ready(now, growth, count)

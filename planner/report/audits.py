@@ -21,7 +21,7 @@ def phase_table(audit: Audit) -> list[str]:
         )
         for phase in audit.phases
     ]
-    return aligned([("phase", "workers", "split", "rounds", "steps", "recomputed before"), *rows], left={2, 4})
+    return aligned([("generation", "workers", "split", "rounds", "steps", "recomputed before"), *rows], left={2, 4})
 
 
 def verdict(audit: Audit) -> list[str]:
@@ -33,12 +33,13 @@ def verdict(audit: Audit) -> list[str]:
         f"samples       {audit.samples}",
         f"lost          {audit.lost}",
         f"repeated      {audit.repeated}",
-        f"recomputed    {counted(audit.recomputed, 'step')}, done again after a loss and counted once",
+        f"recomputed    {counted(audit.recomputed, 'step')}, done again after a loss or a stop, and counted once",
         f"global batch  {batches or 'unknown'}{' (constant)' if len(audit.global_batches) == 1 else ''}",
     ]
     if audit.held_out:
-        (first, before), (last, after) = audit.held_out[0], audit.held_out[-1]
-        lines.append(f"held-out loss {before:.4f} before step {first}, {after:.4f} after step {last}")
+        (first, before), *more = audit.held_out
+        later = f", {more[-1][1]:.4f} after step {more[-1][0]}" if more else ""
+        lines.append(f"held-out loss {before:.4f} before step {first}{later}")
     if audit.weights:
         lines.append(f"weights       SHA-256 {audit.weights}")
     if audit.mismatched:

@@ -58,8 +58,9 @@ class Lease:
             if found is not None and not self._is_over(found):
                 stop = f" (kill -INT {found.holder.pid} on {found.holder.host})" if found.holder else ""
                 raise AnotherDriver(
-                    f"{self._storage.url}: {found.words} is running this run; stop it first{stop} or wait for its end; "
-                    f"if you know that it is gone, remove {self._storage.url}/{lease_name(found.number)}"
+                    f"{self._storage.url}: {found.words} is running this run; stop it first{stop} or wait for its end "
+                    "(one that was killed is noticed without your help); if you know that its machine is gone, remove "
+                    f"{self._storage.url}/{lease_name(found.number)}"
                 )
             self._number = self._taken(found.number + 1 if found else 1)
         self._thread.start()

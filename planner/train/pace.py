@@ -117,7 +117,7 @@ class MeasuredPace:
         most = max(1, int(MOST_WORK_S / step_s))
         if measured.steps <= most:
             return measured
-        words = f"every {counted(most, 'step')} ({duration(most * step_s)}), the most work that is put at risk"
+        words = f"about every {duration(most * step_s)}, {counted(most, 'step')} now, the most work that is put at risk"
         return Interval(steps=most, reason=f"{words}; as measured, it would be {measured.reason}")
 
     def _is_news(self, steps: int, step_s: float) -> bool:

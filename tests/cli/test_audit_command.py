@@ -10,15 +10,15 @@ import pytest
 from planner.audit import Audit
 
 CLEAN = """\
-phase  workers  split  rounds  steps   recomputed before
-    1        1  1 x 6       2  [0, 2)                  0
-    2        1  1 x 6       2  [2, 4)                  0
+generation  workers  split  rounds  steps   recomputed before
+         1        1  1 x 6       2  [0, 2)                  0
+         2        1  1 x 6       2  [2, 4)                  0
 
 steps         4 (finished)
 samples       24
 lost          0
 repeated      0
-recomputed    0 steps, done again after a loss and counted once
+recomputed    0 steps, done again after a loss or a stop, and counted once
 global batch  6 (constant)
 held-out loss X before step 0, Y after step 4
 audit: clean. Every committed step used exactly its samples; the chain is intact

@@ -119,6 +119,7 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, numb
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in out + err
+    assert "stopping: all workers finish their step and commit" in out
     committed = run.manifest(run.commits()[-1]).step
     assert f"interrupted: step {committed} of 5000 is committed" in out
     assert "resume with: planner run job.yaml" in out
@@ -134,6 +135,7 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, numb
     out, err = audit.communicate(timeout=60)
     assert audit.returncode == 0, (out, err)
     assert "lost          0" in out
+    assert "recomputed    0 steps" in out  # all workers had committed before they were ended
 
 
 def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):

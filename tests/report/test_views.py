@@ -138,9 +138,9 @@ CLEAN = Audit(
 def test_the_phases_word_for_word():
     """One line per generation; ranges are half open."""
     assert phase_table(CLEAN) == [
-        "phase  workers  split            rounds  steps      recomputed before",
-        "    1        4  4 x 16                2  [0, 40)                    0",
-        "   12        3  1 x 22 + 2 x 21       3  [40, 160)                  8",
+        "generation  workers  split            rounds  steps      recomputed before",
+        "         1        4  4 x 16                2  [0, 40)                    0",
+        "        12        3  1 x 22 + 2 x 21       3  [40, 160)                  8",
     ]
 
 
@@ -152,7 +152,7 @@ def test_a_certificate_is_printed_whole():
 
 def test_an_audit_without_phases_is_a_header():
     """A run whose every segment is broken still has a report."""
-    assert phase_table(replace(CLEAN, phases=())) == ["phase  workers  split  rounds  steps  recomputed before"]
+    assert phase_table(replace(CLEAN, phases=())) == ["generation  workers  split  rounds  steps  recomputed before"]
 
 
 def test_a_clean_verdict_word_for_word():
@@ -162,7 +162,7 @@ def test_a_clean_verdict_word_for_word():
         "samples       10240",
         "lost          0",
         "repeated      0",
-        "recomputed    8 steps, done again after a loss and counted once",
+        "recomputed    8 steps, done again after a loss or a stop, and counted once",
         "global batch  64 (constant)",
         "held-out loss 5.5000 before step 0, 2.5000 after step 160",
         "audit: clean. Every committed step used exactly its samples; the chain is intact",

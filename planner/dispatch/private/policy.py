@@ -4,7 +4,9 @@ Runs in the controller's process, next to the worker group. Written against Ray 
 the Ray at hand is like it.
 """
 
+import contextlib
 import logging
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -23,8 +25,12 @@ from planner.dispatch.private import get_word, put_word
 from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup
 from planner.dispatch.steward import Act, Steward, View
 from planner.errors import PlannerError
+from planner.plan.words import counted
 
 _log = logging.getLogger(__name__)
+
+SignalHandler = Any
+"""what `signal.signal` takes"""
 
 # Ray puts it on every node (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html).
 NODE_ID_LABEL = "ray.io/node-id"
@@ -46,12 +52,14 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         steward: Steward,
         *,
         run: str,
+        launch_id: str,
         warm_up: Callable[[], None],
         keep_processes: bool,
     ) -> None:
         super().__init__(scaling_config)
         self.warm_up = warm_up
-        self._steward, self._run = steward, run
+        self._steward, self._run, self._launch_id = steward, run, launch_id
+        self._state = ""
         self._keep = keep_processes
         self._looked_s = float("-inf")
         self._room: dict[str, int] = {}
@@ -93,8 +101,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             return NoopDecision()
         act = self._steward.idle(View(room=self._room, draining=self._draining))
         if act.kind != "resize":
+            self._ended() if act.kind == "end" else self._tell_driver(*act.words)
             time.sleep(_IDLE_S)
             return NoopDecision()
+        self._tell_driver(*self._steward.untold, f"starting {counted(act.world_size, 'worker')}")
         return self._get_resize_decision(act.world_size)
 
     def make_decision_for_running_worker_group(
@@ -138,6 +148,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         workers = group.get_workers()
         self._suspects.clear()
         self._steward.started(tuple(worker.metadata.node_id for worker in workers))
+        self._tell_driver(f"{counted(len(workers), 'worker')} started; loading")
         for words in self._steward.take_words():
             _tell(workers, words)
 
@@ -153,8 +164,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._suspects |= dead
         # Who raised an exception lives, and is not to blame for one who died.
         died = [rank for rank, error in errors.items() if _has_died(error)]
-        reason = _first_line(errors[died[0]] if died else next(iter(errors.values())))
+        reason = _reason(died, nodes, errors)
         self._steward.failed(frozenset(dead), frozenset(nodes[rank] for rank in died), reason)
+        self._tell_driver(*self._steward.untold)
 
     def start_failed(self, error: Exception) -> None:
         """A group could not be started.
@@ -177,6 +189,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             )
             draining = ray._private.state.state.get_draining_nodes() or {}
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            if get_word(signals.end_key(self._launch_id)):
+                self._steward.end()
         except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
             _log.warning("the cluster could not be asked for its nodes", exc_info=True)
             return False
@@ -212,6 +226,19 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             newcomers=self._group.newcomers() if self._group else "none",
         )
 
+    # -- mouth
+
+    def _tell_driver(self, *words: str) -> None:
+        """While no group runs nobody writes the ledger: the driver shows it."""
+        state = "; ".join(filter(None, words))
+        if state and state != self._state:
+            self._state = state
+            with contextlib.suppress(Exception):  # it is only told
+                put_word(signals.state_key(self._launch_id), state)
+
+    def _ended(self) -> None:
+        put_word(signals.ended_key(self._launch_id), "yes")
+
     # -- hands
 
     def _do(self, act: Act, state: Any) -> NoopDecision | ResizeDecision:
@@ -224,9 +251,13 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         elif act.kind == "stop":
             for worker in state.workers:
                 worker.actor.execute.remote(signals.request_stop)
+            self._tell_driver("all workers stop at the same step and commit")
+        elif act.kind == "end":
+            self._ended()
         elif act.kind == "resize":
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
+            self._tell_driver(f"going on with {counted(act.world_size, 'worker')}")
             return self._get_resize_decision(act.world_size)
         return NoopDecision()
 
@@ -239,16 +270,30 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
         *arguments: Any,
         steward: Steward,
         run: str,
+        launch_id: str,
         warm_up: Callable[[], None],
         keep_processes: bool,
+        soften: Callable[[SignalHandler], SignalHandler],
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        self._policy = Policy(self.scaling_config, steward, run=run, warm_up=warm_up, keep_processes=keep_processes)
+        self._soften = soften
+        self._policy = Policy(
+            self.scaling_config,
+            steward,
+            run=run,
+            launch_id=launch_id,
+            warm_up=warm_up,
+            keep_processes=keep_processes,
+        )
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         arguments["scaling_policy"] = self._policy
         return super()._initialize_and_run_controller(**arguments)
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        super()._register_sigint_handler(controller)
+        signal.signal(signal.SIGINT, self._soften(signal.getsignal(signal.SIGINT)))
 
 
 def _tell(workers: list[Any], words: str) -> None:
@@ -273,6 +318,13 @@ def _answers(node_id: str) -> bool:
                 return False
             return True
     return False
+
+
+def _reason(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> str:
+    """What the first worker died of, or said. Of a process that is gone, Ray knows only what may have happened."""
+    rank = died[0] if died else next(iter(errors))
+    where = f"worker {rank} on node {nodes.get(rank, '?')[:8]}"
+    return f"{where} died (killed, or out of memory)" if died else f"{where}: {_first_line(errors[rank])}"
 
 
 def _first_line(error: Exception) -> str:

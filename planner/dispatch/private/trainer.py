@@ -17,13 +17,16 @@ def make_trainer(
     steward: Steward,
     *arguments: Any,
     run: str,
+    launch_id: str,
     warm_up: Callable[[], None],
     keep_processes: bool,
+    soften: Callable[[Any], Any],
     **options: Any,
 ) -> Any:
     """The best trainer that Ray's internals allow, with a warning where that is not ours.
 
-    `run` names the run. `warm_up` is called in newcomers while the others still train.
+    `run` and `launch_id` name what is run. `warm_up` is called in newcomers while the others still train. `soften`
+    stands between Ctrl-C and Ray, which ends the workers at once.
     """
     tier, why = find_tier()
     if tier == "ours":
@@ -33,8 +36,10 @@ def make_trainer(
             *arguments,
             steward=steward,
             run=run,
+            launch_id=launch_id,
             warm_up=warm_up,
             keep_processes=keep_processes and can_keep_processes(),
+            soften=soften,
             **options,
         )
     from ray.train.torch import TorchTrainer
@@ -86,6 +91,7 @@ def _require_policy_contract() -> None:
     import planner.dispatch.private.policy  # noqa: F401  # all its imports are there, and those of `groups`
 
     _ = (TrainController.worker_group_cls, DataParallelTrainer._initialize_and_run_controller)
+    _require_parameters(DataParallelTrainer._register_sigint_handler, "controller")
     for name in (
         "_maybe_send_resource_request",
         "_count_possible_workers",

@@ -1,0 +1,89 @@
+"""Ctrl-C, SIGTERM and a closed terminal: the first one stops a run with a commit, the second one at once."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from planner.dispatch.signals import end_key, ended_key
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_POLL_S = 0.1
+# Ray Train ends its workers within a second or two.
+_ABORT_S = 10.0
+
+
+class Interrupts:
+    """A context manager around Ray Train's `fit`, in the main thread: an interrupt leaves it as `KeyboardInterrupt`."""
+
+    def __init__(self, launch_id: str, say: Callable[[str], None]) -> None:
+        self._launch_id, self._say = launch_id, say
+        self._ended = threading.Event()
+        self._is_soft = self._is_asked = False
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS[1:]:
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+        heard, self._written = os.pipe()
+        os.set_blocking(self._written, False)
+        signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
+        threading.Thread(target=self._insist, args=(heard,), name="planner-insist", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        signal.set_wakeup_fd(-1)
+        os.close(self._written)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if isinstance(error, SystemExit):  # how Ray Train leaves `fit` when it has ended its workers
+            raise KeyboardInterrupt from error
+
+    def soften(self, end_now: Any) -> Callable[..., None]:
+        """The handler of SIGINT to put in the place of Ray Train's, which ends the workers wherever they are."""
+        self._is_soft = True
+
+        def handle(number: int, frame: Any) -> None:
+            if self._is_asked:
+                end_now(number, frame)
+                return
+            self._is_asked = True
+            threading.Thread(target=self._stop, name="planner-stop", daemon=True).start()
+
+        return handle
+
+    def _stop(self) -> None:
+        """Let all workers stop at one step and commit; then end them."""
+        from planner.dispatch.private import get_word, put_word
+
+        self._say("stopping: all workers finish their step and commit; once more, and they are ended at once")
+        try:
+            put_word(end_key(self._launch_id), "yes")
+            while not (self._ended.is_set() or get_word(ended_key(self._launch_id))):
+                time.sleep(_POLL_S)
+        finally:
+            if not self._ended.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def _insist(self, heard: int) -> None:
+        """A controller that has no workers spins and never hears the abort; at the third SIGINT, Ray Train gives up.
+
+        Reads the signals that arrive (see `signal.set_wakeup_fd`) until the writing end is closed.
+        """
+        num_heard = 0
+        while numbers := os.read(heard, 1):
+            if numbers[0] != signal.SIGINT:
+                continue
+            num_heard += 1
+            if self._is_soft and num_heard == 1:
+                continue
+            if not self._ended.wait(_ABORT_S):
+                for _ in range(2):
+                    os.kill(os.getpid(), signal.SIGINT)
+        os.close(heard)
