@@ -8,6 +8,7 @@ went, seconds per step, what resizes and commits took), and takes a resize throu
 It knows no Ray and no clock of its own: tests walk it through hours in milliseconds.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,12 @@ _MOST_FAILURES = 20
 _FAILURES_WITHIN_S = 3600.0
 # A node whose workers die so often within an hour is left out.
 _NODE_FAILURES = 3
+# Places that are counted but cannot be had (something else runs there, or workers do not come up) are tried again after
+# so long, twice as long each time. Newcomers that are not ready by then will not be.
+_HOLD_S, _HOLD_MOST_S = 30.0, 1800.0
+_WARM_AT_LEAST_S = 60.0
+# Where too few nodes will be left, the notice is used up but for this much.
+_SPARE_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +97,9 @@ class _Stopping:
     """A resize that was begun."""
 
     began_s: float
-    deadline_s: float
     from_size: int
+    target: int
+    """the size that newcomers were started for; 0 if the change is not a growth"""
     reason: str
 
 
@@ -113,6 +121,9 @@ class _Group:
     seen_s: float
     """last sign of life"""
     steps_seen: int = 0
+    commit_s: float = 0.0
+    eval_s: float = 0.0
+    """what its own last ones took; 0 before the first"""
 
 
 @dataclass(kw_only=True)
@@ -132,6 +143,10 @@ class _Memory:
     failures_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_FAILURES))
     fruitless: int = 0
     node_failures: dict[str, deque[float]] = field(default_factory=dict)
+    held_at: int = 0
+    held_until_s: float = 0.0
+    held_s: float = 0.0
+    """no more workers than so many are tried before then; and for how long that was said the last time"""
 
 
 class Steward:
@@ -174,18 +189,23 @@ class Steward:
         """A group was started; `nodes` by rank."""
         self._group = _Group(nodes=nodes, seen_s=self._clock())
         self._stopping = self._warming = self._notice_s = None
+        if len(nodes) > self._memory.held_at:
+            self._memory.held_s = self._memory.held_until_s = 0.0
 
     def reported(self, metrics: Mapping[str, Any]) -> None:
         """Rank 0 reported a step: see `planner.train.loop`."""
         memory, now = self._memory, self._clock()
         memory.step, memory.total_steps = int(metrics["step"]) + 1, int(metrics["total_steps"])
-        memory.commit_s, memory.eval_s = float(metrics["commit_s"]), float(metrics["eval_s"])
+        commit_s, eval_s = float(metrics["commit_s"]), float(metrics["eval_s"])
+        # A new group reports 0 until it has made one.
+        memory.commit_s, memory.eval_s = commit_s or memory.commit_s, eval_s or memory.eval_s
         if memory.step > memory.best_step:
             memory.best_step, memory.fruitless = memory.step, 0
         if self._group is None:
             return
         self._group.seen_s = now
         self._group.steps_seen += 1
+        self._group.commit_s, self._group.eval_s = commit_s, eval_s
         self._measure_resize(now)
         # The first step of a group also pays for caches, compilation and, in `bitwise`, a repetition.
         if self._group.steps_seen > 1:
@@ -199,7 +219,7 @@ class Steward:
             TrainingFailed: failures that no lost node explains come too often.
         """
         memory, now = self._memory, self._clock()
-        self._group = None
+        self._group = self._resumed = None
         if dead:
             self._untold.append(f"{counted(len(dead), 'node')} lost; on from the last commit")
             return
@@ -228,14 +248,14 @@ class Steward:
 
     def idle(self, view: View) -> Act:
         """No group runs: start one, or wait for nodes."""
-        self._group = self._stopping = None
+        self._group = self._stopping = self._resumed = None
         if self._is_ending:
             return Act(kind="end")
-        room = self._usable(view)
-        self._note_room(sum(room.values()))
-        usable = min(sum(room.values()), self._max)
+        room = self._room(view)
+        self._note_room(room)
+        usable = min(room, self._max)
         if usable < self._min:
-            return self._nothing(f"waiting: room for {usable}, and workers.min is {self._min}")
+            return self._wait(usable)
         return Act(kind="resize", world_size=self._useful(usable))
 
     def running(self, view: View) -> Act:
@@ -250,10 +270,11 @@ class Steward:
             return self._await_parked(view, self._stopping)
         if (urgent := self._urgent(view)) is not None:
             return urgent
-        room = sum(self._usable(view).values())
+        room = self._room(view)
         size = len(view.nodes)
         if view.leaving:
             return self._leave(view, room)
+        self._notice_s = None
         # A node that has just died is told by the failure of its workers; our own places are never taken by others.
         room = max(room, size)
         self._note_room(room)
@@ -293,14 +314,20 @@ class Steward:
 
     def _await_newcomers(self, view: View, warming: "_Warming", room: int) -> Act:
         """The decision stands while there is room for it: to ask again and again would start and end processes."""
-        if room < warming.world_size or view.newcomers == "failed":
+        took_s = self._clock() - warming.since_s
+        is_late = view.newcomers == "warming" and took_s > max(_WARM_AT_LEAST_S, 3 * self._cost.lead_s)
+        if room < warming.world_size or view.newcomers == "failed" or is_late:
             self._warming = None
-            why = "one failed while it started" if view.newcomers == "failed" else f"room for {room} is left"
+            if room < warming.world_size:
+                why = f"room for {room} is left"
+            else:
+                failed = f"they were not ready after {duration(took_s)}" if is_late else "one failed while it started"
+                why = self._hold(len(view.nodes), failed)
             return Act(kind="abandon_newcomers", words=(f"newcomers were called off: {why}",))
         if view.newcomers == "warming":
             return Act()
-        self._memory.lead_s.append(self._clock() - warming.since_s)
-        return self._stop(view, self._patience_s, warming.reason, ())
+        self._memory.lead_s.append(took_s)
+        return self._stop(view, warming.reason, (), target=warming.world_size)
 
     def _leave(self, view: View, room: int) -> Act:
         """Notice was given to nodes of the group: everybody stops before they go."""
@@ -309,8 +336,11 @@ class Steward:
         if view.leaving - known:
             self._notice_s = (began_s, now, known | view.leaving)
         _, latest_s, known = self._notice_s or (now, now, known)
-        deadline_s = min(view.draining[node] for node in view.leaving)
+        deadline_s = self._deadline_s(view)
         needed_s = self._stop_s
+        if room < self._min and deadline_s > needed_s + _SPARE_S:
+            # To stop now would only wait: what is left of the notice is trained.
+            return self._nothing(f"notice, and room for {room} will be left: training goes on while it can")
         in_time = deadline_s - needed_s > _COALESCE_S
         if in_time and now - latest_s < _COALESCE_S and now - began_s < _COALESCE_MOST_S:
             return Act()
@@ -323,43 +353,54 @@ class Steward:
             words.append(
                 f"a step and a commit take {duration(needed_s)}: the notice is too short to keep all steps",
             )
-        return self._stop(view, min(deadline_s, self._patience_s), reason, tuple(words))
+        return self._stop(view, reason, tuple(words))
 
-    def _stop(self, view: View, within_s: float, reason: str, words: tuple[str, ...]) -> Act:
-        now = self._clock()
-        self._stopping = _Stopping(
-            began_s=now, deadline_s=now + max(within_s, 1.0), from_size=len(view.nodes), reason=reason
-        )
+    def _stop(self, view: View, reason: str, words: tuple[str, ...], *, target: int = 0) -> Act:
+        self._stopping = _Stopping(began_s=self._clock(), from_size=len(view.nodes), target=target, reason=reason)
         self._warming = None
         return Act(kind="stop", words=words)
+
+    @staticmethod
+    def _deadline_s(view: View) -> float:
+        """Until the first node of the group goes; infinite if none does, or nobody said when."""
+        return min((view.draining[node] for node in view.leaving), default=math.inf)
+
+    def _is_late(self, view: View, stopping: _Stopping) -> bool:
+        """Whether to wait no longer for workers to park: their node goes, or no step and commit explain it any more."""
+        deadline_s = self._deadline_s(view)
+        if deadline_s < math.inf:
+            return deadline_s <= 0
+        return self._clock() - stopping.began_s > self._patience_s
 
     def _await_parked(self, view: View, stopping: _Stopping) -> Act:
         """All parked: on to what the cluster holds by now. Too late: on without those who are not."""
         parked = len(view.parked) == len(view.nodes)
-        late = self._clock() > stopping.deadline_s
-        if not parked and not late:
+        if not parked and not self._is_late(view, stopping):
             return Act()
         if self._is_ending:
             return Act(kind="end")
-        room = sum(self._usable(view).values())
+        room = self._room(view)
         if not view.leaving:
             room = max(room, len(view.nodes))
         self._note_room(room)
         usable = min(room, self._max)
-        if usable < self._min:
-            # Parked, and nothing is lost: new nodes may come before the old ones go.
-            return self._nothing(f"waiting: room for {usable}, and workers.min is {self._min}")
-        size = self._useful(usable)
-        self._resumed = (stopping.began_s, stopping.from_size)
         if not parked:
             waited = duration(self._clock() - stopping.began_s)
             missing = counted(len(view.nodes) - len(view.parked), "worker")
             self._untold.append(f"{missing} had not parked after {waited}: steps since the last commit are done again")
-        return Act(kind="resize", world_size=size, planned=parked)
+            return Act(kind="resize", world_size=self._useful(usable) if usable >= self._min else len(view.nodes))
+        if usable < self._min:
+            # Nothing is lost: new nodes may come before the old ones go. What the resize itself takes, begins then.
+            stopping.began_s = self._clock()
+            return self._wait(usable)
+        # Who was not started beforehand would keep all the others waiting.
+        size = min(self._useful(usable), stopping.target or usable)
+        self._resumed = (stopping.began_s, stopping.from_size)
+        return Act(kind="resize", world_size=size, planned=True)
 
     def _urgent(self, view: View) -> Act | None:
         if self._is_ending:
-            return self._stop(view, self._patience_s, "", ("the driver stops the run",))
+            return self._stop(view, "", ("the driver stops the run",))
         return self._hang(view)
 
     def _hang(self, view: View) -> Act | None:
@@ -373,6 +414,20 @@ class Steward:
         self.failed(frozenset(), blamed, reason)
         return Act(kind="resize", world_size=self.idle(view).world_size or len(view.nodes))
 
+    def unplaced(self, placed: int, asked: int) -> None:
+        """A group was to start with `asked` workers, and only `placed` of them got their place in time."""
+        self._untold.append(self._hold(placed, f"only {placed} of {asked} workers got a place"))
+
+    def _hold(self, size: int, why: str) -> str:
+        """Try no more workers than so many for a while, twice as long as the last time."""
+        memory = self._memory
+        memory.held_s = min(max(2 * memory.held_s, _HOLD_S), _HOLD_MOST_S)
+        memory.held_at, memory.held_until_s = size, self._clock() + memory.held_s
+        return f"{why}; no more than {counted(size, 'worker')} for {duration(memory.held_s)}"
+
+    def _wait(self, usable: int) -> Act:
+        return self._nothing(f"waiting: room for {usable}, and workers.min is {self._min}")
+
     def _nothing(self, words: str) -> Act:
         """Words are said once, not at every look."""
         if not words or words.partition(":")[0] == self._said:
@@ -381,6 +436,12 @@ class Steward:
         return Act(words=(words,))
 
     # -- what is known
+
+    def _room(self, view: View) -> int:
+        """For so many workers, as far as is known."""
+        room = sum(self._usable(view).values())
+        memory = self._memory
+        return min(room, memory.held_at) if self._clock() < memory.held_until_s else room
 
     def _usable(self, view: View) -> dict[str, int]:
         """Room without the nodes whose workers keep dying, as long as enough is left."""
@@ -446,23 +507,29 @@ class Steward:
 
     @property
     def _step_s(self) -> float:
+        """Measured at this size, or fitted from others; 0 before the first step of all."""
         size = len(self._group.nodes) if self._group else 0
-        return median(self._memory.seconds[size]) if self._memory.seconds.get(size) else 0.0
+        if self._memory.seconds.get(size):
+            return median(self._memory.seconds[size])
+        if not size or not any(self._memory.seconds.values()):
+            return 0.0
+        measured = {w: median(s) for w, s in self._memory.seconds.items() if s}
+        return Speeds(measured=measured).seconds_per_step(choose(self._sizes, size, Facts()))
 
     @property
     def _stop_s(self) -> float:
-        """What it takes to finish a step and commit."""
-        return 2 * self._step_s + 1.5 * self._memory.commit_s
+        """What it takes to finish a step, or an evaluation, and commit."""
+        return 2 * self._step_s + 1.5 * (self._memory.commit_s + self._memory.eval_s)
 
     @property
     def _patience_s(self) -> float:
-        return max(_PARK_AT_LEAST_S, 10 * self._stop_s)
+        return max(_PARK_AT_LEAST_S, 10 * self._stop_s, self._silence_s)
 
     @property
     def _silence_s(self) -> float:
         if self._group is None or not self._group.steps_seen:
             return _SILENCE_BEFORE_FIRST_STEP_S
-        memory = self._memory
+        group = self._group
         return longest_silence_s(
-            step_s=self._step_s, commit_s=memory.commit_s, eval_s=memory.eval_s, has_eval=self._has_eval
+            step_s=self._step_s, commit_s=group.commit_s, eval_s=group.eval_s, has_eval=self._has_eval
         )

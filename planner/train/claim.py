@@ -13,8 +13,9 @@ from planner.train import checkpoint
 from planner.train.setup import Launch, Setup
 from planner.train.world import World
 
-# A launch whose worker groups die this often before their first commit would go on for ever without progress.
-MAX_FRUITLESS_GENERATIONS = 10
+# A launch whose worker groups die this often before their first commit would go on for ever without progress. Lost
+# nodes and resizes count here, too: who controls the workers stops crash loops much sooner.
+MAX_FRUITLESS_GENERATIONS = 30
 
 
 @dataclass(frozen=True, kw_only=True)

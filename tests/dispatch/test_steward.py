@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -224,11 +225,14 @@ def test_a_replacement_takes_the_place_of_a_node_that_goes():
     assert cluster.recomputed == 0
 
 
-def test_a_notice_below_the_least_size_parks_and_waits():
-    """All is committed; when a node comes, it goes on."""
+def test_a_notice_below_the_least_size_is_used_up_then_all_park_and_wait():
+    """To stop at once would throw the notice away. All is committed in time; when a node comes, it goes on."""
     cluster = Cluster(2, least=2).run(30)
-    cluster.drain("n1", 30)
-    cluster.run(10)
+    cluster.drain("n1", 3600)
+    before = cluster.step
+    cluster.run(3500)
+    assert cluster.step > before + 1000
+    cluster.run(98)
     assert cluster.sizes == [2]
     assert cluster.committed == cluster.step > 0
     cluster.add()
@@ -368,3 +372,204 @@ def test_any_weather(weather, least):
     room = len([node for node in cluster.nodes if node not in cluster.draining])
     best = math.ceil(48 / min(room, 8))
     assert math.ceil(48 / len(cluster.group)) <= best * 1.03
+
+
+class Blocking(Cluster):
+    """Commits and evaluations that take their time, told as the loop tells them: 0 in a group before its first."""
+
+    def __init__(
+        self, nodes, *, commit_s=0.5, every_steps=10**9, eval_s=0.0, eval_every=10**9, newcomers="", **options
+    ):
+        super().__init__(nodes, **options)
+        self.commit_s, self.every_steps, self.eval_s, self.eval_every = commit_s, every_steps, eval_s, eval_every
+        self.steward._has_eval = eval_s > 0
+        self.seen_commit_s = self.seen_eval_s = self.evaluating_until = 0.0
+        self.parked_at = None
+        self.newcomers_are = newcomers
+
+    @property
+    def is_parked(self):
+        return self.parked_at is not None and self.now >= self.parked_at
+
+    def train(self):
+        if self.hung or self.now < self.blocked_until:
+            return
+        if self.stopping_since is not None:
+            if self.parked_at is None:
+                self.parked_at = max(self.now + self.step_s, self.evaluating_until) + self.commit_s
+            if self.is_parked:
+                self.committed = self.step
+            return
+        if self.now < self.evaluating_until:
+            return
+        self.progress += TICK_S / self.step_s
+        while self.progress >= 1:
+            self.progress -= 1
+            self.step += 1
+            if self.step - self.committed >= self.every_steps:
+                self.committed, self.seen_commit_s = self.step, self.commit_s
+                self.blocked_until = self.now + self.commit_s
+            self.steward.reported(
+                {
+                    "step": self.step - 1,
+                    "total_steps": self.total_steps,
+                    "world_size": len(self.group),
+                    "seconds": self.step_s,
+                    "commit_s": self.seen_commit_s,
+                    "eval_s": self.seen_eval_s,
+                }
+            )
+            if self.step % self.eval_every == 0:
+                self.evaluating_until, self.seen_eval_s = self.now + self.eval_s, self.eval_s
+
+    def act(self, act):
+        super().act(act)
+        if act.kind == "resize":
+            self.parked_at, self.seen_commit_s, self.seen_eval_s, self.evaluating_until = None, 0.0, 0.0, 0.0
+        if act.kind == "warm" and self.newcomers_are == "stuck":
+            self.warm_since = math.inf
+
+    def tick(self):
+        if self.newcomers_are == "failing" and self.newcomers == "warming" and self.now - self.warm_since > 2:
+            self.newcomers = "failed"
+        super().tick()
+
+    def until_evaluating(self):
+        while self.evaluating_until <= self.now:
+            self.tick()
+        return self
+
+
+class TestNothingIsLostByImpatience:
+    def test_the_first_commit_of_all_takes_longer_than_a_minute(self):
+        """Nobody knows yet what a commit takes."""
+        cluster = Blocking(4, commit_s=90.0).run(600)
+        cluster.add()
+        cluster.run(400)
+        assert (cluster.sizes, cluster.recomputed) == ([4, 5], 0)
+
+    def test_what_a_commit_takes_is_not_forgotten_by_a_resize(self):
+        """The second growth comes before the new group's first commit."""
+        cluster = Blocking(4, commit_s=90.0, every_steps=300).run(2000)
+        cluster.add()
+        cluster.run(400)
+        cluster.add()
+        cluster.run(600)
+        assert (cluster.sizes, cluster.recomputed) == ([4, 5, 6], 0)
+
+    @pytest.mark.parametrize("notice_s", [0, 400])
+    def test_a_change_waits_for_an_evaluation_that_was_begun(self, notice_s):
+        """Of five minutes: for a growth as long as it takes, for a notice until the node goes."""
+        cluster = Blocking(4, eval_s=300.0, eval_every=400, every_steps=500).run(1200)
+        cluster.until_evaluating()
+        if notice_s:
+            cluster.drain("n3", notice_s)
+        else:
+            cluster.add()
+        cluster.run(500)
+        assert (cluster.sizes, cluster.recomputed) == ([4, 3 if notice_s else 5], 0)
+
+    def test_a_notice_too_short_for_a_commit_is_said_in_a_new_group_too(self):
+        """A commit of 90 s was seen before the resize."""
+        cluster = Blocking(4, commit_s=90.0, every_steps=300).run(2000)
+        cluster.add()
+        cluster.run(300)
+        cluster.drain("n4", 60)
+        cluster.run(100)
+        assert any("the notice is too short" in words for words in cluster.words)
+
+    def test_a_notice_that_is_withdrawn_leaves_time_for_the_commit(self):
+        """It takes 50 s, and the notice was of 30."""
+        cluster = Blocking(4, commit_s=50.0, every_steps=200).run(600)
+        cluster.drain("n3", 30)
+        cluster.run(10)
+        del cluster.draining["n3"]
+        cluster.run(200)
+        assert cluster.recomputed == 0
+
+
+class TestPlacesThatCannotBeHad:
+    def test_newcomers_that_fail_are_tried_less_and_less_often(self):
+        """A broken environment on the new node: not twenty times a minute."""
+        cluster = Blocking(2, newcomers="failing").run(30)
+        cluster.add()
+        cluster.run(3600)
+        warms = [at for at, act in cluster.acts if act.kind == "warm"]
+        assert 4 <= len(warms) <= 10
+        assert all(later - earlier > 25 for earlier, later in pairwise(warms))
+        assert any("one failed while it started; no more than 2 workers for" in words for words in cluster.words)
+
+    def test_newcomers_that_never_get_their_place_are_given_up(self):
+        """Something else runs on their node. When it has gone, they are taken."""
+        cluster = Blocking(2, newcomers="stuck").run(30)
+        cluster.add()
+        cluster.run(600)
+        assert cluster.sizes == [2]
+        assert any("they were not ready after" in words for words in cluster.words)
+        cluster.newcomers_are = ""
+        cluster.run(1800)
+        assert cluster.sizes == [2, 3]
+
+    def test_a_group_starts_with_the_places_that_it_gets(self):
+        """Three were counted and two could be had: two train, and three are tried again later."""
+        cluster = Cluster(3)
+        cluster.steward.unplaced(2, 3)
+        cluster.run(10)
+        assert cluster.sizes == [2]
+        assert any("only 2 of 3 workers got a place; no more than 2 workers for 30 s" in w for w in cluster.words)
+        cluster.run(120)
+        assert cluster.sizes == [2, 3]
+
+
+def test_who_was_not_started_beforehand_waits_for_the_next_change():
+    """A second node comes while the first one's processes start: the pause is not theirs to begin in."""
+    cluster = Cluster(2).run(30)
+    cluster.add()
+    cluster.run(2)
+    cluster.add()
+    cluster.run(60)
+    assert cluster.sizes == [2, 3, 4]
+    assert [act.world_size for _, act in cluster.acts if act.kind == "warm"] == [1, 1]
+
+
+def test_time_spent_waiting_for_nodes_is_no_price_of_a_resize():
+    """Two hours below workers.min, then growth: what a resize costs is seconds."""
+    cluster = Cluster(2, least=2, total_steps=40_000).run(60)
+    cluster.drain("n1", 30)
+    cluster.run(7200)
+    cluster.add()
+    cluster.run(60)
+    assert cluster.steward._cost.shrink_s < 30
+    cluster.kill("n0")
+    cluster.run(7200)
+    cluster.add(2)
+    cluster.run(120)
+    assert cluster.steward._cost.grow_s < 30
+
+
+def test_a_stop_that_nobody_answers_ends_even_where_too_few_nodes_are_left():
+    """A worker hangs, and the room is below workers.min: told as what it is, not as a wait for nodes."""
+    cluster = Cluster(2, least=2).run(60)
+    cluster.hung = True
+    cluster.drain("n1", 3)
+    cluster.run(1)
+    cluster.draining["n1"] = math.inf
+    found = []
+    cluster.act = found.append
+    cluster.run(3000)
+    first = next(act for act in found if act.kind == "resize")
+    assert not first.planned
+    assert any("had not parked" in words for words in cluster.steward.take_words())
+
+
+@pytest.mark.parametrize("nodes", [2, 1])
+def test_the_driver_ends_a_run_when_all_have_committed(nodes):
+    """Or at once, where no group runs; and nothing is started any more."""
+    cluster = Cluster(nodes, least=2).run(30)
+    cluster.steward.end()
+    kinds = []
+    cluster.act = lambda act: (kinds.append(act.kind), Cluster.act(cluster, act))
+    cluster.run(20)
+    assert kinds[-1] == "end"
+    assert "resize" not in kinds
+    assert cluster.committed == cluster.step

@@ -431,11 +431,11 @@ def test_epochs_run_on_across_their_end(workers, texts, tmp_path):
 
 
 def test_a_crash_loop_is_stopped(workers, texts, tmp_path):
-    """Ten groups of one launch that die before their first commit are enough."""
+    """Thirty groups of one launch that die before their first commit are enough."""
     run = Run(Storage(str(tmp_path)))
-    for _ in range(10):
+    for _ in range(30):
         run.claim_generation({"launch": "a", "parent": "", "host": "here"})
-    with pytest.raises(TrainingFailed, match="10 worker groups in a row died before their first commit"):
+    with pytest.raises(TrainingFailed, match="30 worker groups in a row died before their first commit"):
         workers.run(run_launch, 1, make_job(texts, steps=1), str(tmp_path), "a")
     workers.run(run_launch, 1, make_job(texts, steps=1), str(tmp_path), "b")
     assert records(tmp_path)[-1]["step"] == 0

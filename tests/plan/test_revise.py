@@ -173,13 +173,19 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             situation(world_size=4, changes=[(0, 4), (50, 8)], now_s=50, workers_max=8),
             "resize",
             8,
-            "4 -> 8, 0.5 s per step instead of 1 s: it takes 2.8 s to win back a pause of 1.4 s; 2.8 h of training remain",
+            (
+                "4 -> 8, 0.5 s per step instead of 1 s: it takes 2.8 s to win back a pause of 1.4 s; "
+                "2.8 h of training remain"
+            ),
         ),
         (
             situation(world_size=4, changes=[(0, 4), (50, 5)], now_s=50, remaining_steps=25, cost=ResizeCost()),
             "keep",
             4,
-            "4 -> 5, 0.83 s per step instead of 1 s: it would take 56 s to win back a pause of 9.3 s; 25 s of training remain",
+            (
+                "4 -> 5, 0.83 s per step instead of 1 s: it would take 56 s to win back a pause of "
+                "9.3 s; 25 s of training remain"
+            ),
         ),
         (
             situation(world_size=2, changes=[(0, 2), (50, 3)], now_s=90, seconds={2: 1.0, 3: 0.99}, workers_max=3),

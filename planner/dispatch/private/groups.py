@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import ray
 import ray.train.v2._internal.execution.worker_group.worker_group as stock
 from ray.exceptions import RayActorError, RayError
-from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 # A parked thread unwinds within its poll of 0.2 s; a `finally` that hangs is not waited for.
 _UNWIND_S = 10.0
 _RESET_S = 30.0
+# Ray takes no zero.
+_NO_WAIT_S = 0.05
 
 
 class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
@@ -46,7 +48,8 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     @classmethod
     def create(cls, *arguments: Any, **options: Any) -> Any:
         """Start a group."""
-        with _start_failures_told(cls.policy):
+        # Ray takes all places or none, and does not say how many there were.
+        with _start_failures_told(cls.policy, lambda asked: asked - 1):
             group = super().create(*arguments, **options)
         cls.policy.group_started(group)
         return group
@@ -79,12 +82,15 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
 
 
 @contextmanager
-def _start_failures_told(policy: Any) -> Iterator[None]:
+def _start_failures_told(policy: Any, num_placed: Callable[[int], int]) -> Iterator[None]:
     """A place that is not there in time is no failure; workers that die before they train are one."""
     try:
         yield
     except WorkerGroupStartupFailedError as error:
         policy.start_failed(error)
+        raise
+    except WorkerGroupStartupTimeoutError as error:
+        policy.unplaced(num_placed(error.num_workers), error.num_workers)
         raise
 
 
@@ -163,6 +169,7 @@ class _PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
 
     def __init__(self, groups: list[Any]) -> None:
         self._groups = groups
+        self.num_placed = 0
 
     @property
     def placement_group(self) -> Any:
@@ -176,7 +183,9 @@ class _PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
     def wait(self, timeout_seconds: float = 30) -> bool:
         """Whether all have their place in time."""
         deadline_s = time.monotonic() + timeout_seconds
-        return all(group.wait(max(0.1, deadline_s - time.monotonic())) for group in self._groups)
+        placed = [group.wait(max(_NO_WAIT_S, deadline_s - time.monotonic())) for group in self._groups]
+        self.num_placed = sum(placed)
+        return all(placed)
 
     def shutdown(self) -> None:
         """Give all places back."""
@@ -188,9 +197,6 @@ class KeepingGroup(NewProcessesGroup):
     """Survivors of a planned change keep their processes. State passes from one group to the next by the class."""
 
     _worker_cls = KeepingRayTrainWorker
-    _kept: "list[_Place]"
-    _new: "list[_Place]"
-
     # From one group to the next; a controller has one group at a time.
     _handed_over: "list[_Place]" = []  # noqa: RUF012
     _newcomers: "list[_Place]" = []  # noqa: RUF012
@@ -200,6 +206,7 @@ class KeepingGroup(NewProcessesGroup):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._places: list[_Place] = []
+        self._placements = _PlacementGroups([])
         self._change: tuple[int, set[str]] | None = None
 
     @classmethod
@@ -217,7 +224,7 @@ class KeepingGroup(NewProcessesGroup):
         group = cls(*arguments, **options)
         group._places = kept
         try:
-            with _start_failures_told(cls.policy):
+            with _start_failures_told(cls.policy, lambda _asked: group._placements.num_placed):
                 group._start()
         except BaseException as error:
             # Ray leaves the placement groups behind if a callback fails late.
@@ -247,7 +254,8 @@ class KeepingGroup(NewProcessesGroup):
 
     def warm(self, count: int) -> None:
         """Start processes that import and rehearse while the group trains on."""
-        places = self._take_places(count)
+        # Which nodes are good may have changed since this group was started.
+        places = self._take_places(count, self.policy.label_selector(len(self._places) + count))
         for place in places:
             place.warmed = place.actor.execute.remote(self.policy.warm_up)
         KeepingGroup._newcomers = [*KeepingGroup._newcomers, *places]
@@ -260,6 +268,14 @@ class KeepingGroup(NewProcessesGroup):
     def plan_change(self, world_size: int, leaving: set[str]) -> None:
         """The next shutdown is a planned change to `world_size`; 0: it is not, and nobody is kept."""
         self._change = (world_size, leaving) if world_size else None
+        useful: list[_Place] = []
+        rest: list[_Place] = []
+        for place in KeepingGroup._newcomers:
+            # One that is not ready would keep the others waiting, and one on a node that goes would go with it.
+            is_ready = bool(ray.wait([place.warmed], timeout=0)[0])
+            (useful if is_ready and ray.get(place.metadata).node_id not in leaving else rest).append(place)
+        KeepingGroup._newcomers = useful
+        _end(rest)
 
     # -- what Ray's start calls
 
@@ -274,8 +290,11 @@ class KeepingGroup(NewProcessesGroup):
         warmed, surplus = KeepingGroup._newcomers[:missing], KeepingGroup._newcomers[missing:]
         KeepingGroup._newcomers = []
         _end(surplus)
-        self._places = [*self._places, *warmed, *self._take_places(missing - len(warmed))]
-        return _PlacementGroups([place.group for place in self._places])
+        selector = worker_group_context.label_selector
+        cold = self._take_places(missing - len(warmed), selector[0] if selector else None)
+        self._places = [*self._places, *warmed, *cold]
+        self._placements = _PlacementGroups([place.group for place in self._places])
+        return self._placements
 
     def _create_workers(self, num_workers: int, *arguments: Any, **options: Any) -> Any:  # noqa: ARG002
         """The workers of our places, ranked anew.
@@ -294,17 +313,17 @@ class KeepingGroup(NewProcessesGroup):
         ]
         return WorkerGroup._assign_worker_ranks(workers)
 
-    def _take_places(self, count: int) -> "list[_Place]":
+    def _take_places(self, count: int, selector: dict[str, str] | None) -> "list[_Place]":
         """So many actors, each in a placement group of its own; nothing here waits."""
         context = self._worker_group_context
-        resources, selector = context.resources_per_worker, context.label_selector
+        resources = context.resources_per_worker
         environment = self._get_worker_runtime_env(
             custom_runtime_env=self._train_run_context.run_config.worker_runtime_env
         )
         actor_class = ray.remote(runtime_env=environment, **bundle_to_remote_args(resources))(self._worker_cls)
         places = []
         for _ in range(count):
-            group = placement_group([resources], bundle_label_selector=[selector[0]] if selector else None)
+            group = placement_group([resources], bundle_label_selector=[selector] if selector else None)
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
             actor = actor_class.options(scheduling_strategy=where).remote()
             places.append(_Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))

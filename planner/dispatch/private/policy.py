@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
@@ -41,6 +42,8 @@ _IDLE_S = 0.2
 _QUERY_TIMEOUT_S = 5.0
 # A machine that lives accepts a connection at once, from a data centre's other end, too.
 _PROBE_S = 1.0
+# Between two probes of a node that did not answer and that Ray still counts.
+_PROBE_AGAIN_S = 5.0
 
 
 class Policy(ElasticScalingPolicy):  # type: ignore[misc]
@@ -66,6 +69,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._draining: dict[str, float] = {}
         self._parked: set[int] = set()
         self._suspects: set[str] = set()
+        self._probed_s = float("-inf")
+        self._num_useless = 0
         self._group: Any = None
 
     def after_controller_start(self, train_run_context: Any) -> None:
@@ -129,10 +134,15 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return self._do(act, worker_group_state)
 
     def _get_num_workers_for_resource_request(self) -> int:
-        return self._steward.wanted
+        """What helps, and one more for each place that the coordinator holds for us on a node that is no good."""
+        return self._steward.wanted + self._num_useless
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
         """Keep workers off nodes that are no good, where there is room enough without them."""
+        return self.label_selector(num_workers)
+
+    def label_selector(self, num_workers: int) -> dict[str, str] | None:
+        """What a node must be like, as things are now."""
         avoided = {*self._steward.bad_nodes, *self._suspects}
         elsewhere = sum(count for node, count in self._room.items() if node not in avoided)
         if not avoided or elsewhere < num_workers:
@@ -146,7 +156,6 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._group = group
         self._parked.clear()
         workers = group.get_workers()
-        self._suspects.clear()
         self._steward.started(tuple(worker.metadata.node_id for worker in workers))
         self._tell_driver(f"{counted(len(workers), 'worker')} started; loading")
         for words in self._steward.take_words():
@@ -160,12 +169,13 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """
         nodes = {rank: worker.metadata.node_id for rank, worker in enumerate(group.get_workers())}
         # The first to be heard of are often the others, whose collectives broke: every node of the group is asked.
-        dead = {node for node in set(nodes.values()) if node in self._draining or not _answers(node)}
-        self._suspects |= dead
-        # Who raised an exception lives, and is not to blame for one who died.
+        silent = _silent(set(nodes.values()))
+        self._suspects |= silent
+        dead = silent | {node for node in nodes.values() if node in self._draining}
         died = [rank for rank, error in errors.items() if _has_died(error)]
+        blamed = died or _culprit(errors)
         reason = _reason(died, nodes, errors)
-        self._steward.failed(frozenset(dead), frozenset(nodes[rank] for rank in died), reason)
+        self._steward.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
         self._tell_driver(*self._steward.untold)
 
     def start_failed(self, error: Exception) -> None:
@@ -174,7 +184,15 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         Raises:
             TrainingFailed: it fails again and again.
         """
-        self._steward.failed(frozenset(), frozenset(), f"they could not be started: {_first_line(error)}")
+        silent = _silent(set(self._room))
+        self._suspects |= silent
+        self._steward.failed(frozenset(silent), frozenset(), f"they could not be started: {_first_line(error)}")
+        self._tell_driver(*self._steward.untold)
+
+    def unplaced(self, placed: int, asked: int) -> None:
+        """Ray counted places that something else has taken, or that are gone."""
+        self._suspects |= _silent(set(self._room))
+        self._steward.unplaced(placed, asked)
 
     # -- eyes
 
@@ -196,14 +214,29 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             return False
         now_s = time.time()
         self._suspects &= alive
+        if self._suspects and time.monotonic() - self._probed_s > _PROBE_AGAIN_S:
+            self._probed_s = time.monotonic()
+            self._suspects = _silent(self._suspects)
         self._draining = {
             node: max(deadline_ms / 1000 - now_s, 0.0) if deadline_ms else float("inf")
             for node, deadline_ms in draining.items()
             if node in alive
         }
-        usable = {n: r for n, r in reserved.items() if n in alive and n not in draining and n not in self._suspects}
-        self._room = {node: self._count_possible_workers({node: found}) for node, found in usable.items()}
+        places = {node: self._count_possible_workers({node: found}) for node, found in reserved.items()}
+        useless = {*self._draining, *self._suspects, *self._steward.bad_nodes}
+        self._room = {n: count for n, count in places.items() if n in alive and n not in useless - self._bad_ones}
+        # Else good nodes that are free would stay unseen: the coordinator looks for no more places than are asked for.
+        num_useless = sum(count for node, count in places.items() if node in useless)
+        if num_useless != self._num_useless:
+            self._num_useless = num_useless
+            self._latest_autoscaling_request_time = float("-inf")  # now, not in 20 s
+            self._maybe_send_resource_request()
         return True
+
+    @property
+    def _bad_ones(self) -> set[str]:
+        """The steward leaves them out himself, or takes them where nothing else is left."""
+        return set(self._steward.bad_nodes) - set(self._draining) - self._suspects
 
     def _hear(self, status: Any) -> None:
         """Pass on the steps that rank 0 reports, and who is parked."""
@@ -306,18 +339,30 @@ def _has_died(error: Exception) -> bool:
     return type(error).__name__ in {"WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError"}
 
 
-def _answers(node_id: str) -> bool:
-    """Whether the node's raylet still listens: Ray itself finds a dead node out only seconds later."""
-    for node in ray.nodes():
-        if node["NodeID"] == node_id:
-            if not node["Alive"]:
-                return False
-            try:
-                socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _PROBE_S).close()
-            except OSError:
-                return False
-            return True
-    return False
+# The others' collectives break when one worker fails: what they say is an echo.
+_ECHOES = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe")
+
+
+def _culprit(errors: dict[int, Exception]) -> list[int]:
+    """The one worker whose exception is not an echo of another's; none where several said something of their own."""
+    own = [rank for rank, error in errors.items() if not any(word in str(error).lower() for word in _ECHOES)]
+    return own if len(own) == 1 < len(errors) else []
+
+
+def _silent(node_ids: set[str]) -> set[str]:
+    """The nodes whose raylet does not listen: Ray itself finds a dead node out only seconds later."""
+    known = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    with ThreadPoolExecutor(max_workers=max(len(node_ids), 1)) as threads:
+        answers = threads.map(lambda node_id: node_id in known and _listens(known[node_id]), node_ids)
+        return {node_id for node_id, answered in zip(node_ids, answers, strict=True) if not answered}
+
+
+def _listens(node: dict[str, Any]) -> bool:
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _PROBE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _reason(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> str:
