@@ -94,7 +94,9 @@ class Cluster:
 
     @property
     def is_parked(self):
-        return self.stopping_since is not None and self.now - self.stopping_since > self.step_s + self.commit_s
+        if self.hung or self.stopping_since is None:
+            return False
+        return self.now - self.stopping_since > self.step_s + self.commit_s
 
     def train(self):
         if self.hung or self.now < self.blocked_until:
