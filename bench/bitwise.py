@@ -45,7 +45,7 @@ from torch import Tensor
 from planner.job import AdamW, GptModel, Train
 from planner.plan import BatchSizes, Facts, Plan, choose
 from planner.train import control, optimize
-from planner.train.batches import MicroBatch, collate
+from planner.train.batches import TokenBatch, collate
 from planner.train.control import Tally
 from planner.train.gradient_sums import FixedPointSums, FloatSums
 from planner.train.local import LocalWorkers
@@ -53,7 +53,7 @@ from planner.train.models.gpt import VOCABULARY
 from planner.train.objectives.lm import LanguageModelling
 from planner.train.shard import build_model, shard
 from planner.train.state import TrainState, tensor_digest
-from planner.train.step import accumulate
+from planner.train.step import Step, accumulate
 from planner.train.world import World
 
 BALANCED = "balanced"
@@ -105,15 +105,24 @@ class Side:
         self.num_parameters = sum(p.numel() for p in model.parameters())
         optimizer = optimize.make_optimizer(task.train.optimizer, model)
         sums = FixedPointSums(model, world, task.num_micro_batches, way) if self._is_exact else FloatSums(model)  # type: ignore[arg-type]
-        self.state = TrainState(model=model, optimizer=optimizer, sums=sums)
+        self.state = TrainState.of(model, optimizer, sums)
         self._objective = LanguageModelling()
 
-    def step(self, number: int, batches: list[MicroBatch], num_tokens: int) -> None:
+    def step(self, number: int, batches: list[TokenBatch], num_tokens: int) -> None:
         """One optimizer step."""
         torch.use_deterministic_algorithms(self._is_exact)
         state, train = self.state, self._task.train
         while True:
-            loss, check_sum = accumulate(state.model, self._objective, state.sums, batches, (num_tokens,), train.seed)
+            step = Step(
+                number=number,
+                model=state.model,
+                sums=state.sums,
+                batches=batches,
+                totals=(num_tokens,),
+                seed=train.seed,
+            )
+            accumulate(state.model, self._objective, step)
+            loss, check_sum = step.result()
             if state.sums.settle():
                 break
             state.model.zero_grad(set_to_none=True)
@@ -123,7 +132,7 @@ class Side:
         optimize.set_learning_rate(state.optimizer, optimize.learning_rate(train, number, train.steps or 1))
         norm = state.sums.norm()
         optimize.clip_gradients(state.model, norm, train.clip_norm)
-        optimize.step(state.optimizer, state.model)
+        state.step()
         state.model.zero_grad(set_to_none=True)
         pending.wait()
 
@@ -136,11 +145,11 @@ class Side:
         return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
-def _batches(task: Task, rank: int, step: int) -> list[MicroBatch]:
+def _batches(task: Task, rank: int, step: int) -> list[TokenBatch]:
     """Random bytes that depend on the position alone, every sample as long as the context."""
     start = step * task.plan.global_batch
 
-    def micro_batch(slot: range) -> MicroBatch:
+    def micro_batch(slot: range) -> TokenBatch:
         rows = [start + i for i in slot]
         texts = [np.random.default_rng(row).integers(0, VOCABULARY, task.model.context + 1) for row in rows]
         return collate(rows, [text.astype(np.uint8) for text in texts], rows[0])

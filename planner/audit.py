@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.data import Dataset, check_sum
-from planner.errors import NewerFormat, StoreError
+from planner.data import AnyDataset, evidence
+from planner.data.own import OwnDataset
+from planner.errors import NewerFormat, StoreError, UserError
 from planner.identity import identity_of, open_data, recorded_sizes
+from planner.job import Job
 from planner.order.order import Order
 from planner.plan import Facts, Plan, choose
 from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
@@ -99,21 +101,24 @@ def audit(
     run: Run,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
     tensor_digests: TensorDigests | None = None,
+    code: str = "",
 ) -> Audit:
     """Audit a run. `progress(done, of)` is called after each step.
 
     With `tensor_digests` (this room holds no tensor: `planner.train.checkpoint.read_digests`), the certificate of a
-    finished `bitwise` run is held against the tensors in the checkpoint.
+    finished `bitwise` run is held against the tensors in the checkpoint. `code` is the Python file with the `dataset()`
+    of a run with a loop of the user's own; the path on record is never run.
 
     Raises:
         StoreError: there is no run, or no commit to audit.
         DataError: the data cannot be read any more.
+        UserError: the data comes from code, and none was named.
     """
     run.identity()
     findings: list[str] = []
     newest = _newest(run, findings)
     segments = _lineage(run, newest, findings)
-    deriver = _Deriver(run, findings)
+    deriver = _Deriver(run, findings, code)
     for segment in segments:
         for step in segment.steps:
             deriver.check(segment.header, step)
@@ -356,9 +361,9 @@ def _plan(header: GenerationRecord) -> Plan:
 class _Deriver:
     """Derives each step's samples from the job and the data alone, and compares."""
 
-    def __init__(self, run: Run, findings: list[str]) -> None:
-        self._run, self._findings = run, findings
-        self._opened: dict[str, tuple[Dataset, Order, bool]] = {}
+    def __init__(self, run: Run, findings: list[str], code: str) -> None:
+        self._run, self._findings, self._code = run, findings, code
+        self._opened: dict[str, tuple[AnyDataset, Order, bool]] = {}
         self._cursor = 0
         self.lost = self.repeated = self.mismatched = 0
 
@@ -373,7 +378,7 @@ class _Deriver:
         if step.samples != global_batch:
             self._findings.append(f"step {step.step}: computed {step.samples} samples instead of {global_batch}")
         self._cursor = step.cursor
-        derived = self._derive(header, start, step.cursor)
+        derived = self._derive(header, step, start)
         if derived is not None and derived != (step.tokens, step.checksum):
             self.mismatched += 1
             self._findings.append(
@@ -391,21 +396,19 @@ class _Deriver:
         if _plan(header).digest != header.plan_digest:
             self._findings.append(f"generation {header.generation}: its plan is not what this version would choose")
 
-    def _derive(self, header: GenerationRecord, start: int, stop: int) -> tuple[int, str] | None:
-        """Tokens and checksum of the samples at positions [start, stop); none if the data is not the run's."""
+    def _derive(self, header: GenerationRecord, step: StepRecord, start: int) -> tuple[int, str] | None:
+        """Tokens and checksum of the samples from `start` to the step's cursor; none if the data is not the run's."""
         dataset, order, same_data = self._open(header)
         if not same_data:
             return None
-        tokens = total = 0
-        for row in order.rows(start, stop):
-            content = dataset.tokens(int(row))
-            tokens += len(content) - 1
-            total += check_sum(int(row), content)
-        return tokens, f"{total % 2**64:016x}"
+        found = [evidence(dataset, int(row)) for row in order.rows(start, step.cursor)]
+        # By what a loop of the user's own divides its loss, is its own business.
+        tokens = step.tokens if isinstance(dataset, OwnDataset) else sum(tokens for tokens, _ in found)
+        return tokens, f"{sum(check_sum for _, check_sum in found) % 2**64:016x}"
 
-    def _open(self, header: GenerationRecord) -> tuple[Dataset, Order, bool]:
+    def _open(self, header: GenerationRecord) -> tuple[AnyDataset, Order, bool]:
         if header.job_digest not in self._opened:
-            job = self._run.job(header.job_digest)
+            job = self._job(header)
             dataset, order = open_data(job)
             same_data = identity_of(job, dataset, order) == header.identity
             if not same_data:
@@ -415,6 +418,22 @@ class _Deriver:
                 )
             self._opened[header.job_digest] = (dataset, order, same_data)
         return self._opened[header.job_digest]
+
+    def _job(self, header: GenerationRecord) -> Job:
+        """The generation's; where its samples come from code, from the code that the user trusts.
+
+        Raises:
+            UserError: he has named none.
+        """
+        job = self._run.job(header.job_digest)
+        if not job.is_own:
+            return job
+        if not self._code:
+            raise UserError(
+                f"{self._run.storage.url}: its samples come from Python code ({job.data.path}), and code is run only "
+                "if you say so: name the file that you trust, as in --code jobs/own_loop.py"
+            )
+        return job.model_copy(update={"data": job.data.model_copy(update={"path": self._code})})
 
 
 def _shortened(findings: list[str]) -> tuple[str, ...]:

@@ -8,25 +8,25 @@ import math
 from hashlib import sha256
 from typing import Any
 
-from planner.data import Dataset, open_dataset
+from planner.data import AnyDataset, open_dataset
 from planner.errors import ResumeRefused
-from planner.job import Job
+from planner.job import GptModel, Job
 from planner.order.order import Order
 from planner.plan import BatchSizes
 from planner.store.records import GenerationRecord, Identity
 
 
-def open_data(job: Job) -> tuple[Dataset, Order]:
+def open_data(job: Job) -> tuple[AnyDataset, Order]:
     """The job's data set, and the order of its rows.
 
     Raises:
         DataError: the data cannot be read, or has no row left to train on.
     """
-    dataset = open_dataset(job.data, job.model.context)
+    dataset = open_dataset(job.data, job.model.context if isinstance(job.model, GptModel) else 0)
     return dataset, Order(num_rows=dataset.num_rows, num_held_out=job.eval.samples, seed=job.train.seed)
 
 
-def identity_of(job: Job, dataset: Dataset, order: Order) -> Identity:
+def identity_of(job: Job, dataset: AnyDataset, order: Order) -> Identity:
     """What must stay the same for a run to be the same run."""
     cut = f"{dataset.fingerprint} {order.num_rows} rows, {order.num_held_out} held out"
     return Identity(

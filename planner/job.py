@@ -40,6 +40,19 @@ class GptModel(_Section):
         return self
 
 
+class OwnModel(_Section):
+    """Made by the train function of `data.path`."""
+
+    kind: Literal["own"]
+
+
+class OwnData(_Section):
+    """A Python file with a training loop of your own: `dataset()`, which returns a map, and `train(run)`."""
+
+    kind: Literal["own"]
+    path: str = Field(min_length=1, description="the Python file")
+
+
 class TextData(_Section):
     """Text files as one stream of bytes, cut into samples of `model.context` tokens."""
 
@@ -59,6 +72,12 @@ class LmObjective(_Section):
     """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
 
     kind: Literal["lm"] = "lm"
+
+
+class OwnObjective(_Section):
+    """Computed by the train function of `data.path`."""
+
+    kind: Literal["own"]
 
 
 class Batch(_Section):
@@ -102,6 +121,12 @@ class SGD(_Section):
     weight_decay: float = Field(default=0.0, ge=0, le=100)
 
 
+class OwnOptimizer(_Section):
+    """Made by the train function of `data.path`, learning rates included."""
+
+    kind: Literal["own"]
+
+
 class Schedule(_Section):
     """Learning rate over optimizer steps: linear warmup, then one of three shapes down to `final_fraction`."""
 
@@ -116,7 +141,7 @@ class Train(_Section):
     steps: int | None = Field(default=None, ge=1, le=2**40)
     epochs: int | None = Field(default=None, ge=1, le=2**20)
     seed: int = Field(default=0, ge=0, lt=2**63)
-    optimizer: AdamW | RMSprop | SGD = Field(discriminator="kind")
+    optimizer: AdamW | RMSprop | SGD | OwnOptimizer = Field(discriminator="kind")
     schedule: Schedule = Schedule()
     clip_norm: float | None = Field(default=1.0, gt=0, description="of the global gradient; null: no clipping")
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -130,6 +155,14 @@ class Train(_Section):
         if (self.steps is None) == (self.epochs is None):
             found = "neither" if self.steps is None else "both (null takes one away, as in --set train.epochs=null)"
             raise ValueError(f"write exactly one of steps and epochs; found {found}")
+        return self
+
+    @model_validator(mode="after")
+    def _own_loops_see_to_these(self) -> Self:
+        if self.optimizer.kind == "own":
+            for name in ("schedule", "precision", "activation_checkpointing"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is your own loop's business, as the optimizer is; leave it out here")
         return self
 
 
@@ -178,9 +211,9 @@ class Job(_Section):
         pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
         description="1 to 63 of a-z, 0-9, dot, dash and underscore, of which a letter or digit first",
     )
-    model: GptModel
-    data: Annotated[TextData | JsonlData, Field(discriminator="kind")]
-    objective: LmObjective = LmObjective()
+    model: Annotated[GptModel | OwnModel, Field(discriminator="kind")]
+    data: Annotated[TextData | JsonlData | OwnData, Field(discriminator="kind")]
+    objective: Annotated[LmObjective | OwnObjective, Field(discriminator="kind")] = LmObjective()
     batch: Batch
     train: Train
     eval: Eval = Eval()
@@ -191,6 +224,27 @@ class Job(_Section):
     @classmethod
     def _objective_by_name(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _all_or_nothing_is_own(self) -> Self:
+        kinds = {
+            "model": self.model.kind,
+            "data": self.data.kind,
+            "objective": self.objective.kind,
+            "train.optimizer": self.train.optimizer.kind,
+        }
+        ours = [name for name, kind in kinds.items() if kind != "own"]
+        if 0 < len(ours) < len(kinds):
+            raise ValueError(
+                f"kind: own goes for all of {', '.join(kinds)} or for none; {' and '.join(ours)} "
+                f"{'is' if len(ours) == 1 else 'are'} not"
+            )
+        return self
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its training loop is the user's."""
+        return self.data.kind == "own"
 
     @property
     def run_path(self) -> str:

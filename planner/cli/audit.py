@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 def audit(
     run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
+    code: Annotated[
+        str, typer.Option(metavar="FILE", help="the Python file whose dataset() a run with a loop of your own used")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Re-derive what should have been fed along the committed lineage. Exits with 1 if the run is not clean."""
@@ -25,7 +28,7 @@ def audit(
 
     if not run:
         raise UserError("RUN is empty; write a run's folder or URL")
-    result = audit_run(Run(Storage(run)), tensor_digests=_tensor_digests)
+    result = audit_run(Run(Storage(run)), tensor_digests=_tensor_digests, code=code)
     if as_json:
         typer.echo(audit_json(result))
     else:

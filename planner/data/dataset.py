@@ -1,19 +1,19 @@
 """What every data set answers, and the one place that knows which class reads which kind."""
 
 import hashlib
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.job import JsonlData, TextData
+from planner.job import JsonlData, OwnData, TextData
 
 TokenIds = NDArray[np.uint8]
 """One row's tokens, shape `(n,)`, 2 <= n <= context + 1: inputs are `[:-1]`, labels `[1:]`."""
 
 
-class Dataset(Protocol):
-    """A map from row to tokens."""
+class AnyDataset(Protocol):
+    """A map from row to sample, whatever that is."""
 
     @property
     def num_rows(self) -> int:
@@ -25,6 +25,10 @@ class Dataset(Protocol):
         """64 hex digits over the content and the way it is cut into rows."""
         ...
 
+
+class Dataset(AnyDataset, Protocol):
+    """A map from row to tokens."""
+
     def tokens(self, row: int) -> TokenIds:
         """The row's token ids.
 
@@ -34,12 +38,16 @@ class Dataset(Protocol):
         ...
 
 
-def open_dataset(data: TextData | JsonlData, context: int) -> Dataset:
-    """Open and check the data set that a job names, cut to `context` tokens a row.
+def open_dataset(data: TextData | JsonlData | OwnData, context: int) -> AnyDataset:
+    """Open and check the data set that a job names; tokens are cut to `context` of them a row.
 
     Raises:
         DataError: a file is missing, empty or malformed; the message names it, and the line where there is one.
     """
+    if isinstance(data, OwnData):
+        from planner.data.own import OwnDataset
+
+        return OwnDataset.open(data.path)
     if isinstance(data, TextData):
         from planner.data.text import TextDataset
 
@@ -47,6 +55,20 @@ def open_dataset(data: TextData | JsonlData, context: int) -> Dataset:
     from planner.data.jsonl import JsonlDataset
 
     return JsonlDataset.open(data.path, data.field, context)
+
+
+def evidence(dataset: AnyDataset, row: int) -> tuple[int, int]:
+    """What a row adds to a step's tokens and to its checksum; a data set of the user's own has no tokens.
+
+    Raises:
+        DataError: the row cannot be read any more.
+    """
+    from planner.data.own import OwnDataset
+
+    if isinstance(dataset, OwnDataset):
+        return 0, dataset.check_sum(row)
+    content = cast("Dataset", dataset).tokens(row)
+    return len(content) - 1, check_sum(row, content)
 
 
 def check_sum(row: int, tokens: TokenIds) -> int:

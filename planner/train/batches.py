@@ -3,9 +3,10 @@
 Shapes: m samples, T tokens (the longest of the micro-batch).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,9 +22,32 @@ NO_LOSS = -100
 """the label that bears no loss (torch's default `ignore_index`)"""
 
 
+class MicroBatch(Protocol):
+    """What enters one forward pass."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The samples in it; a ghost has none, and counts for nothing."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Of its first sample in the order: names the micro-batch, whoever computes it."""
+        ...
+
+    @property
+    def content(self) -> Any:
+        """What the one who computes it gets."""
+        ...
+
+    def check_sum(self) -> int:
+        """The sum of its samples' checksums, as they stand in `content`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class MicroBatch:
-    """What enters one forward pass. A ghost has no rows and one token without loss: its gradient is zero."""
+class TokenBatch:
+    """Samples of tokens. A ghost has no rows and one token without loss: its gradient is zero."""
 
     rows: tuple[int, ...]
     position: int
@@ -32,6 +56,11 @@ class MicroBatch:
     """`(m, T)` int64, on the CPU"""
     labels: Tensor
     """`(m, T)` int64, `NO_LOSS` where no loss is borne"""
+
+    @property
+    def content(self) -> "TokenBatch":
+        """What an objective gets."""
+        return self
 
     @property
     def num_tokens(self) -> int:
@@ -49,7 +78,7 @@ class MicroBatch:
         return total
 
 
-def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) -> MicroBatch:
+def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) -> TokenBatch:
     """Pad on the right to the longest row; a causal model never looks there, and the padding bears no loss."""
     longest = max((len(t) for t in tokens), default=2) - 1
     inputs = torch.zeros((max(len(rows), 1), longest), dtype=torch.int64)
@@ -57,17 +86,31 @@ def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) 
     for i, t in enumerate(tokens):
         inputs[i, : len(t) - 1] = torch.from_numpy(t[:-1].astype(np.int64))
         labels[i, : len(t) - 1] = torch.from_numpy(t[1:].astype(np.int64))
-    return MicroBatch(rows=tuple(rows), position=position, inputs=inputs, labels=labels)
+    return TokenBatch(rows=tuple(rows), position=position, inputs=inputs, labels=labels)
+
+
+MakeBatch = Callable[[Any, list[int], int], MicroBatch]
+"""(data set, rows, position of the first one) -> micro-batch; no rows: a ghost"""
+
+
+def token_batch(dataset: Dataset, rows: list[int], position: int) -> TokenBatch:
+    """Rows of a data set of tokens.
+
+    Raises:
+        DataError: one cannot be read any more.
+    """
+    return collate(rows, [dataset.tokens(row) for row in rows], position)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
     """Reads one worker's part of a global batch."""
 
-    dataset: Dataset
+    dataset: Any
     order: Order
     plan: Plan
     rank: int
+    make_batch: MakeBatch = token_batch
 
     def load(self, cursor: int) -> list[MicroBatch]:
         """The micro-batches of the optimizer step that begins at position `cursor`: one per round.
@@ -89,8 +132,7 @@ class Loader:
         ]
 
     def _micro_batch(self, rows: NDArray[np.int64], position: int) -> MicroBatch:
-        numbers = [int(row) for row in rows]
-        return collate(numbers, [self.dataset.tokens(row) for row in numbers], position)
+        return self.make_batch(self.dataset, [int(row) for row in rows], position)
 
 
 class Prefetcher:

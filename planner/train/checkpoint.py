@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
@@ -23,7 +23,6 @@ from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.gradient_sums import STATE_KEY
-from planner.train.optimize import pairs
 from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
 
@@ -72,7 +71,7 @@ def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, 
         anew = _begun_anew(manifest.identity, identity)
         metadata = reader.read_metadata().state_dict_metadata
         saved = {name: item for name, item in metadata.items() if not name.startswith(anew)}
-        _create_optimizer_state(state.model, state.optimizer, saved)
+        _create_optimizer_state(state, saved)
         wanted = {name: tensor for name, tensor in state.tensors().items() if not name.startswith(anew)}
         if differing := sorted(set(wanted) ^ set(saved)):
             raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(differing[:5])}")
@@ -137,19 +136,19 @@ def _begun_anew(before: Identity, now: Identity) -> tuple[str, ...]:
     return optimizer + ((STATE_KEY,) if before.equality != now.equality else ())
 
 
-def _create_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+def _create_optimizer_state(state: TrainState, saved: Mapping[str, Any]) -> None:
     """Make room for the saved state: a shard like its parameter, or a scalar.
 
     Raises:
         StoreError: a tensor has another shape.
     """
-    for (name, _), (parameter, shard) in zip(model.named_parameters(), pairs(optimizer, model), strict=True):
+    for name, (parameter, shard) in state.shards.items():
         prefix = f"{OPTIMIZER}/{name}/"
         for path in (path for path in saved if path.startswith(prefix)):
             size, dtype = saved[path].size, saved[path].properties.dtype
             if len(size) > 0 and size != parameter.shape:
                 raise StoreError(f"{path} has shape {tuple(size)} in the checkpoint, {tuple(parameter.shape)} here")
-            optimizer.state[shard][path.removeprefix(prefix)] = (
+            state.optimizer.state[shard][path.removeprefix(prefix)] = (
                 torch.zeros_like(shard, dtype=dtype) if len(size) > 0 else torch.zeros(size, dtype=dtype)
             )
 

@@ -21,25 +21,30 @@ def set_up(job: Job) -> None:
     """Make this process deterministic for a `bitwise` job, and for no other: it may have served one before.
 
     An operation that has no deterministic form on this device raises when it is first called: `named_refusals`.
-
-    Raises:
-        TrainingFailed: the optimizer is not known to be independent of sharding.
     """
     torch.use_deterministic_algorithms(job.batch.equality == "bitwise")
     if job.batch.equality != "bitwise":
         return
-    kind = job.train.optimizer.kind
-    if kind not in SHARD_INVARIANT:
-        raise TrainingFailed(
-            f"train.optimizer.kind: {kind} may round differently on shards than on whole tensors, so the weights would "
-            f"depend on the number of workers; write one of {', '.join(sorted(SHARD_INVARIANT))}, or "
-            "batch.equality: batches"
-        )
     # cuBLAS reads it at its first call; without it, deterministic matrix products are refused.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     # A sum on the CPU is cut by the number of threads, which Ray and torchrun choose by what else a node runs.
     torch.set_num_threads(max(int(job.workers.cpus), 1))
+
+
+def require_shard_invariant(optimizer: torch.optim.Optimizer) -> None:
+    """Check that an optimizer computes the same bits on shards as on whole tensors.
+
+    Raises:
+        TrainingFailed: it is not known to.
+    """
+    kind = type(optimizer).__name__
+    if kind.lower() in SHARD_INVARIANT and not any(group.get("fused") for group in optimizer.param_groups):
+        return
+    raise TrainingFailed(
+        f"{kind} may round differently on shards than on whole tensors, so the weights would depend on the number of "
+        "workers; use AdamW, RMSprop or SGD, not fused, or write batch.equality: batches"
+    )
 
 
 @contextlib.contextmanager

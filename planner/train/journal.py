@@ -47,9 +47,10 @@ class Journal:
         start: Start,
         state: TrainState,
         objective: Objective,
+        loader: Loader,
     ) -> None:
         self._job, self._world, self._run, self._setup, self._start = job, world, run, setup, start
-        self._state, self._objective = state, objective
+        self._state, self._objective, self._loader = state, objective, loader
         self._job_digest = world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
@@ -119,9 +120,7 @@ class Journal:
         if not self._job.eval.samples:
             return
         started_s = time.monotonic()
-        loader = Loader(
-            dataset=self._setup.dataset, order=self._setup.order, plan=self._eval_plan, rank=self._world.rank
-        )
+        loader = replace(self._loader, plan=self._eval_plan)
         loss, tokens = evaluate(self._world, self._eval_plan, self._state.model, self._objective, loader)
         if not math.isfinite(loss):
             self.note(f"step {step}: the held-out loss is not finite")

@@ -8,7 +8,7 @@ global count, and FSDP sums over workers and rounds.
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from planner.train.objectives import Objective, denominators
 from planner.train.pace import Pace
 from planner.train.patience import Patience
 from planner.train.state import TrainState
-from planner.train.step import accumulate
+from planner.train.step import Step, accumulate
 from planner.train.world import World
 
 # Metrics go to Ray at most this often: `ray.train.report` waits until the last one was collected.
@@ -140,8 +140,8 @@ class Loop:
         self._loader, self._journal, self._pace, self._hooks = loader, journal, pace, hooks
         self._total_steps = total_steps
         self._reported_s = float("-inf")
-        self._passes = _PassCounter(state.model)
-        self._repeated_steps = 0
+        self._passes: Callable[[], int] = _PassCounter(state.model)
+        self._step = self._repeated_steps = 0
         self._commit_s = self._eval_s = 0.0
         self._patience = Patience(world.set_timeout, has_eval=job.eval.samples > 0)
 
@@ -151,14 +151,29 @@ class Loop:
         Raises:
             PlannerError: on every worker, the same one.
         """
+        for work in self.steps(step, cursor):
+            accumulate(self._state.model, self._objective, work)
+        return self.outcome
+
+    @property
+    def outcome(self) -> Outcome:
+        """Where it stands."""
+        return Outcome(step=self._step, total_steps=self._total_steps, repeated_steps=self._repeated_steps)
+
+    def steps(self, step: int, cursor: int) -> Iterator[Step]:
+        """The same, for somebody else who computes the gradients: all of a step's, before he asks for the next one.
+
+        Raises:
+            PlannerError: on every worker, the same one.
+        """
         prefetcher = Prefetcher(self._loader)
         try:
-            return self._run(prefetcher, step, cursor)
+            yield from self._steps(prefetcher, step, cursor)
         finally:
             prefetcher.close()
 
-    def _run(self, prefetcher: Prefetcher, step: int, cursor: int) -> Outcome:
-        committed = step
+    def _steps(self, prefetcher: Prefetcher, step: int, cursor: int) -> Iterator[Step]:
+        self._step = committed = step
         evidence: _Evidence | None = None
         batches, failure = _ready(prefetcher.start(cursor)) if step < self._total_steps else ([], None)
         pending = control.start(self._world, self._tally(step, 0, 0.0, 0, batches, failure))
@@ -177,16 +192,13 @@ class Loop:
             if totals.failed:
                 self._world.agree(partial(_raise, failure or self._journal.failure))
             if last:
-                return Outcome(
-                    step=step,
-                    total_steps=self._total_steps,
-                    repeated_steps=self._repeated_steps,
-                )
+                return
 
             started_s = time.monotonic()
             step, cursor = step + 1, cursor + self._plan.global_batch
             upcoming = prefetcher.start(cursor) if step < self._total_steps else None
-            loss, check_sum, work = self._gradients(batches, totals)
+            loss, check_sum, work = yield from self._gradients(step - 1, batches, totals)
+            self._step = step
             samples = sum(len(batch.rows) for batch in batches)
             batches, failure = _ready(upcoming) if upcoming else ([], None)
             pending = control.start(self._world, self._tally(step, samples, loss, check_sum, batches, failure))
@@ -199,23 +211,27 @@ class Loop:
         self._commit_s = time.monotonic() - started_s
         self._pace.did_commit(step, self._commit_s)
 
-    def _gradients(self, batches: list[MicroBatch], totals: Tally) -> tuple[float, int, Work]:
+    def _gradients(
+        self, number: int, batches: list[MicroBatch], totals: Tally
+    ) -> Generator[Step, None, tuple[float, int, Work]]:
         """This worker's part of the loss and of the checksum, and what they took; the gradients are in the shards.
 
         A step whose gradients outgrew their fixed point is done again, from the same weights, by all workers.
         """
-        before = self._passes.count
+        before = self._passes()
         for attempt in itertools.count(1):
-            loss, check_sum = accumulate(
-                self._state.model,
-                self._objective,
-                self._state.sums,
-                batches,
-                totals.denominators,
-                self._job.train.seed,
+            step = Step(
+                number=number,
+                model=self._state.model,
+                sums=self._state.sums,
+                batches=batches,
+                totals=totals.denominators,
+                seed=self._job.train.seed,
             )
+            yield step
+            loss, check_sum = step.result()
             if self._state.sums.settle():
-                return loss, check_sum, Work(forward_passes=self._passes.count - before, attempts=attempt)
+                return loss, check_sum, Work(forward_passes=self._passes() - before, attempts=attempt)
             self._repeated_steps += 1
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
@@ -227,9 +243,7 @@ class Loop:
             TrainingFailed: on every worker, if the gradient is not finite and the job does not say to skip such steps;
                 the weights are left as they were.
         """
-        optimizer = self._state.optimizer
-        lr = optimize.learning_rate(self._job.train, step, self._total_steps)
-        optimize.set_learning_rate(optimizer, lr)
+        lr = self._learning_rate(step)
         grad_norm = self._state.sums.norm()
         if not math.isfinite(grad_norm):
             words = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
@@ -245,9 +259,16 @@ class Loop:
             return _Update(grad_norm=0.0, lr=lr, skipped=True)
         optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
         self._hooks.observe(step, self._state, work)
-        optimize.step(optimizer, self._state.model)
+        self._state.step()
         self._state.model.zero_grad(set_to_none=True)
         return _Update(grad_norm=grad_norm, lr=lr, skipped=False)
+
+    def _learning_rate(self, step: int) -> float:
+        """Set the rate that the job's schedule has for this step; a loop of the user's own has set its own."""
+        optimizer = self._state.optimizer
+        if not self._job.is_own:
+            optimize.set_learning_rate(optimizer, optimize.learning_rate(self._job.train, step, self._total_steps))
+        return float(optimizer.param_groups[0]["lr"])
 
     def _not_finite(self) -> str:
         """The first tensor whose gradient is not finite on any worker."""
@@ -319,11 +340,15 @@ class _PassCounter:
     """Counts the forward passes that a model really does in training."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.count = 0
+        self._count = 0
         model.register_forward_pre_hook(self._note)
 
     def _note(self, model: nn.Module, _inputs: object) -> None:
-        self.count += model.training
+        self._count += model.training
+
+    def __call__(self) -> int:
+        """So far."""
+        return self._count
 
 
 def _ready(future: "Future[list[MicroBatch]]") -> tuple[list[MicroBatch], PlannerError | None]:

@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planner.job import SGD, AdamW, RMSprop, Schedule, Train
+from planner.job import SGD, AdamW, OwnOptimizer, RMSprop, Schedule, Train
 
 
-def make_optimizer(config: AdamW | RMSprop | SGD, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that a job names, over the model's shards as plain tensors: call `step`, not its own.
+def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that a job names.
 
-    DTensor looks a sharding rule up for every operation, and anew at every world size: 0.3 s of each resize.
     `foreach`, not `fused`: on shards the fused CPU kernels round differently from the same kernel on the whole
     tensor (29 of 75 shapes), foreach does not.
     """
-    parameters = [shard_of(parameter) for parameter in model.parameters()]
+    assert not isinstance(config, OwnOptimizer)  # who has one does not come here
+    parameters = list(model.parameters())
     if isinstance(config, AdamW):
         return torch.optim.AdamW(
             parameters,
@@ -45,19 +45,29 @@ def shard_of(tensor: Tensor) -> Tensor:
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 
-def step(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Update the model by its gradients."""
-    for parameter, shard in pairs(optimizer, model):
+def localize(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
+    """Put plain shards in the place of the parameters that an optimizer was made over: call `step`, not its own.
+
+    DTensor looks a sharding rule up for every operation, and anew at every world size: 0.3 s of each resize.
+
+    Returns every parameter with its shard, which has the same memory.
+    """
+    found: list[tuple[Tensor, Tensor]] = []
+    for group in optimizer.param_groups:
+        shards = [shard_of(parameter) for parameter in group["params"]]
+        found += zip(group["params"], shards, strict=True)
+        group["params"] = shards
+    return found
+
+
+def step(optimizer: torch.optim.Optimizer, pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Update the model by its gradients; `pairs` are its parameters and the optimizer's own views of their shards."""
+    for parameter, shard in pairs:
         shard.grad = None if parameter.grad is None else shard_of(parameter.grad)
     optimizer.step()
-    for parameter, shard in pairs(optimizer, model):
+    for parameter, shard in pairs:
         if shard is not parameter:  # else the gradient's memory would be held until the next step
             shard.grad = None
-
-
-def pairs(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
-    """Every parameter, and the optimizer's own view of its shard."""
-    return list(zip(model.parameters(), optimizer.param_groups[0]["params"], strict=True))
 
 
 def learning_rate(train: Train, step: int, total_steps: int) -> float:
@@ -69,6 +79,7 @@ def learning_rate(train: Train, step: int, total_steps: int) -> float:
     linear:    peak * (1 - (1 - f) * p)
     cosine:    peak * (f + (1 - f) * (1 + cos(pi * p)) / 2)     (Loshchilov & Hutter 2017, one cycle)
     """
+    assert not isinstance(train.optimizer, OwnOptimizer)  # whose rates are not ours
     schedule, peak = train.schedule, train.optimizer.lr
     if step < schedule.warmup_steps:
         return peak * (step + 1) / schedule.warmup_steps

@@ -5,29 +5,32 @@ and the facts; digests are compared before the first step. Whatever is wrong is 
 go on, or all raise the same error.
 """
 
+import contextlib
 import socket
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 import planner
 from planner.errors import PlannerError, StoreError
 from planner.job import Job
 from planner.plan.memory import choose_accumulator
 from planner.store.past import read_past
+from planner.store.records import Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train import checkpoint, determinism
-from planner.train.batches import Loader
+from planner.train.batches import Loader, MakeBatch, token_batch
 from planner.train.claim import Start, claim
 from planner.train.determinism import free_bytes
-from planner.train.gradient_sums import FixedPointSums, FloatSums
+from planner.train.gradient_sums import FixedPointSums, FloatSums, GradientSums
 from planner.train.journal import Journal
 from planner.train.loop import Hooks, Loop, Outcome
-from planner.train.objectives import make_objective
+from planner.train.objectives import Objective, make_objective
 from planner.train.optimize import make_optimizer
 from planner.train.pace import EverySteps, MeasuredPace, Pace
 from planner.train.setup import Launch, Setup, set_up
@@ -36,8 +39,38 @@ from planner.train.state import TrainState
 from planner.train.world import World
 
 
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One life of a worker group, on one worker: where it begins, before there is a model."""
+
+    job: Job
+    world: World
+    run: Run
+    setup: Setup
+    start: Start
+    manifest: Manifest | None
+    """the commit to go on from"""
+    hooks: Hooks
+
+
 def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Outcome:
     """Run one generation in the process group that is initialised already. Every worker calls it.
+
+    Raises:
+        PlannerError: on every worker, the same one.
+    """
+    generation = begin(launch, choose_device, hooks)
+    if launch.job.is_own:
+        from planner.train.own import train_own
+
+        return train_own(generation)
+    state = _make_state(generation)
+    with looping(generation, state, make_objective(launch.job.objective)) as loop:
+        return loop.run(generation.start.step, generation.start.cursor)
+
+
+def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:
+    """Meet the other workers, agree on everything that each derives for itself, and claim a generation.
 
     Raises:
         PlannerError: on every worker, the same one.
@@ -52,16 +85,27 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     if launch.job.batch.equality == "bitwise":
         setup = replace(setup, device=determinism.device_words(world.device))
         world.require_equal("what the bits depend on", setup.device)
-
-    job = launch.job
     # Claimed before the model is built: a crash loop there is counted, too.
     start, manifest = claim(launch, world, run, setup)
-    state = _make_state(job, world, setup)
-    if manifest is not None:
-        checkpoint.load(world, run.storage, manifest, state, setup.identity)
-    objective = make_objective(job.objective)
-    journal = Journal(job, world, run, setup, start, state, objective)
-    loader = Loader(dataset=setup.dataset, order=setup.order, plan=setup.plan, rank=world.rank)
+    determinism.set_up(launch.job)
+    return Generation(job=launch.job, world=world, run=run, setup=setup, start=start, manifest=manifest, hooks=hooks)
+
+
+@contextlib.contextmanager
+def looping(
+    generation: Generation, state: TrainState, objective: Objective, make_batch: MakeBatch = token_batch
+) -> Iterator[Loop]:
+    """The loop of a generation, with the commit that it goes on from in `state`; its journal is closed afterwards.
+
+    Raises:
+        PlannerError: on every worker, the same one.
+    """
+    job, world, run = generation.job, generation.world, generation.run
+    setup, start = generation.setup, generation.start
+    if generation.manifest is not None:
+        checkpoint.load(world, run.storage, generation.manifest, state, setup.identity)
+    loader = Loader(dataset=setup.dataset, order=setup.order, plan=setup.plan, rank=world.rank, make_batch=make_batch)
+    journal = Journal(job, world, run, setup, start, state, objective, loader)
     loop = Loop(
         job=job,
         world=world,
@@ -71,12 +115,12 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         loader=loader,
         journal=journal,
         pace=_make_pace(job, world, run, start),
-        hooks=hooks,
+        hooks=generation.hooks,
         total_steps=setup.total_steps,
     )
     try:
         with determinism.named_refusals():
-            return loop.run(start.step, start.cursor)
+            yield loop
     except PlannerError as error:
         journal.note(f"stopped: {error}")
         raise
@@ -84,20 +128,22 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         journal.close()
 
 
-def _make_state(job: Job, world: World, setup: Setup) -> TrainState:
-    """The model in shards, an optimizer over them, and the way its gradients are summed."""
-    determinism.set_up(job)
+def _make_state(generation: Generation) -> TrainState:
+    """The job's model in shards, an optimizer over them, and the way its gradients are summed."""
+    job, world = generation.job, generation.world
     model = shard(build_model(job.model, job.train), world, job.train)
     optimizer = make_optimizer(job.train.optimizer, model)
-    if job.batch.equality == "bitwise":
-        num_parameters = sum(p.numel() for p in model.parameters())
-        where = choose_accumulator(setup.plan, num_parameters, free_bytes(world.device))
-        return TrainState(
-            model=model,
-            optimizer=optimizer,
-            sums=FixedPointSums(model, world, setup.plan.num_micro_batches, world.from_first(lambda: where)),
-        )
-    return TrainState(model=model, optimizer=optimizer, sums=FloatSums(model))
+    return TrainState.of(model, optimizer, make_sums(generation, model))
+
+
+def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
+    """How the job wants its gradients summed."""
+    if generation.job.batch.equality != "bitwise":
+        return FloatSums(model)
+    world, plan = generation.world, generation.setup.plan
+    num_parameters = sum(p.numel() for p in model.parameters())
+    where = choose_accumulator(plan, num_parameters, free_bytes(world.device))
+    return FixedPointSums(model, world, plan.num_micro_batches, world.from_first(lambda: where))
 
 
 def _make_pace(job: Job, world: World, run: Run, start: Start) -> Pace:

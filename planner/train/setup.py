@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from planner.data import Dataset
+from planner.data import AnyDataset
 from planner.data.paths import source_stamps
 from planner.identity import identity_of, open_data, total_steps
 from planner.job import Job
@@ -24,7 +24,7 @@ class Launch:
     """fields of the run's identity that may differ on resume, because the user named them"""
 
 
-def open_once(job: Job) -> tuple[Dataset, Order]:
+def open_once(job: Job) -> tuple[AnyDataset, Order]:
     """The job's data and order, kept for the next generation in this process: a resize need not read it all again.
 
     Opened anew where a file's name, size or time of change says that it is not the same any more.
@@ -32,11 +32,11 @@ def open_once(job: Job) -> tuple[Dataset, Order]:
     Raises:
         DataError: the data cannot be read.
     """
-    settings = (job.data, job.model.context, job.eval.samples, job.train.seed)
+    settings = (job.data, job.model, job.eval.samples, job.train.seed)
     key = (*settings, source_stamps(job.data.path))
     if _opened.get("key") != key:
         _opened.update(key=key, data=open_data(job))
-    data: tuple[Dataset, Order] = _opened["data"]
+    data: tuple[AnyDataset, Order] = _opened["data"]
     return data
 
 
@@ -47,7 +47,7 @@ _opened: dict[str, Any] = {}
 class Setup:
     """What every worker derives for itself."""
 
-    dataset: Dataset
+    dataset: AnyDataset
     order: Order
     identity: Identity
     total_steps: int

@@ -4,13 +4,14 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from planner.job import GptModel, Train
+from planner.job import GptModel, OwnModel, Train
 from planner.train.models.gpt import Gpt
 from planner.train.world import World
 
 
-def build_model(config: GptModel, train: Train) -> nn.Module:
+def build_model(config: GptModel | OwnModel, train: Train) -> nn.Module:
     """The whole model on the CPU, with the same weights on every worker: they depend on the seed alone."""
+    assert isinstance(config, GptModel)  # who has one of his own does not come here
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
         return Gpt(config, activation_checkpointing=train.activation_checkpointing)
@@ -30,10 +31,14 @@ def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
     for block in blocks.children():
         fully_shard(block, mesh=world.mesh, mp_policy=precision)
     fully_shard(model, mesh=world.mesh, mp_policy=precision)
+    sum_gradients(model)
+    return model
+
+
+def sum_gradients(model: nn.Module) -> None:
+    """Let FSDP sum gradients over workers: the loss is divided by the global count already, so the sum is the mean."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # The loss is divided by the global count already, so a sum over workers is the mean. gloo has no
-            # PREMUL_SUM, which FSDP would use for a factor of its own: force a plain sum.
             module.set_gradient_divide_factor(1.0)
+            # gloo has no PREMUL_SUM, which FSDP would use for a factor of its own.
             module.set_force_sum_reduction_for_comms(True)
-    return model

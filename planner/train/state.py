@@ -1,12 +1,14 @@
 """What training changes: weights, optimizer state, and what the gradient sums remember. All of it is checkpointed."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from planner.errors import TrainingFailed
 from planner.train import optimize
 from planner.train.gradient_sums import GradientSums
 
@@ -20,6 +22,29 @@ class TrainState:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     sums: GradientSums
+    shards: Mapping[str, tuple[Tensor, Tensor]]
+    """name -> parameter, and the optimizer's own view of its shard; parameters that are trained alone"""
+
+    @classmethod
+    def of(cls, model: nn.Module, optimizer: torch.optim.Optimizer, sums: GradientSums) -> "TrainState":
+        """With an optimizer that was made over the model's parameters; from now on it works on their shards.
+
+        Raises:
+            TrainingFailed: it has parameters that are not the model's.
+        """
+        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        pairs = optimize.localize(optimizer)
+        if unknown := [parameter for parameter, _ in pairs if parameter not in names]:
+            raise TrainingFailed(
+                f"the optimizer has {len(unknown)} parameters that are not the model's, first one of shape "
+                f"{tuple(unknown[0].shape)}; make it after the model was sharded, over model.parameters()"
+            )
+        shards = {names[parameter]: (parameter, shard) for parameter, shard in pairs}
+        return cls(model=model, optimizer=optimizer, sums=sums, shards=shards)
+
+    def step(self) -> None:
+        """Update the weights by their gradients."""
+        optimize.step(self.optimizer, list(self.shards.values()))
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the state by its name in a checkpoint; loading writes into these very tensors."""
@@ -40,9 +65,7 @@ class TrainState:
     def _optimizer_state(self) -> dict[str, Tensor]:
         return {
             f"{OPTIMIZER}/{name}/{key}": _sharded_like(parameter, value)
-            for (name, _), (parameter, shard) in zip(
-                self.model.named_parameters(), optimize.pairs(self.optimizer, self.model), strict=True
-            )
+            for name, (parameter, shard) in self.shards.items()
             for key, value in self.optimizer.state.get(shard, {}).items()
             if isinstance(value, Tensor)
         }

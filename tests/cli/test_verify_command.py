@@ -124,9 +124,12 @@ def skipped_round(rank, launch, end_step):
     from planner.train.rehearse import train_observed
 
     accumulate = loop.accumulate
-    loop.accumulate = lambda model, objective, sums, batches, totals, seed: accumulate(
-        model, objective, sums, batches[:-1], totals, seed
-    )
+
+    def short(model, objective, step):
+        step._batches = step._batches[:-1]
+        accumulate(model, objective, step)
+
+    loop.accumulate = short
     try:
         return train_observed(rank, launch, end_step)
     finally:

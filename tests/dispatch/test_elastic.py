@@ -10,6 +10,7 @@ from live_runs import Script, fit, make_job, notes, run_of, workers_of
 
 from planner.audit import audit
 from planner.dispatch.private import drain_node, trainer
+from planner.files import read_job
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 
@@ -132,6 +133,30 @@ def test_a_worker_that_hangs_is_given_up(three_nodes, tmp_path):
     assert script.done == 2
     assert audit(run_of(job)).clean
     assert any("no step for" in words for words in notes(job))
+
+
+def test_a_loop_of_the_users_own_goes_through_the_same_changes(three_nodes, tmp_path):
+    """jobs/own_loop.py, 3 -> 2 by notice and to its end: nothing is done again, and the audit derives its samples."""
+    jobs = Path(__file__).parents[2] / "jobs"
+    settings = [
+        "train.steps=120",
+        "workers.max=3",
+        f"data.path={jobs / 'own_loop.py'}",
+        f"checkpoint.path={tmp_path / 'run'}",
+        "checkpoint.every_steps=1000",
+    ]
+    job = read_job(str(jobs / "own_loop.yaml"), settings)
+    gone = []
+    with Script(job, [(3, 20, lambda: gone.append(retire(three_nodes)))]) as script:
+        fit(job)
+    three_nodes.kill_node(gone[0])
+    assert script.done == 1
+    result = audit(run_of(job), code=job.data.path)
+    assert result.clean, result.findings
+    assert (result.steps, result.recomputed) == (120, 0)
+    assert sizes(result) == [3, 2]
+    before, after = result.held_out[0][1], result.held_out[-1][1]
+    assert after < before / 2
 
 
 class TestContract:

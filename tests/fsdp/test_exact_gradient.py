@@ -18,7 +18,7 @@ def sharded_gradient(rank, job, cursor):
     from planner.train import control
     from planner.train.gradient_sums import FloatSums
     from planner.train.shard import shard
-    from planner.train.step import accumulate
+    from planner.train.step import Step, accumulate
     from planner.train.world import World, on_cpu
 
     world = World.join(on_cpu)
@@ -28,7 +28,9 @@ def sharded_gradient(rank, job, cursor):
     objective = make_objective(job.objective)
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
-    loss, _ = accumulate(model, objective, FloatSums(model), batches, totals, seed=0)
+    step = Step(number=0, model=model, sums=FloatSums(model), batches=batches, totals=totals, seed=0)
+    accumulate(model, objective, step)
+    loss, _ = step.result()
     loss = control.exchange(world, control.Tally(denominators=(0,), loss=loss)).loss
     return loss, {name: p.grad.full_tensor().double() for name, p in model.named_parameters()}
 

@@ -91,12 +91,12 @@ def make_state(world, optimizer=OPTIMIZERS[0], seed=3, steps=0):
     """A sharded model and its optimizer, after some steps."""
     job = make_job(optimizer=optimizer)
     model = shard(build_model(job.model, job.train.model_copy(update={"seed": seed})), world, job.train)
-    made = make_optimizer(job.train.optimizer, model)
+    state = TrainState.of(model, make_optimizer(job.train.optimizer, model), FloatSums(model))
     for number in range(steps):
         model(torch.full((1, 4), number)).square().sum().backward()
-        step(made, model)
+        state.step()
         model.zero_grad(set_to_none=True)
-    return TrainState(model=model, optimizer=made, sums=FloatSums(model))
+    return state
 
 
 def tensors(state):
@@ -194,7 +194,7 @@ def test_another_model_is_refused(world, url):
     wider = make_job(model={"kind": "gpt", "layers": 1, "width": 16, "heads": 1, "context": 8})
     for job, message in [(deeper, r"differ in model/blocks\.1"), (wider, "shape")]:
         model = shard(build_model(job.model, job.train), world, job.train)
-        state = TrainState(model=model, optimizer=make_optimizer(job.train.optimizer, model), sums=FloatSums(model))
+        state = TrainState.of(model, make_optimizer(job.train.optimizer, model), FloatSums(model))
         with pytest.raises(StoreError, match=message):
             checkpoint.load(world, storage, manifest, state, manifest.identity)
 

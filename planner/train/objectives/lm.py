@@ -9,7 +9,7 @@ computed. (A mean of per-micro-batch means would weigh short micro-batches' toke
 from torch import Tensor, nn
 from torch.nn import functional
 
-from planner.train.batches import NO_LOSS, MicroBatch
+from planner.train.batches import NO_LOSS, TokenBatch
 
 
 class LanguageModelling:
@@ -17,11 +17,11 @@ class LanguageModelling:
 
     num_denominators = 1
 
-    def denominators(self, batch: MicroBatch) -> tuple[int, ...]:
+    def denominators(self, batch: TokenBatch) -> tuple[int, ...]:
         """`(tokens,)`."""
         return (batch.num_tokens,)
 
-    def loss(self, model: nn.Module, batch: MicroBatch, totals: tuple[int, ...]) -> Tensor:
+    def loss(self, model: nn.Module, batch: TokenBatch, totals: tuple[int, ...]) -> Tensor:
         """`sum(losses) / totals[0]`; zero with a zero gradient for a ghost."""
         device = next(model.parameters()).device
         logits = model(batch.inputs.to(device, non_blocking=True))  # (m, T, V)

@@ -1,0 +1,224 @@
+"""A training loop of the user's own: the same promises, and a sentence for each way to hold it wrong."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+from worker_functions import records, run_job
+
+from planner.audit import audit
+from planner.cli.verify import through_processes
+from planner.errors import DataError, TrainingFailed, UserError
+from planner.files import read_job
+from planner.job import Job
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+pytestmark = pytest.mark.fsdp
+
+HEAD = """
+import torch
+from torch import nn
+
+class Points:
+    def __len__(self):
+        return 50
+    def __getitem__(self, i):
+        x = torch.randn(3, generator=torch.Generator().manual_seed(i))
+        return {"x": x, "y": x.sum(), "weight": i % 3}
+
+def dataset():
+    return Points()
+
+def made(run, **options):
+    model = run.shard(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
+
+def errors(model, batch):
+    return (model(batch["x"]).squeeze(1) - batch["y"]).square()
+"""
+PLAIN = """
+def train(run):
+    model, optimizer = made(run)
+    for step in run.steps(model, optimizer):
+        for batch in step.micro_batches():
+            step.backward(errors(model, batch).sum())
+"""
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """A job whose loop is `HEAD` and the given code, in a module of its own: the worker processes live on."""
+
+    def make(code, **sections):
+        file = tmp_path / f"loop_{uuid.uuid4().hex}.py"
+        file.write_text(HEAD + code)
+        job = {
+            "name": "own",
+            "model": {"kind": "own"},
+            "data": {"kind": "own", "path": str(file)},
+            "objective": "own",
+            "batch": {"global": 7, "max_micro": 2},
+            "train": {"steps": 6, "optimizer": {"kind": "own"}},
+            "workers": {"gpus": 0},
+        }
+        for name, section in sections.items():
+            job[name] = {**job.get(name, {}), **section}
+        return Job.model_validate(job)
+
+    return make
+
+
+def audited(url, job):
+    return audit(Run(Storage(str(url))), code=job.data.path)
+
+
+@pytest.mark.parametrize("equality", ["batches", "bitwise"])
+def test_the_example_trains_the_same_at_every_size(tmp_path, equality):
+    """jobs/own_loop.py through `planner verify`: samples, losses and weights, in bitwise mode to the last bit."""
+    root = Path(__file__).parents[2]
+    file = root / "jobs" / "own_loop.yaml"
+    settings = ["train.steps=4", f"batch.equality={equality}", f"data.path={root / 'jobs' / 'own_loop.py'}"]
+    job = read_job(str(file), settings)
+    checks = through_processes(job, [3, 2], tmp_path)
+    assert all(check.passed for check in checks), checks
+    result = audited(tmp_path / "history", job)
+    assert result.clean, result.findings
+    assert (result.steps, result.samples) == (4, 4 * 96)
+
+
+def test_several_denominators_are_those_of_the_whole_batch(workers, make_job, tmp_path):
+    """A loss of two parts, one per sample and one per unit of weight: the same at any size."""
+    code = """
+def train(run):
+    model, optimizer = made(run)
+    counts = (len_of, lambda batch: int(batch["weight"].sum()))
+    for step in run.steps(model, optimizer, counts=counts):
+        for batch in step.micro_batches():
+            found = errors(model, batch)
+            step.backward(found.sum(), (found * batch["weight"]).sum())
+
+def len_of(batch):
+    return len(batch["y"])
+"""
+    job = make_job(code)
+    losses = {}
+    for size in (1, 3):
+        workers.run(run_job, size, job, str(tmp_path / str(size)))
+        losses[size] = [record["loss"] for record in records(tmp_path / str(size))]
+    assert losses[1] == pytest.approx(losses[3], rel=1e-6)
+    assert len(losses[1]) == 6
+
+
+def test_it_resumes_at_another_size_with_its_optimizer(workers, make_job, tmp_path):
+    """Stopped after three steps at 3 workers, on at 2: the losses of an undisturbed run."""
+    job = make_job(PLAIN)
+    workers.run(run_job, 2, job, str(tmp_path / "whole"))
+    assert not workers.run(run_job, 3, job, str(tmp_path / "parts"), 3)[0].finished
+    assert workers.run(run_job, 2, job, str(tmp_path / "parts"))[0].finished
+    whole, parts = ([record["loss"] for record in records(tmp_path / name)] for name in ("whole", "parts"))
+    assert parts == pytest.approx(whole, rel=1e-5)
+    assert audited(tmp_path / "parts", job).clean
+
+
+def test_code_runs_in_an_audit_only_if_the_user_says_so(workers, make_job, tmp_path):
+    """A run's folder may come from anybody; and other samples than those of the run are found."""
+    job = make_job(PLAIN)
+    workers.run(run_job, 2, job, str(tmp_path / "run"))
+    run = Run(Storage(str(tmp_path / "run")))
+    with pytest.raises(UserError, match="--code"):
+        audit(run)
+    other = tmp_path / f"loop_{uuid.uuid4().hex}.py"
+    other.write_text(Path(job.data.path).read_text().replace("i % 3", "i % 4"))
+    result = audit(run, code=str(other))
+    assert any("is not what it was trained on" in finding for finding in result.findings)
+
+
+MISTAKES = {
+    "no backward": (
+        "for step in run.steps(*made(run)):\n        for batch in step.micro_batches():\n            pass",
+        r"step 0: micro-batch 1 got no step\.backward",
+    ),
+    "not all micro-batches": (
+        (
+            "model, optimizer = made(run)\n    for step in run.steps(model, optimizer):\n"
+            "        step.backward(errors(model, next(step.micro_batches())).sum())"
+        ),
+        "step 0: 1 of 4 micro-batches were computed",
+    ),
+    "two sums for one denominator": (
+        (
+            "model, optimizer = made(run)\n    for step in run.steps(model, optimizer):\n"
+            "        for batch in step.micro_batches():\n            loss = errors(model, batch).sum()\n"
+            "            step.backward(loss, loss)"
+        ),
+        "backward was given 2 sums, and there are 1 denominators",
+    ),
+    "returned early": (
+        (
+            "model, optimizer = made(run)\n    for step in run.steps(model, optimizer):\n"
+            "        for batch in step.micro_batches():\n            step.backward(errors(model, batch).sum())\n"
+            "        break"
+        ),
+        "returned before run.steps was at its end",
+    ),
+    "not sharded": (
+        "model = nn.Linear(3, 1)\n    next(run.steps(model, torch.optim.SGD(model.parameters(), lr=0.1)))",
+        "wants a sharded model",
+    ),
+    "an optimizer of another model": (
+        "model, _ = made(run)\n    next(run.steps(model, made(run)[1]))",
+        "has 4 parameters that are not the model's",
+    ),
+    "statistics of micro-batches": (
+        (
+            "model = run.shard(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))\n"
+            "    next(run.steps(model, torch.optim.SGD(model.parameters(), lr=0.1)))"
+        ),
+        r"1 \(BatchNorm1d\) keeps statistics of micro-batches",
+    ),
+    "samples that cannot be collated": (
+        "next(run.steps(*made(run), collate=lambda samples: samples[0]['z']))",
+        r"cannot be collated: KeyError: 'z'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_told_in_a_sentence(workers, make_job, tmp_path, mistake):
+    """On every worker, before anything is trained that nobody asked for."""
+    code, words = MISTAKES[mistake]
+    with pytest.raises((TrainingFailed, DataError), match=words):
+        workers.run(run_job, 1, make_job(f"\ndef train(run):\n    {code}\n"), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"eval": {"samples": 3}}, "give run.steps an `evaluate`"),
+        ({"batch": {"equality": "bitwise"}}, "SGD may round differently"),
+    ],
+)
+def test_what_the_job_asks_for_must_be_there(workers, make_job, tmp_path, sections, words):
+    """Held-out samples want a function that measures them; bits want an optimizer that is known to keep them."""
+    code = PLAIN.replace("made(run)", "made(run, fused=True)")
+    with pytest.raises(TrainingFailed, match=words):
+        workers.run(run_job, 2, make_job(code, **sections), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("dataset = 3", "it has no function dataset"),
+        ("def dataset():\n    raise OSError('no disk')", r"dataset\(\) failed: OSError: no disk"),
+        ("def dataset():\n    return []", "has no samples"),
+        ("def dataset():\n    return [object()]", "holds object"),
+        ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_code_without_data_is_refused(make_job, code, words):
+    """Before anything is started."""
+    from planner.identity import open_data
+
+    with pytest.raises(DataError, match=words):
+        open_data(make_job(f"\n{code}\n"))
