@@ -3,6 +3,7 @@
 PlannerError              what it says is for the user: no traceback, a non-zero exit
 +-- UserError             the input is wrong (exit code 2)
 |   +-- JobError          a job file
+|   +-- ClusterError      a cluster file
 |   +-- PlanError         batch sizes or a world size that no plan can serve
 |   +-- DataError         a data set
 +-- RunError              the run cannot go on (exit code 1)
@@ -29,6 +30,10 @@ class UserError(PlannerError):
 
 class JobError(UserError):
     """A job file is wrong. The message has one line per mistake."""
+
+
+class ClusterError(UserError):
+    """A cluster file is wrong, or not one. The message has one line per mistake."""
 
 
 class PlanError(UserError):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.errors import JobError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.complaints import translate
-from planner.files.job_file import MAX_BYTES
+from planner.files.text_file import MAX_BYTES
 from planner.job import AdamW, Job, JsonlData, LmObjective, TextData
 
 MINIMAL = """\

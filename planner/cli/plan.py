@@ -1,12 +1,16 @@
 """`planner plan JOB`: the whole table beforehand, from the very values that the workers will use."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from planner.cli.counts import parse_counts
 from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
+from planner.errors import PlanError
 from planner.job import Job
+
+if TYPE_CHECKING:
+    from planner.plan import Reach
 
 
 def plan(
@@ -15,37 +19,99 @@ def plan(
         str | None,
         typer.Option(metavar="COUNTS", help="such as 1-16, 7 or 3,5,7; by default the job's workers.min to max"),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="a `ray up` or KubeRay file: only the counts that it reaches, and its nodes"),
+    ] = None,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show how the job's global batch is split at each GPU count. Starts nothing."""
-    from planner.files import read_job
-    from planner.plan import Facts, batch_sizes, choose
+    from planner.files import read_cluster, read_job
+    from planner.plan import Facts, Reach, batch_sizes, choose
+    from planner.report.plans import plan_json, plan_table
 
     spec = read_job(job, set_ or [])
-    counts = list(range(spec.workers.min, spec.workers.max + 1)) if gpus is None else parse_counts(gpus)
+    asked = None if gpus is None else parse_counts(gpus)
+    reach = None if cluster is None else Reach(cluster=read_cluster(cluster), workers=spec.workers)
+    counts = _counts(spec, asked) if reach is None else _reached(spec, asked, reach)
     plans = [choose(batch_sizes(spec), count, Facts()) for count in counts]
+    mixes = None if reach is None else {count: reach.mix(count) for count in counts}
     if as_json:
-        from planner.report.plans import plan_json
-
-        typer.echo(plan_json(plans))
+        typer.echo(plan_json(plans, mixes))
         return
-    from planner.report.plans import plan_table
-
-    batch = spec.batch
-    typer.echo(f"{spec.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch\n")
-    header, *rows = plan_table(plans, terminal_width())
-    typer.secho(header, bold=True)
+    typer.echo("\n".join(_heading(spec, reach)))
+    header, *rows = plan_table(plans, terminal_width(), mixes)
+    typer.secho(f"\n{header}", bold=True)
     typer.echo("\n".join(rows))
-    if outside := _outside(spec, counts):
-        typer.echo(f"\n{outside}")
+    for note in filter(None, (_outside(spec, counts), *_notes(spec, asked, counts, reach))):
+        typer.echo(f"\n{note}")
+
+
+def _heading(job: Job, reach: "Reach | None") -> list[str]:
+    from planner.report.clusters import cluster_line
+
+    batch = job.batch
+    first = f"{job.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch"
+    return [first] if reach is None else [first, cluster_line(reach)]
+
+
+def _range(job: Job) -> tuple[int, int]:
+    """The least and the most workers that `planner run` would use."""
+    return job.workers.min, min(job.workers.max, job.batch.global_batch)
+
+
+def _counts(job: Job, asked: list[int] | None) -> list[int]:
+    return list(range(job.workers.min, job.workers.max + 1)) if asked is None else asked
+
+
+def _reached(job: Job, asked: list[int] | None, reach: "Reach") -> list[int]:
+    """The counts to show: those of `asked`, or of the job's own range, that the cluster can reach.
+
+    Raises:
+        PlanError: there is none.
+    """
+    from planner.report.clusters import no_room
+    from planner.report.text import spans
+
+    if not reach.counts:
+        raise PlanError(no_room(reach))
+    least, most = _range(job)
+    usable = reach.within(least, most)
+    possible = {*reach.counts, *usable}
+    counts = usable if asked is None else [count for count in asked if count in possible]
+    if counts:
+        return counts
+    if asked is None:
+        wanted, key = f"this job runs on {least} to {most} workers", "workers.min and workers.max"
+    else:
+        wanted, key = f"you asked for {spans(sorted(asked))}", "--gpus"
+    name, room = reach.cluster.name, spans(reach.counts)
+    raise PlanError(f"{wanted}, and cluster {name} has room for {room}; change its numbers of nodes, or {key}")
 
 
 def _outside(job: Job, counts: list[int]) -> str:
     """Counts that `planner run` would never use, in words."""
-    least, most = job.workers.min, min(job.workers.max, job.batch.global_batch)
+    least, most = _range(job)
     if min(counts) >= least and max(counts) <= most:
         return ""
     return (
         f"This job runs on {least} to {most} workers (workers.min, workers.max, batch.global); other rows are what-if."
     )
+
+
+def _notes(job: Job, asked: list[int] | None, counts: list[int], reach: "Reach | None") -> list[str]:
+    """What the table of a cluster does not show, in words."""
+    from planner.report.text import spans
+
+    if reach is None:
+        return []
+    notes = []
+    if missing := sorted({*(asked or [])} - {*counts}):
+        notes.append(f"Out of the cluster's reach: {spans(missing)}.")
+    most, room = _range(job)[1], reach.counts[-1]
+    if room > most:
+        notes.append(
+            f"The cluster has room for {room} workers; this job takes at most {most} (workers.max, batch.global)."
+        )
+    return notes

@@ -11,10 +11,9 @@ from pydantic import ValidationError
 
 from planner.files.complaints import translate
 from planner.files.reader import MAX_DEPTH, Reader, resolve
+from planner.files.text_file import Unreadable, read_text
 from planner.files.words import KeyPath, Mistake, Unusable, dotted, escape, job_error, quote, show
 from planner.job import Job
-
-MAX_BYTES = 2**20
 
 # What YAML 1.2 does not allow in a file; and what PyYAML takes for a line break (next line, the separators)
 # or drops (a byte order mark after the start) where YAML 1.2 sees a character.
@@ -33,7 +32,11 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
         JobError: the file cannot be read, or is wrong; the message has one line per mistake.
     """
     source = escape(str(path))
-    return parse_job(_decode(_read_bytes(path, source), source), source=source, overrides=overrides)
+    try:
+        text = read_text(path, "job file")
+    except Unreadable as error:
+        raise job_error(source, [Mistake(text=str(error))]) from None
+    return parse_job(text, source=source, overrides=overrides)
 
 
 def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) -> Job:
@@ -61,42 +64,6 @@ def dump_job(job: Job) -> str:
     """The job as YAML, every default written out; `parse_job` reads an equal job from it."""
     values = job.model_dump(by_alias=True)
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
-
-
-def _read_bytes(path: str | Path, source: str) -> bytes:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise job_error(source, [Mistake(text=_why_unread(error))]) from None
-    except ValueError:  # a NUL, or what the file system cannot encode
-        raise job_error(source, [Mistake(text="found no such file name; write the path of a file")]) from None
-    if len(data) > MAX_BYTES:
-        text = f"found more than {MAX_BYTES} bytes; a job file has at most 1 MiB, write the path of one"
-        raise job_error(source, [Mistake(text=text)])
-    return data
-
-
-def _why_unread(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "found no such file; write the path of a job file"
-    if isinstance(error, IsADirectoryError):
-        return "found a directory; write the path of a job file in it"
-    if isinstance(error, PermissionError):
-        return "found a file that may not be read; give yourself permission to read it"
-    return f"found a file that cannot be read ({escape(error.strerror or str(error))}); write another path"
-
-
-def _decode(data: bytes, source: str) -> str:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        found = f"found byte 0x{data[error.start]:02x} at byte offset {error.start}, which is not UTF-8"
-        raise job_error(source, [Mistake(text=f"{found}; save the file as UTF-8 text")]) from None
-    if (offset := data.find(b"\0")) >= 0:
-        found = f"found a NUL byte at byte offset {offset}, so this is a binary file"
-        raise job_error(source, [Mistake(text=f"{found}; write the path of a text file")])
-    return text
 
 
 def _readable(text: str, source: str, base: KeyPath = ()) -> str:

@@ -1,4 +1,4 @@
-"""Values -> text on one line, and the lines of a `JobError`; knows neither YAML nor the model."""
+"""Values -> text on one line, and the lines of an error; knows neither YAML nor the model."""
 
 import math
 import re
@@ -36,12 +36,17 @@ class Unusable:
 
 
 def job_error(source: str, mistakes: Sequence[Mistake]) -> JobError:
+    """What is wrong with a job file."""
+    return JobError(listed(source, mistakes))
+
+
+def listed(source: str, mistakes: Sequence[Mistake]) -> str:
     """One line per mistake, each opened by `source` and the key's path; past `MAX_MISTAKES` only their count."""
     shown = mistakes[:MAX_MISTAKES]
     lines = [": ".join(filter(None, (source, dotted(mistake.path), mistake.text))) for mistake in shown]
     if more := len(mistakes) - len(shown):
         lines.append(f"... and {more} more")
-    return JobError("\n".join(lines))
+    return "\n".join(lines)
 
 
 def dotted(path: KeyPath) -> str:

@@ -9,6 +9,7 @@ from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
 from planner.plan.patience import longest_silence_s
 from planner.plan.plan import Plan
+from planner.plan.reach import Mix, Reach, workers_per_node
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
 
@@ -18,7 +19,9 @@ __all__ = [
     "Decision",
     "Facts",
     "Interval",
+    "Mix",
     "Plan",
+    "Reach",
     "ResizeCost",
     "Situation",
     "Speeds",
@@ -27,5 +30,6 @@ __all__ = [
     "choose",
     "longest_silence_s",
     "revise",
+    "workers_per_node",
     "worth_asking",
 ]

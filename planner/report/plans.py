@@ -1,10 +1,10 @@
 """Plans as a table and as JSON."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 
-from planner.plan import Plan
+from planner.plan import Mix, Plan
 from planner.report.text import aligned
 
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
@@ -12,26 +12,40 @@ _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficienc
 _BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "split cost")
 
 
-def split_text(shares: Iterable[tuple[int, int]]) -> str:
+# World size -> the nodes that it runs on, where a cluster is known.
+Mixes = Mapping[int, Mix]
+
+
+def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
     """`4 x 19 + 3 x 18`: four workers with 19 samples each, three with 18."""
     return " + ".join(f"{count} x {samples}" for count, samples in shares)
 
 
-def plan_table(plans: Sequence[Plan], width: int | None = None) -> list[str]:
+def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | None = None) -> list[str]:
     """A header, then a line per world size. Notes that would pass `width` columns follow, on lines of their own."""
     columns = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
-    lines = aligned([columns, *map(_cells, plans)], left={2})
+    rows = [columns, *map(_cells, plans)]
+    if mixes is not None:
+        nodes = ["nodes", *(_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans)]
+        rows = [(*row, cell) for row, cell in zip(rows, nodes, strict=True)]
+    lines = aligned(rows, left={2, len(columns)})
     noted = any(plan.warnings for plan in plans)
-    table = [lines[0] + ("  notes" if noted else "")]
+    table = [f"{lines[0]}  notes" if noted else lines[0].rstrip()]
     for plan, line in zip(plans, lines[1:], strict=True):
         notes = "; ".join(plan.warnings)
         if not notes:
-            table.append(line)
+            table.append(line.rstrip())
         elif width is None or len(line) + 2 + len(notes) <= width:
             table.append(f"{line}  {notes}")
         else:
-            table += [line, *_indented(notes, width)]
+            table += [line.rstrip(), *_indented(notes, width)]
     return table
+
+
+def _nodes_text(mix: Mix, world_size: int) -> str:
+    """`2 x g6.xlarge + 1 x g6.12xlarge`; with a word on places that stay empty."""
+    nodes = split_text(mix.nodes)
+    return nodes if mix.num_workers == world_size else f"{nodes} ({mix.num_workers - world_size} idle)"
 
 
 def _cells(plan: Plan) -> tuple[str, ...]:
@@ -56,9 +70,12 @@ def _indented(notes: str, width: int) -> list[str]:
     return wrap(notes, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def plan_json(plans: Iterable[Plan]) -> str:
+def plan_json(plans: Sequence[Plan], mixes: Mixes | None = None) -> str:
     """A list of objects; the keys are an interface (README, "The plan as JSON")."""
-    return json.dumps([_plan_object(plan) for plan in plans], indent=1)
+    objects = [_plan_object(plan) for plan in plans]
+    if mixes is not None:
+        objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
+    return json.dumps(objects, indent=1)
 
 
 def _plan_object(plan: Plan) -> dict[str, object]:

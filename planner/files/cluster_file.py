@@ -1,0 +1,114 @@
+"""A cluster file of Ray's (`ray up`) or KubeRay's -> the Cluster.
+
+These files are not ours: what we do not need is Ray's business, and YAML is read as Ray reads it, anchors included.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from planner.cluster import Cluster, NodeGroup
+from planner.errors import ClusterError
+from planner.files.ec2_types import known_resources
+from planner.files.kuberay import KINDS, read_kuberay
+from planner.files.section import Section, shown
+from planner.files.text_file import Unreadable, read_text
+from planner.files.words import Mistake, cut, escape, listed, quote
+
+# What Ray fills in (autoscaler/<provider>/defaults.yaml).
+_MAX_WORKERS = 2
+# PyYAML's constructors stumble over a wrong tag (`!!int x`), over a date that is none, and over 1,000 brackets.
+_NO_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """The cluster in a `ray up` file of any provider, or in a KubeRay RayCluster or RayJob.
+
+    A file may hold other Kubernetes objects beside it.
+
+    Raises:
+        ClusterError: the file cannot be read, is neither, or is wrong; the message has one line per mistake.
+    """
+    source = escape(str(path))
+    mistakes: list[Mistake] = []
+    try:
+        root = Section(values=_document(read_text(path, "cluster file")), mistakes=mistakes)
+    except Unreadable as error:
+        raise ClusterError(listed(source, [Mistake(text=str(error))])) from None
+    cluster = read_kuberay(root) if root.values.get("kind") in KINDS else _read_ray_up(root)
+    if mistakes:
+        raise ClusterError(listed(source, mistakes))
+    assert cluster is not None
+    return cluster
+
+
+def _document(text: str) -> dict[Any, Any]:
+    """The one document that describes a cluster."""
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise Unreadable(f"{where}found a YAML mistake ({escape(error.problem or '')}); mend it") from None
+    except _NO_YAML:
+        raise Unreadable("found what is not YAML; write the path of a cluster file") from None
+    found = [document for document in documents if isinstance(document, dict)]
+    clusters = [document for document in found if _is_ray_up(document) or document.get("kind") in KINDS]
+    if len(clusters) == 1:
+        return clusters[0]
+    if clusters:
+        raise Unreadable(f"found {len(clusters)} clusters; write one per file")
+    what = shown((found or documents or [None])[0])
+    raise Unreadable(
+        f"found {what}; write a file for `ray up` (with provider and available_node_types) or for KubeRay "
+        f"(with kind: {' or '.join(KINDS)})"
+    )
+
+
+def _is_ray_up(document: dict[Any, Any]) -> bool:
+    return "kind" not in document and ("provider" in document or "available_node_types" in document)
+
+
+def _read_ray_up(root: Section) -> Cluster | None:
+    name = root.text("cluster_name", "write a name, such as my-cluster")
+    cloud = root.section("provider", "write the cloud, such as {type: aws, region: us-west-2}").text(
+        "type", "write the cloud, such as aws"
+    )
+    types = root.section("available_node_types", "write the node types, each with the resources of a node")
+    head_name = root.text("head_node_type", "write the name of one of available_node_types")
+    if head_name and types.values and head_name not in types.values:
+        root.refuse("head_node_type", f"write one of {cut(', '.join(map(str, types.values)))}")
+    max_nodes = root.whole("max_workers", _MAX_WORKERS)
+    head, groups = None, []
+    for type_name, node_type in types.named():
+        is_head = type_name == head_name
+        least = node_type.whole("min_workers", 0)
+        most = node_type.whole("max_workers", 0 if is_head else max_nodes)
+        if least > most:
+            node_type.refuse("min_workers", f"write at most the type's max_workers, {most}")
+        resources = _resources(node_type, cloud) if is_head or most else {}
+        shown_name = escape(type_name)
+        groups.append(NodeGroup(name=shown_name, min_nodes=min(least, most), max_nodes=most, resources=resources))
+        if is_head:
+            head = NodeGroup(name=shown_name, min_nodes=1, max_nodes=1, resources=resources)
+    least = sum(group.min_nodes for group in groups)
+    if least > max_nodes:
+        root.refuse("max_workers", f"all min_workers together are {least}; write at least {least}")
+    if root.mistakes or head is None:
+        return None
+    return Cluster(name=escape(name), head=head, groups=tuple(groups), max_nodes=max_nodes)
+
+
+def _resources(node_type: Section, cloud: str) -> dict[str, float]:
+    """What a node of the type offers: as written, and on AWS what Ray would ask AWS for."""
+    written = node_type.optional("resources")
+    instance = node_type.optional("node_config").values.get("InstanceType")
+    # Other clouds are not asked: without GPU in the file, Ray counts none.
+    known = known_resources(instance) if cloud == "aws" else {"GPU": 0}
+    resources: dict[str, float] = {**known, **{name: written.whole(name) for name in written.values}}
+    for name in ("CPU", "GPU"):
+        if name not in resources:
+            of = f" of the type {quote(instance)}, which planner does not know" if isinstance(instance, str) else ""
+            written.refuse(name, f"write how many a node has{of}")
+    return resources

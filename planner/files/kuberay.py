@@ -1,0 +1,142 @@
+"""A KubeRay RayCluster, or the one within a RayJob -> the Cluster; a pod is a node.
+
+What a pod offers is found as Ray's autoscaler finds it (autoscaler/_private/kuberay/autoscaling_config.py).
+"""
+
+import json
+import math
+import re
+from decimal import Decimal
+from typing import Any
+
+from planner.cluster import Cluster, NodeGroup
+from planner.files.section import Section
+from planner.files.words import escape
+
+KINDS = ("RayCluster", "RayJob")
+
+_QUANTITY = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?)(?P<unit>m|[kMGT]|[KMGT]i)?")
+_UNITS = {
+    "m": Decimal("0.001"),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+}
+
+
+def read_kuberay(root: Section) -> Cluster | None:
+    """The cluster; None if something is wrong, which `root.mistakes` says."""
+    spec = root.section("spec", "write the cluster")
+    if root.values["kind"] == "RayJob":
+        fix = "write the cluster; of a running one, chosen by clusterSelector, the job does not say how large it is"
+        spec = spec.section("rayClusterSpec", fix)
+    autoscaling = spec.values.get("enableInTreeAutoscaling", False)
+    if not isinstance(autoscaling, bool):
+        spec.refuse("enableInTreeAutoscaling", "write true or false")
+    head = _node_group(spec.section("headGroupSpec", "write the head's pod"), "head", (1, 1, 1))
+    workers = spec.sections("workerGroupSpecs", "write a list of groups") if spec.values.get("workerGroupSpecs") else []
+    groups = []
+    for worker in workers:
+        name = worker.text("groupName", "write the group's name")
+        groups.append(_node_group(worker, escape(name), _sizes(worker, autoscaling=bool(autoscaling))))
+    if root.mistakes:
+        return None
+    metadata = root.optional("metadata").values
+    return Cluster(
+        name=escape(str(metadata.get("name", root.values["kind"]))),
+        head=head,
+        groups=tuple(groups),
+        max_nodes=sum(group.max_nodes for group in groups),
+    )
+
+
+def _sizes(worker: Section, *, autoscaling: bool) -> tuple[int, int, int]:
+    """The least and the most replicas, and the pods of one. Without an autoscaler the operator keeps `replicas`."""
+    hosts = worker.whole("numOfHosts", 1)
+    if hosts == 0:
+        worker.refuse("numOfHosts", "write at least 1")
+    least = worker.whole("minReplicas", 0)
+    replicas = max(worker.whole("replicas", least), least)
+    most = worker.whole("maxReplicas", None if autoscaling else replicas)
+    if least > most:
+        worker.refuse("minReplicas", f"write at most maxReplicas, {most}")
+    if not autoscaling:
+        least = most = min(replicas, most)
+    return min(least, most), most, max(hosts, 1)
+
+
+def _node_group(group: Section, name: str, sizes: tuple[int, int, int]) -> NodeGroup:
+    least, most, hosts = sizes
+    return NodeGroup(
+        name=name,
+        min_nodes=least * hosts,
+        max_nodes=most * hosts,
+        resources=_resources(group),
+        nodes_per_step=hosts,
+    )
+
+
+def _resources(group: Section) -> dict[str, float]:
+    """What a pod offers: the group's own `resources`, else `rayStartParams`, else its first container's limits."""
+    written, start = group.optional("resources"), group.optional("rayStartParams")
+    pod = group.section("template", "write the pod").section("spec", "write the pod's containers")
+    containers = pod.sections("containers", "write a list of containers, Ray's first")
+    container = containers[0] if containers else Section(values={}, mistakes=[])
+    offered = container.optional("resources")
+    limits, requests = offered.optional("limits"), offered.optional("requests")
+    gpus = [
+        (section, key)
+        for section in (limits, requests)
+        for key in section.values
+        if isinstance(key, str) and key.endswith("gpu")
+    ]
+    places = [(written, "CPU"), (start, "num-cpus"), (limits, "cpu"), (requests, "cpu")]
+    if not any(key in section.values for section, key in places):
+        limits.refuse("cpu", "write the CPUs of Ray's container")
+    cpu, gpu = _first(places), _first([(written, "GPU"), (start, "num-gpus"), *gpus])
+    return {**_custom(written, start), "CPU": cpu, "GPU": gpu}
+
+
+def _first(places: list[tuple[Section, str]]) -> float:
+    """The amount at the first place where there is one; else 0."""
+    return next((_amount(section, key) for section, key in places if key in section.values), 0)
+
+
+def _custom(written: Section, start: Section) -> dict[str, float]:
+    """Custom resources: the group's own, or those of `rayStartParams.resources`."""
+    if written.values:
+        return {key: _amount(written, key) for key in written.values if isinstance(key, str)}
+    text = start.values.get("resources")
+    if text is None:
+        return {}
+    custom = _parsed(text)
+    if custom is None:
+        start.refuse("resources", """write JSON in two pairs of quotes, such as '"{\\\\"name\\\\": 1}"'""")
+        return {}
+    return custom
+
+
+def _parsed(text: Any) -> dict[str, float] | None:
+    """The JSON in `rayStartParams.resources`, found by Ray's own rule: less the outer quotes and all backslashes."""
+    try:
+        custom = json.loads(str(text)[1:-1].replace("\\", ""))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(custom, dict) or not all(type(amount) is int and amount >= 0 for amount in custom.values()):
+        return None
+    return {name: float(amount) for name, amount in custom.items()}
+
+
+def _amount(section: Section, key: str) -> float:
+    """A Kubernetes quantity, `4` or `3500m`, rounded up."""
+    value = section.values[key]
+    quantity = _QUANTITY.fullmatch(str(value)) if isinstance(value, str | int | float) else None
+    if quantity is None or isinstance(value, bool):
+        section.refuse(key, "write a quantity, such as 4 or 3500m")
+        return 0
+    return math.ceil(Decimal(quantity["number"]) * _UNITS.get(quantity["unit"], Decimal(1)))

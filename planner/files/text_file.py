@@ -1,0 +1,51 @@
+"""A file that a user names -> its text; an error says what is in its place and what to do."""
+
+from pathlib import Path
+
+from planner.files.words import escape
+
+MAX_BYTES = 2**20
+
+
+class Unreadable(Exception):
+    """There is no text to be had; the message says what was found and what to do."""
+
+
+def read_text(path: str | Path, kind: str) -> str:
+    """The file's text; `kind` is what it should be, such as `job file`.
+
+    Raises:
+        Unreadable: no file, more than 1 MiB, or no UTF-8 text.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise Unreadable(_why_unread(error, kind)) from None
+    except ValueError:  # a NUL, or what the file system cannot encode
+        raise Unreadable("found no such file name; write the path of a file") from None
+    if len(data) > MAX_BYTES:
+        raise Unreadable(f"found more than {MAX_BYTES} bytes; a {kind} has at most 1 MiB, write the path of one")
+    return _decode(data)
+
+
+def _why_unread(error: OSError, kind: str) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"found no such file; write the path of a {kind}"
+    if isinstance(error, IsADirectoryError):
+        return f"found a directory; write the path of a {kind} in it"
+    if isinstance(error, PermissionError):
+        return "found a file that may not be read; give yourself permission to read it"
+    return f"found a file that cannot be read ({escape(error.strerror or str(error))}); write another path"
+
+
+def _decode(data: bytes) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        found = f"found byte 0x{data[error.start]:02x} at byte offset {error.start}, which is not UTF-8"
+        raise Unreadable(f"{found}; save the file as UTF-8 text") from None
+    if (offset := data.find(b"\0")) >= 0:
+        found = f"found a NUL byte at byte offset {offset}, so this is a binary file"
+        raise Unreadable(f"{found}; write the path of a text file")
+    return text

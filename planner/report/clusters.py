@@ -1,0 +1,44 @@
+"""Clusters in words: what one may have, and why it has no room for a job."""
+
+from collections.abc import Iterable
+
+from planner.cluster import Cluster, NodeGroup
+from planner.plan import Reach, workers_per_node
+from planner.report.text import counted
+
+
+def cluster_line(reach: Reach) -> str:
+    """What the cluster may have, and the workers that one node of each group has room for."""
+    cluster = reach.cluster
+    groups = ", ".join(
+        f"{_range_text(group)} x {group.name} ({_room_text(workers_per_node(group, reach.workers))})"
+        for group in _existing(cluster)
+    )
+    return f"cluster {cluster.name}: {groups}; at most {counted(cluster.max_nodes, 'node')} beside the head"
+
+
+def no_room(reach: Reach) -> str:
+    """That no node has room for a worker, with what it takes and what nodes offer."""
+    cluster, workers = reach.cluster, reach.workers
+    takes = _amounts({"CPU": workers.cpus, "GPU": workers.gpus, **workers.resources}.items())
+    offers = "; ".join(f"{group.name} {_amounts(group.resources.items())}" for group in _existing(cluster))
+    return (
+        f"cluster {cluster.name} has no node with room for a worker, which takes {takes} (workers.cpus, workers.gpus, "
+        f"workers.resources); the nodes offer: {offers}"
+    )
+
+
+def _existing(cluster: Cluster) -> list[NodeGroup]:
+    return [group for group in (cluster.head, *cluster.groups) if group.max_nodes]
+
+
+def _range_text(group: NodeGroup) -> str:
+    return str(group.max_nodes) if group.min_nodes == group.max_nodes else f"{group.min_nodes}-{group.max_nodes}"
+
+
+def _room_text(room: int) -> str:
+    return f"{counted(room, 'worker')} each" if room else "no room"
+
+
+def _amounts(amounts: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(amounts) if amount) or "nothing"
