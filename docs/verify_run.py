@@ -180,6 +180,8 @@ def check_generation(run: Path, parent: dict, end: dict, data: str, *, listed: b
     for field, before in parent["identity"].items():
         if identity[field] != before and not any(words.startswith(f"{field}: ") for words in header["changed"]):
             yield f"another {field!r} than before, and nobody accepted it"
+    if job["data"]["kind"] == "own":
+        raise Wrong("its samples come from Python code, which this script does not run: planner audit --code does")
     path = data or job["data"]["path"]
     rows, fingerprint = read_data(path, job["data"].get("field", ""), job["model"]["context"])
     cut = f"{fingerprint} {len(rows)} rows, {job['eval']['samples']} held out"

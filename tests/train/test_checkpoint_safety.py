@@ -32,7 +32,7 @@ from planner.store.storage import Storage
 from planner.train import checkpoint
 from planner.train.gradient_sums import FloatSums
 from planner.train.loop import Hooks
-from planner.train.optimize import make_optimizer, step
+from planner.train.optimize import make_optimizer
 from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard
@@ -162,7 +162,7 @@ def test_what_is_saved_is_loaded(world, url, optimizer):
     require_equal(tensors(state), tensors(other))
     for each in (state, other):
         each.model(torch.full((1, 4), 7)).square().sum().backward()
-        step(each.optimizer, each.model)
+        each.step()
     require_equal(tensors(state), tensors(other))
 
 
