@@ -64,7 +64,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         from planner.train.own import train_own
 
         return train_own(generation)
-    state = _make_state(generation)
+    state = make_state(generation)
     with looping(generation, state, make_objective(launch.job.objective)) as loop:
         return loop.run(generation.start.step, generation.start.cursor)
 
@@ -128,7 +128,7 @@ def looping(
         journal.close()
 
 
-def _make_state(generation: Generation) -> TrainState:
+def make_state(generation: Generation) -> TrainState:
     """The job's model in shards, an optimizer over them, and the way its gradients are summed."""
     job, world = generation.job, generation.world
     model = shard(build_model(job.model, job.train), world, job.train)
