@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b, file_digest, sha256
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -96,9 +96,31 @@ def row_at(position: int, num_rows: int, num_held_out: int, seed: int) -> int:
     return shuffled(index, num_rows, 0, 2, 0) if num_held_out else index
 
 
+def read_tokens(path: str, context: int) -> tuple[list[bytes], str]:
+    """The same of a file that `planner prepare` made; its SHA-256 is taken anew, and is part of the fingerprint."""
+    content = Path(path).read_bytes()
+    if not content.startswith(b"planner-tokens "):
+        raise Wrong(f"the data at {path}: no token file")
+    header = json.loads(content[80:4096])
+    kind, dtype, size, count = header["kind"], header["dtype"], header["num_tokens"], header["num_rows"]
+    if (header["format"], dtype, sha256(content[4096:]).hexdigest()) != (1, "uint8", header["sha256"]):
+        raise Wrong(f"the data at {path}: torn, altered, or of another format than 1 or other tokens than bytes")
+    facts = ("tokens", kind, dtype, size, count, header["sha256"], context)
+    if kind == "stream":
+        cuts = [(start, min(start + context + 1, size)) for start in range(0, size - 1, context)]
+    else:
+        table = content[4096 + -(-size // 8) * 8 :]
+        starts = (int.from_bytes(table[8 * row : 8 * row + 8], "little") for row in range(count + 1))
+        cuts = [(start, min(start + context + 1, stop)) for start, stop in pairwise(starts)]
+    rows = [content[4096 + start : 4096 + stop] for start, stop in cuts]
+    return rows, sha256(repr(facts).encode()).hexdigest()
+
+
 @lru_cache(maxsize=1)
-def read_data(path: str, field: str, context: int) -> tuple[list[bytes], str]:
+def read_data(path: str, field: str, context: int, kind: str = "") -> tuple[list[bytes], str]:
     """The tokens of every row, and a fingerprint of content and cut; a field is jsonl's, and text has none."""
+    if kind == "tokens":
+        return read_tokens(path, context)
     if path == "python-stdlib":
         root = Path(sysconfig.get_paths()["stdlib"])
         found = [file for file in root.rglob("*.py") if not NOT_SOURCE.intersection(file.relative_to(root).parts)]
@@ -183,7 +205,8 @@ def check_generation(run: Path, parent: dict, end: dict, data: str, *, listed: b
     if job["data"]["kind"] == "own":
         raise Wrong("its samples come from Python code, which this script does not run: planner audit --code does")
     path = data or job["data"]["path"]
-    rows, fingerprint = read_data(path, job["data"].get("field", ""), job["model"]["context"])
+    what = job["data"]
+    rows, fingerprint = read_data(path, what.get("field", ""), job["model"]["context"], what["kind"])
     cut = f"{fingerprint} {len(rows)} rows, {job['eval']['samples']} held out"
     size, digest = job["batch"]["global"], sha256(cut.encode()).hexdigest()
     if (size, job["train"]["seed"], digest) != (identity["global_batch"], identity["seed"], identity["data"]):

@@ -85,7 +85,7 @@ def job_changes(before: Job, now: Job) -> dict[str, str]:
     """Dotted key -> `old -> new`, for every setting that differs, in the words of the job file."""
     old, new = _flat(before.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
     keys = (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
-    return {key: f"{old.get(key)} -> {new.get(key)}" for key in keys}
+    return {key: f"{old.get(key, 'nothing')} -> {new.get(key, 'nothing')}" for key in keys}
 
 
 def require_same(

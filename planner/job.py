@@ -68,6 +68,13 @@ class JsonlData(_Section):
     field: str = Field(default="text", min_length=1, description="the key that holds the text")
 
 
+class TokensData(_Section):
+    """A file that `planner prepare` made of text or jsonl: the same samples, opened at once at any size."""
+
+    kind: Literal["tokens"]
+    path: str = Field(min_length=1, description="the file that planner prepare made")
+
+
 class LmObjective(_Section):
     """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
 
@@ -181,6 +188,9 @@ class Workers(_Section):
     cpus: float = Field(default=1.0, ge=0, le=4096)
     gpus: int = Field(default=1, ge=0, le=1, description="1: a GPU each; 0: train on the CPU")
     resources: dict[str, Annotated[float, Field(gt=0, le=2**40)]] = Field(default_factory=dict)
+    loader_processes: int = Field(
+        default=0, ge=0, le=256, description="beside each worker, to read its next steps; 0: a thread in the worker"
+    )
     keep_processes: Literal["auto", "never"] = Field(
         default="auto", description="auto: who stays through a resize keeps his process where that is known to work"
     )
@@ -212,7 +222,7 @@ class Job(_Section):
         description="1 to 63 of a-z, 0-9, dot, dash and underscore, of which a letter or digit first",
     )
     model: Annotated[GptModel | OwnModel, Field(discriminator="kind")]
-    data: Annotated[TextData | JsonlData | OwnData, Field(discriminator="kind")]
+    data: Annotated[TextData | JsonlData | TokensData | OwnData, Field(discriminator="kind")]
     objective: Annotated[LmObjective | OwnObjective, Field(discriminator="kind")] = LmObjective()
     batch: Batch
     train: Train

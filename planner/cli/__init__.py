@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner import __version__
-from planner.cli import audit, demo, plan, run, verify
+from planner.cli import audit, demo, plan, prepare, run, verify
 from planner.errors import PlannerError
 
 
@@ -38,6 +38,7 @@ def _root(
 
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
+app.command("prepare")(prepare.prepare)
 app.command("audit")(audit.audit)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)

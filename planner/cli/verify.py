@@ -66,7 +66,7 @@ def verify(
         if not as_json:
             out.print(f"{time.monotonic() - began_s:5.0f} s  {line}", soft_wrap=True)
 
-    with _ended_like_ctrl_c(), _scratch() as folder:
+    with ended_like_ctrl_c(), _scratch() as folder:
         through = through_nodes if through_ray else through_processes
         checks = through(spec, sizes, folder, say=say)
     passed = all(check.passed for check in checks)
@@ -200,8 +200,8 @@ def _run(path: Path) -> "Run":
 
 
 @contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM takes the way of Ctrl-C, which ends the workers and removes the folder."""
+def ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM takes the way of Ctrl-C, which ends workers and removes what is half done."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield

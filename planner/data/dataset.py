@@ -6,7 +6,7 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.job import JsonlData, OwnData, TextData
+from planner.job import JsonlData, OwnData, TextData, TokensData
 
 TokenIds = NDArray[np.uint8]
 """One row's tokens, shape `(n,)`, 2 <= n <= context + 1: inputs are `[:-1]`, labels `[1:]`."""
@@ -38,7 +38,7 @@ class Dataset(AnyDataset, Protocol):
         ...
 
 
-def open_dataset(data: TextData | JsonlData | OwnData, context: int) -> AnyDataset:
+def open_dataset(data: TextData | JsonlData | TokensData | OwnData, context: int) -> AnyDataset:
     """Open and check the data set that a job names; tokens are cut to `context` of them a row.
 
     Raises:
@@ -52,6 +52,10 @@ def open_dataset(data: TextData | JsonlData | OwnData, context: int) -> AnyDatas
         from planner.data.text import TextDataset
 
         return TextDataset.open(data.path, context)
+    if isinstance(data, TokensData):
+        from planner.data.tokens import TokensDataset
+
+        return TokensDataset.open(data.path, context)
     from planner.data.jsonl import JsonlDataset
 
     return JsonlDataset.open(data.path, data.field, context)

@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,15 +40,9 @@ class JsonlDataset:
         """
         root, files = resolve(path)
         file_of_row, offset_of_row = array("i"), array("q")
-        for number, file in enumerate(files):
-            offset = 0
-            with opened(file) as stream:
-                for line_number, line in enumerate(stream, 1):
-                    if line.strip():
-                        _text(line, field, f"{file}:{line_number}")
-                        file_of_row.append(number)
-                        offset_of_row.append(offset)
-                    offset += len(line)
+        for number, offset, _ in read_rows(files, field):
+            file_of_row.append(number)
+            offset_of_row.append(offset)
         if not offset_of_row:
             raise DataError(f"data.path: {path!r} holds no rows")
         return cls(
@@ -73,12 +68,27 @@ class JsonlDataset:
         file = self.files[self.file_of_row[row]]
         with opened(file) as stream:
             stream.seek(self.offset_of_row[row])
-            text = _text(stream.readline(), self.field, f"{file}, row {row}")
-        content = BOUNDARY + text.encode() + BOUNDARY
+            content = _content(stream.readline(), self.field, f"{file}, row {row}")
         return np.frombuffer(content[: self.context + 1], dtype=np.uint8)
 
 
-def _text(line: bytes, field: str, where: str) -> str:
+def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]:
+    """Every row as `(number of its file, offset of its line, all its tokens)`.
+
+    Raises:
+        DataError: a line is not a JSON object with a text under `field`; file and line are named.
+    """
+    for number, file in enumerate(files):
+        offset = 0
+        with opened(file) as stream:
+            for line_number, line in enumerate(stream, 1):
+                if line.strip():
+                    yield number, offset, _content(line, field, f"{file}:{line_number}")
+                offset += len(line)
+
+
+def _content(line: bytes, field: str, where: str) -> bytes:
+    """Boundary, UTF-8 bytes, boundary."""
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -91,10 +101,9 @@ def _text(line: bytes, field: str, where: str) -> str:
         )
     text: str = row[field]
     try:
-        text.encode()
+        return BOUNDARY + text.encode() + BOUNDARY
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: the text is not valid Unicode (a lone surrogate); mend the line") from error
-    return text
 
 
 # What json calls them, in the words of JSON.

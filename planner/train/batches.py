@@ -4,9 +4,8 @@ Shapes: m samples, T tokens (the longest of the micro-batch).
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -44,6 +43,10 @@ class MicroBatch(Protocol):
         """The sum of its samples' checksums, as they stand in `content`."""
         ...
 
+    def pinned(self) -> Self:
+        """The same in page-locked memory, from which a GPU copies while the CPU goes on."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
@@ -56,6 +59,10 @@ class TokenBatch:
     """`(m, T)` int64, on the CPU"""
     labels: Tensor
     """`(m, T)` int64, `NO_LOSS` where no loss is borne"""
+
+    def pinned(self) -> "TokenBatch":
+        """The same in page-locked memory."""
+        return replace(self, inputs=self.inputs.pin_memory(), labels=self.labels.pin_memory())
 
     @property
     def content(self) -> "TokenBatch":
@@ -133,19 +140,3 @@ class Loader:
 
     def _micro_batch(self, rows: NDArray[np.int64], position: int) -> MicroBatch:
         return self.make_batch(self.dataset, [int(row) for row in rows], position)
-
-
-class Prefetcher:
-    """Loads one step ahead on a thread. It never moves the cursor: the loop says which step it wants."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planner-load")
-
-    def start(self, cursor: int) -> "Future[list[MicroBatch]]":
-        """Begin to load the step at `cursor`."""
-        return self._thread.submit(self._loader.load, cursor)
-
-    def close(self) -> None:
-        """Wait for the load under way and end the thread."""
-        self._thread.shutdown(wait=True, cancel_futures=True)

@@ -3,6 +3,7 @@
 The processes live on and serve one call after another, since importing torch costs more than a short run.
 """
 
+import atexit
 import ctypes
 import multiprocessing
 import signal
@@ -28,9 +29,11 @@ class LocalWorkers:
     def __init__(self, most: int) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._workers = []
+        # They are no daemons, which may have no processes of their own to load data. So Python would wait for them.
+        atexit.register(self.close)
         for _ in range(most):
             ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(theirs,), daemon=True)
+            process = spawn.Process(target=_serve, args=(theirs,))
             process.start()
             theirs.close()
             self._workers.append((process, ours))
@@ -71,6 +74,7 @@ class LocalWorkers:
             process.kill()
             process.join()
         self._workers.clear()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         return self

@@ -21,11 +21,12 @@ from planner.job import Job
 from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
-from planner.train.batches import Loader, MicroBatch, Prefetcher
+from planner.train.batches import Loader, MicroBatch
 from planner.train.control import Tally
 from planner.train.objectives import Objective, denominators
 from planner.train.pace import Pace
 from planner.train.patience import Patience
+from planner.train.prefetch import Prefetcher
 from planner.train.state import TrainState
 from planner.train.step import Step, accumulate
 from planner.train.world import World
@@ -166,7 +167,11 @@ class Loop:
         Raises:
             PlannerError: on every worker, the same one.
         """
-        prefetcher = Prefetcher(self._loader)
+        size = self._plan.global_batch
+        cursors = range(cursor, cursor + (self._total_steps - step) * size, size)
+        prefetcher = Prefetcher(
+            self._loader.load, cursors, processes=self._job.workers.loader_processes, device=self._world.device
+        )
         try:
             yield from self._steps(prefetcher, step, cursor)
         finally:
@@ -175,7 +180,7 @@ class Loop:
     def _steps(self, prefetcher: Prefetcher, step: int, cursor: int) -> Iterator[Step]:
         self._step = committed = step
         evidence: _Evidence | None = None
-        batches, failure = _ready(prefetcher.start(cursor)) if step < self._total_steps else ([], None)
+        batches, failure = _ready(prefetcher.start()) if step < self._total_steps else ([], None)
         pending = control.start(self._world, self._tally(step, 0, 0.0, 0, batches, failure))
         while True:
             totals = pending.wait()
@@ -196,7 +201,7 @@ class Loop:
 
             started_s = time.monotonic()
             step, cursor = step + 1, cursor + self._plan.global_batch
-            upcoming = prefetcher.start(cursor) if step < self._total_steps else None
+            upcoming = prefetcher.start() if step < self._total_steps else None
             loss, check_sum, work = yield from self._gradients(step - 1, batches, totals)
             self._step = step
             samples = sum(len(batch.rows) for batch in batches)

@@ -10,7 +10,7 @@ def train(run):                                         # called on every worker
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from planner.data.own import OwnDataset, check_sum, function_of
 from planner.errors import DataError, TrainingFailed
@@ -188,6 +189,10 @@ class _OwnBatch:
     position: int
     content: Any
     total: int
+
+    def pinned(self) -> "_OwnBatch":
+        """The same in page-locked memory, as far as it is tensors."""
+        return replace(self, content=pin_memory(self.content))  # type: ignore[no-untyped-call]
 
     def check_sum(self) -> int:
         """Taken when the samples were read: they are the user's, and so is what he does with them."""

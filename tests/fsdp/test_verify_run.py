@@ -17,8 +17,11 @@ from worker_functions import make_job, records, run_job
 
 from planner.audit import audit
 from planner.data.jsonl import JsonlDataset
+from planner.data.prepare import prepare
 from planner.data.text import TextDataset
+from planner.data.tokens import TokensDataset
 from planner.errors import TrainingFailed
+from planner.job import JsonlData, TextData
 from planner.order.order import Order
 from planner.store.records import NO_HEAD, Manifest, chained, joint_digest, seal
 from planner.store.run import Run
@@ -462,6 +465,23 @@ def test_its_jsonl_is_ours(script, tmp_path):
         (tmp_path / name).write_bytes(content.encode())
     for path in (tmp_path, f"{tmp_path}/*/*.jsonl"):
         same_data(script, JsonlDataset.open(str(path), "t", 9), str(path), "t")
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl"])
+def test_its_token_files_are_ours(script, texts, tmp_path, kind):
+    """Of a stream and of rows; and it takes the whole file's digest, of which an opening looks at parts."""
+    source = TextData(kind="text", path=texts) if kind == "text" else JsonlData(kind="jsonl", path=texts)
+    path = tmp_path / "tokens"
+    prepare(source, path)
+    dataset = TokensDataset.open(str(path), 40)
+    rows, fingerprint = script.read_data(str(path), "", 40, "tokens")
+    assert fingerprint == dataset.fingerprint
+    assert rows == [dataset.tokens(row).tobytes() for row in range(dataset.num_rows)]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(script.Wrong, match="torn, altered"):
+        script.read_tokens(str(path), 40)
+    with pytest.raises(script.Wrong, match="no token file"):
+        script.read_tokens(texts, 40)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
 from planner.order.order import Order
 from planner.plan import BatchSizes, Facts, choose
 from planner.train import control
-from planner.train.batches import NO_LOSS, Loader, Prefetcher, collate
+from planner.train.batches import NO_LOSS, Loader, collate
 from planner.train.control import Tally
 from planner.train.gradient_sums import FloatSums
 from planner.train.models.gpt import Gpt
@@ -269,24 +269,6 @@ def test_all_workers_together_load_the_held_out_samples(world_size):
     loaders = [Loader(dataset=Rows(), order=order, plan=plan, rank=rank) for rank in range(world_size)]
     rows = [row for loader in loaders for batch in loader.load_held_out() for row in batch.rows]
     assert rows == order.held_out_rows(0, 3).tolist()
-
-
-def test_a_prefetcher_loads_what_it_is_told_and_hands_on_errors():
-    """The same micro-batches as the loader, and the loader's own error."""
-    dataset = Rows()
-    order = Order(num_rows=40, seed=1)
-    plan = choose(BatchSizes(global_batch=4, max_micro=2), 1, Facts())
-    loader = Loader(dataset=dataset, order=order, plan=plan, rank=0)
-    prefetcher = Prefetcher(loader)
-    try:
-        for cursor in [8, 0]:
-            loaded = prefetcher.start(cursor).result()
-            assert [batch.rows for batch in loaded] == [batch.rows for batch in loader.load(cursor)]
-        dataset.broken = int(order.rows(0, 1)[0])
-        with pytest.raises(DataError, match=f"row {dataset.broken} has gone"):
-            prefetcher.start(0).result()
-    finally:
-        prefetcher.close()
 
 
 # -- the control message

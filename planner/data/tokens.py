@@ -1,0 +1,189 @@
+"""Token files: prepared once (`planner.data.prepare`), opened in the same time at any size, read through memory.
+
+    4096 bytes  one line, padded with blanks: the magic, a seal (SHA-256 of what follows it), and the header as JSON
+    tokens      `num_tokens` times `dtype`, little-endian, and zeros up to the next multiple of 8
+    starts      rows: `num_rows + 1` times uint64, where each row begins and where the last one ends, in tokens
+                a stream has none: `model.context` cuts it
+
+All stands in the file as it does in `text` or `jsonl` rows, whatever the context: one file serves every job.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.data.dataset import TokenIds
+from planner.data.paths import opened, resolve
+from planner.errors import DataError
+
+FORMAT = 1
+HEADER_BYTES = 4096
+_MAGIC = b"planner-tokens "
+# What `dtype` may be; a tokenizer's vocabulary will want the wider ones. Bytes are all that a model takes so far.
+_ITEM_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
+# Read at each opening: enough to notice another file's content or a copy that broke off, and milliseconds anywhere.
+_BLOCK_BYTES = 4096
+_NUM_BLOCKS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a token file says of itself."""
+
+    kind: Literal["stream", "rows"]
+    dtype: str
+    num_tokens: int
+    num_rows: int
+    """0 in a stream"""
+    sha256: str
+    """of everything behind the header, taken when the file was prepared"""
+    blocks_sha256: str
+    """of `_NUM_BLOCKS` blocks of that, taken again at every opening"""
+    format: int = FORMAT
+
+    @property
+    def starts_at(self) -> int:
+        """Where the table of rows begins, in bytes."""
+        return HEADER_BYTES + -(-self.num_tokens * _ITEM_BYTES[self.dtype] // 8) * 8
+
+    @property
+    def num_bytes(self) -> int:
+        """The whole file's size."""
+        return self.starts_at + (8 * (self.num_rows + 1) if self.kind == "rows" else 0)
+
+    def encode(self) -> bytes:
+        """The first `HEADER_BYTES` of the file."""
+        text = json.dumps(asdict(self), sort_keys=True).encode()
+        rest = b" " + text.ljust(HEADER_BYTES - len(_MAGIC) - 64 - 2) + b"\n"
+        return _MAGIC + sha256(rest).hexdigest().encode() + rest
+
+
+def read_header(file: Path, stream: BinaryIO) -> Header:
+    """The header of a whole file.
+
+    Raises:
+        DataError: it is no token file, of another format, torn or altered.
+    """
+    head = stream.read(HEADER_BYTES)
+    if not head.startswith(_MAGIC):
+        raise DataError(
+            f"data.path: {file} is no token file; make one with `planner prepare`, or write data.kind: text or jsonl"
+        )
+    seal, rest = head[len(_MAGIC) :][:64], head[len(_MAGIC) + 64 :]
+    if sha256(rest).hexdigest().encode() != seal:
+        raise DataError(f"data.path: {file}: its header is torn or altered; prepare it again")
+    # Sealed: what stands here was written by some version of planner.
+    value: dict[str, Any] = json.loads(rest)
+    if value["format"] != FORMAT:
+        raise DataError(
+            f"data.path: {file} is of format {value['format']}, and this version of planner reads {FORMAT}; "
+            "use the version that prepared it, or prepare it again"
+        )
+    header = Header(**value)
+    if header.dtype != "uint8":
+        raise DataError(f"data.path: {file} holds {header.dtype} tokens; models here take bytes (uint8)")
+    if (size := os.fstat(stream.fileno()).st_size) != header.num_bytes:
+        raise DataError(
+            f"data.path: {file} has {size} bytes, and its header says {header.num_bytes}: a copy that broke off? "
+            "copy or prepare it again"
+        )
+    if blocks_digest(stream, header.num_bytes) != header.blocks_sha256:
+        raise DataError(f"data.path: {file} is not what was prepared: its content was altered; prepare it again")
+    return header
+
+
+def blocks_digest(stream: BinaryIO, num_bytes: int) -> str:
+    """SHA-256 over evenly spaced blocks behind the header, the first and the last one among them."""
+    last = max(num_bytes - _BLOCK_BYTES, HEADER_BYTES)
+    digest = sha256()
+    for number in range(_NUM_BLOCKS):
+        start = HEADER_BYTES + (last - HEADER_BYTES) * number // (_NUM_BLOCKS - 1)
+        digest.update(os.pread(stream.fileno(), _BLOCK_BYTES, start))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokensDataset:
+    """The rows of `TextDataset` (a stream) or of `JsonlDataset` (rows), read where they lie."""
+
+    file: Path
+    header: Header
+    context: int
+    mapped: mmap.mmap
+    ids: TokenIds
+    """all tokens, shape `(num_tokens,)`"""
+    starts: NDArray[np.uint64]
+    """shape `(num_rows + 1,)`; empty for a stream"""
+
+    @classmethod
+    def open(cls, path: str, context: int) -> "TokensDataset":
+        """Map the file, and check its header, its size and some blocks of it: nothing is read whole.
+
+        Raises:
+            DataError: it is not one file, no token file, torn or altered.
+        """
+        _, files = resolve(path)
+        if len(files) != 1:
+            raise DataError(f"data.path: {path!r} names {len(files)} files; write the one that `planner prepare` made")
+        with opened(files[0]) as stream:
+            header = read_header(files[0], stream)
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        num_starts = (header.num_bytes - header.starts_at) // 8
+        return cls(
+            file=files[0],
+            header=header,
+            context=context,
+            mapped=mapped,
+            ids=np.frombuffer(mapped, np.uint8, header.num_tokens, HEADER_BYTES),
+            starts=np.frombuffer(mapped, "<u8", num_starts, header.starts_at if num_starts else 0),
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """As many as the `text` or `jsonl` kind would have."""
+        if self.header.kind == "rows":
+            return self.header.num_rows
+        return -(-(self.header.num_tokens - 1) // self.context)
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hex digits over what the header says of the content, and the cut. Names count for nothing."""
+        h = self.header
+        facts = ("tokens", h.kind, h.dtype, h.num_tokens, h.num_rows, h.sha256, self.context)
+        return sha256(repr(facts).encode()).hexdigest()
+
+    def tokens(self, row: int) -> TokenIds:
+        """Shape `(n,)`, 2 <= n <= context + 1.
+
+        Raises:
+            DataError: the file has shrunk, or its table of rows was altered.
+        """
+        # To touch a page behind the end of the file would kill the process.
+        if self.mapped.size() != self.header.num_bytes:
+            raise DataError(f"data.path: {self.file} has changed while the run was reading it; start the run again")
+        if self.header.kind == "stream":
+            start = row * self.context
+            return self.ids[start : start + self.context + 1]
+        start, stop = int(self.starts[row]), int(self.starts[row + 1])
+        if not start + 2 <= stop <= self.header.num_tokens:
+            raise DataError(f"data.path: {self.file}: its table of rows was altered at row {row}; prepare it again")
+        return self.ids[start : min(stop, start + self.context + 1)]
+
+    def __reduce__(self) -> tuple[Callable[[str, int, str], "TokensDataset"], tuple[str, int, str]]:
+        """For another process, which maps the file itself."""
+        return _reopen, (str(self.file), self.context, self.fingerprint)
+
+
+def _reopen(path: str, context: int, fingerprint: str) -> TokensDataset:
+    dataset = TokensDataset.open(path, context)
+    if dataset.fingerprint != fingerprint:
+        raise DataError(f"data.path: {path} was replaced while the run was reading it; start the run again")
+    return dataset

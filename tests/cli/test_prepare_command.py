@@ -1,0 +1,92 @@
+"""`planner prepare` as a user meets it: what it says, what it refuses, and that a run takes what it made."""
+
+import json
+
+import pytest
+
+ROWS = '{"text": "abc"}\n' * 10
+
+
+@pytest.fixture
+def place(job):
+    """The folder of a sound job, with sources of each kind."""
+    folder = job.parent
+    (folder / "rows.jsonl").write_text(ROWS)
+    (folder / "folder").mkdir()
+    (folder / "folder" / "a.txt").write_text("hello")
+    (folder / "there").write_text("here before")
+    return folder
+
+
+def test_it_says_what_it_made_and_what_to_write(cli, place):
+    """And the job takes it: as far as its cluster, which is not started here."""
+    answer = cli("prepare", "text.txt", "text.tokens")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("text.tokens: 1761 tokens (bytes), in ")
+    assert answer.out.endswith("\nin a job:  data: {kind: tokens, path: text.tokens}\n")
+    run = cli("run", "job.yaml", "--set", "data.kind=tokens", "--set", "data.path=text.tokens")
+    assert (run.code, run.err) == (1, "planner: a cluster would have been started\n")
+    assert run.out == f"tiny: a new run in {place / 'run'}\n"
+
+
+@pytest.mark.usefixtures("place")
+def test_its_json(cli):
+    """For a script."""
+    found = json.loads(cli("prepare", "rows.jsonl", "rows.tokens", "--kind", "jsonl", "--json").out)
+    digest = found.pop("sha256")
+    assert found == {"path": "rows.tokens", "kind": "rows", "tokens": 50, "rows": 10, "dtype": "uint8", "bytes": 4240}
+    assert len(digest) == 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["", "new"], 2, "SOURCE is empty"),
+        (["text.txt", ""], 2, "OUTPUT is empty"),
+        (["missing", "new"], 2, "planner: no file at 'missing'; write a file, a folder"),
+        (["rows.jsonl", "new"], 2, "rows.jsonl: write --kind jsonl"),
+        (["text.txt", "new", "--kind", "csv"], 2, "csv"),
+        (["text.txt", "new", "--kind", "jsonl"], 2, "planner: text.txt:1: not JSON"),
+        (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "no text under 'body' (found the keys"),
+        (["rows.jsonl", "new", "--kind", "jsonl", "--field", ""], 2, "--field is empty"),
+        (["text.txt", "new", "--field", "body"], 2, "--field body: text has no fields"),
+        (["text.txt", "there"], 2, "there is there already; choose another name, or replace it with --force"),
+        (["text.txt", "folder", "--force"], 2, "folder is no ordinary file"),
+        (["text.txt", "/dev/null", "--force"], 2, "/dev/null is no ordinary file"),
+        (["text.txt", "text.txt", "--force"], 2, "text.txt lies in text.txt, where it would count as source"),
+        (["folder", "folder/new"], 2, "folder/new lies in folder, where it would count as source"),
+        (["text.txt", "nowhere/new"], 2, "there is no folder nowhere; make it first"),
+        (["text.txt", "there/new"], 2, "there is no folder there; make it first"),
+        (["text.txt", "x" * 300], 2, "File name too long"),
+        (["text.txt", "/proc/new"], 1, "planner: cannot write /proc/new: "),
+        (["text.txt"], 2, "OUTPUT"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence_and_leaves_nothing(cli, place, arguments, code, says):
+    """One line, an exit code, and every file as it was."""
+    before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
+    answer = cli("prepare", *arguments)
+    assert (answer.code, answer.out) == (code, "")
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+    assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda content: content[:-1], "a copy that broke off"),
+        (lambda content: b"\0" * len(content), "is no token file"),
+        (lambda content: content[:40] + b"?" + content[41:], "its header is torn or altered"),
+        (lambda content: content[:5000] + b"?" + content[5001:], "is not what was prepared"),
+    ],
+)
+def test_a_run_refuses_a_token_file_that_is_not_whole(cli, place, harm, says):
+    """Before anything is started."""
+    cli("prepare", "text.txt", "text.tokens")
+    file = place / "text.tokens"
+    file.write_bytes(harm(file.read_bytes()))
+    answer = cli("run", "job.yaml", "--set", "data.kind=tokens", "--set", "data.path=text.tokens")
+    assert answer.code == 2
+    assert says in answer.err
+    assert "Traceback" not in answer.err

@@ -1,0 +1,317 @@
+"""Token files: the very rows of text and jsonl; whole or not there; nothing that is not one is taken for one."""
+
+import json
+import os
+import pickle
+import resource
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.data import open_dataset
+from planner.data import prepare as prepare_room
+from planner.data.prepare import prepare
+from planner.data.tokens import HEADER_BYTES, Header
+from planner.errors import DataError, RunError, UserError
+from planner.job import JsonlData, TextData, TokensData
+
+WORDS = b"the quick brown fox jumps over the lazy dog\n"
+
+
+def opened(path, context=4):
+    return open_dataset(TokensData(kind="tokens", path=str(path)), context)
+
+
+def all_rows(dataset):
+    return [dataset.tokens(row).tobytes() for row in range(dataset.num_rows)]
+
+
+def text(folder, *contents):
+    folder.mkdir(exist_ok=True)
+    for number, content in enumerate(contents):
+        (folder / f"{number:03d}.txt").write_bytes(content)
+    return TextData(kind="text", path=str(folder))
+
+
+def jsonl(folder, *texts):
+    folder.mkdir(exist_ok=True)
+    for number, rows in enumerate(texts):
+        lines = [json.dumps({"body": row}) for row in rows]
+        (folder / f"{number:03d}.jsonl").write_text("\n \n".join(lines))
+    return JsonlData(kind="jsonl", path=str(folder), field="body")
+
+
+@pytest.fixture
+def stream(tmp_path):
+    """A prepared stream of 440 bytes and an end mark."""
+    prepare(text(tmp_path / "text", WORDS * 10), tmp_path / "stream")
+    return tmp_path / "stream"
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Prepared rows of 2 to 51 tokens."""
+    prepare(jsonl(tmp_path / "rows-source", ["x" * n for n in range(50)]), tmp_path / "rows")
+    return tmp_path / "rows"
+
+
+# -- the same rows
+
+
+@given(
+    contents=st.lists(st.binary(max_size=9), min_size=1, max_size=6).filter(lambda c: sum(map(len, c)) >= 2),
+    contexts=st.lists(st.integers(1, 60), min_size=1, max_size=3),
+)
+def test_a_stream_has_the_rows_of_its_text(tmp_path_factory, contents, contexts):
+    """One file, any context: as many rows, each with the same bytes, of any files, empty ones among them."""
+    folder = tmp_path_factory.mktemp("stream")
+    source = text(folder / "source", *contents)
+    header = prepare(source, folder / "tokens")
+    assert header.num_tokens == sum(map(len, contents)) + len(contents)
+    for context in contexts:
+        tokens = opened(folder / "tokens", context)
+        assert all_rows(tokens) == all_rows(open_dataset(source, context))
+        assert tokens.tokens(0).dtype == np.uint8
+
+
+@given(
+    texts=st.lists(st.lists(st.text(max_size=20), max_size=5), min_size=1, max_size=4).filter(any),
+    contexts=st.lists(st.integers(1, 30), min_size=1, max_size=3),
+)
+def test_prepared_rows_are_those_of_the_jsonl(tmp_path_factory, texts, contexts):
+    """One file, any context: the rows are kept whole and cut when they are read; blank lines are none."""
+    folder = tmp_path_factory.mktemp("rows")
+    source = jsonl(folder / "source", *texts)
+    header = prepare(source, folder / "tokens")
+    assert header.num_rows == sum(map(len, texts))
+    for context in contexts:
+        assert all_rows(opened(folder / "tokens", context)) == all_rows(open_dataset(source, context))
+
+
+def test_a_text_larger_than_a_chunk_and_progress(tmp_path, monkeypatch):
+    """Read in pieces, the stream is the same; progress grows to the end of the source, and not with every piece."""
+    monkeypatch.setattr(prepare_room, "_CHUNK_BYTES", 100)
+    source = text(tmp_path / "source", WORDS * 7, b"", WORDS * 20)
+    told = []
+    prepare(source, tmp_path / "tokens", progress=lambda done, of: told.append((done, of)))
+    assert all_rows(opened(tmp_path / "tokens", 1000)) == all_rows(open_dataset(source, 1000))
+    assert told == sorted(told)
+    assert 8 <= len(told) <= 12
+    assert {of for _, of in told} == {27 * len(WORDS)}
+
+
+# -- the file
+
+
+def test_a_copy_elsewhere_is_the_same_data_and_another_cut_is_not(tmp_path, stream, rows):
+    """The fingerprint is of content and context; where the file lies counts for nothing."""
+    (tmp_path / "copy").write_bytes(stream.read_bytes())
+    assert opened(tmp_path / "copy").fingerprint == opened(stream).fingerprint
+    prepare(text(tmp_path / "other", WORDS * 9 + WORDS.upper()), tmp_path / "altered")
+    others = [opened(stream, 5), opened(rows), opened(tmp_path / "altered")]
+    assert len({opened(stream).fingerprint, *(other.fingerprint for other in others)}) == 4
+
+
+def test_the_digest_is_of_all_behind_the_header(rows):
+    """Anyone can take it again."""
+    assert sha256(rows.read_bytes()[HEADER_BYTES:]).hexdigest() == opened(rows).header.sha256
+
+
+@pytest.mark.parametrize("name", ["stream", "rows"])
+def test_another_process_maps_the_file_itself(request, name):
+    """Pickled, it is a few words and not the data; opened there, it must still be the same data."""
+    file = request.getfixturevalue(name)
+    dataset = opened(file)
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < 500
+    assert all_rows(pickle.loads(pickled)) == all_rows(dataset)
+    prepare(text(file.parent / "else", b"something else"), file, replace=True)
+    with pytest.raises(DataError, match="was replaced"):
+        pickle.loads(pickled)
+    assert len(all_rows(dataset)) == dataset.num_rows  # the old file lives on for who has it open
+
+
+@given(data=st.data())
+def test_any_byte_of_a_header_altered_is_refused(tmp_path_factory, data):
+    """Padding, too."""
+    file = _prepared_once(tmp_path_factory)
+    content = bytearray(file.read_bytes())
+    content[data.draw(st.integers(0, HEADER_BYTES - 1))] ^= data.draw(st.integers(1, 255))
+    altered = file.with_name("altered")
+    altered.write_bytes(content)
+    with pytest.raises(DataError, match=r"altered( is no token file|: its header is torn or altered)"):
+        opened(altered)
+
+
+@given(cut=st.integers(0, 10_000), more=st.binary(max_size=10))
+def test_a_file_of_another_length_is_refused(tmp_path_factory, cut, more):
+    """Torn anywhere, or with something behind its end."""
+    file = _prepared_once(tmp_path_factory)
+    content = file.read_bytes()
+    if (torn := content[:cut] + more) == content:
+        return
+    altered = file.with_name("torn")
+    altered.write_bytes(torn)
+    with pytest.raises(DataError, match=r"torn.*(is no token file|header is torn|a copy that broke off|was altered)"):
+        opened(altered)
+
+
+def _prepared_once(tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "prepared-once"
+    if not folder.exists():
+        folder.mkdir()
+        prepare(jsonl(folder / "source", ["abc", "", "defgh" * 100]), folder / "tokens")
+    return folder / "tokens"
+
+
+@pytest.mark.parametrize("place", [HEADER_BYTES, -1])
+def test_altered_content_is_refused_at_once(stream, place):
+    """The first and the last block are always among those that are looked at; of a file this small, all is."""
+    content = bytearray(stream.read_bytes())
+    content[place] ^= 1
+    stream.write_bytes(content)
+    with pytest.raises(DataError, match="is not what was prepared"):
+        opened(stream)
+
+
+def rewritten(file, **changes):
+    """Give the file another header, sealed as any."""
+    header = Header(**{**opened(file).header.__dict__, **changes})
+    file.write_bytes(header.encode() + file.read_bytes()[HEADER_BYTES:])
+
+
+def test_a_newer_format_is_named(stream):
+    """A whole file that this version cannot read."""
+    rewritten(stream, format=2)
+    with pytest.raises(DataError, match="is of format 2, and this version of planner reads 1"):
+        opened(stream)
+
+
+def test_wider_tokens_are_named(stream):
+    """The format has room for a tokenizer's; no model here takes them."""
+    rewritten(stream, dtype="uint16")
+    with pytest.raises(DataError, match="holds uint16 tokens"):
+        opened(stream)
+
+
+def test_what_is_no_token_file_is_refused(tmp_path, stream):
+    """Text, nothing, a folder of two; each is named."""
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ["text/000.txt", "empty"]:
+        with pytest.raises(DataError, match=f"{name} is no token file; make one with `planner prepare`"):
+            opened(tmp_path / name)
+    with pytest.raises(DataError, match="names 2 files; write the one"):
+        opened(text(tmp_path / "two", b"a", b"b").path)
+    with pytest.raises(DataError, match="no file at"):
+        opened(stream.with_name("missing"))
+
+
+def test_a_file_that_shrinks_under_a_run_is_refused(stream):
+    """To touch a page that is gone would kill the process."""
+    dataset = opened(stream)
+    os.truncate(stream, HEADER_BYTES)
+    with pytest.raises(DataError, match="has changed while the run was reading it"):
+        dataset.tokens(0)
+
+
+def test_a_table_of_rows_altered_where_nobody_looked_is_noticed(rows):
+    """Not every block is looked at; a row that cannot be is refused when it is read."""
+    dataset = opened(rows)
+    with rows.open("r+b") as stream:
+        stream.seek(dataset.header.starts_at + 8 * 7)
+        stream.write((10**9).to_bytes(8, "little"))
+    assert dataset.tokens(5).tobytes() == b"\0xxxx"
+    with pytest.raises(DataError, match="altered at row 7"):
+        dataset.tokens(7)
+
+
+# -- whole or not at all
+
+
+@pytest.mark.parametrize("free_bytes", [0, 3000, 4200, 4367])
+def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, free_bytes):
+    """Wherever it fills up: in the header, in the tokens, one byte before the end."""
+    source = jsonl(tmp_path / "source", ["abc"] * 20)  # 4096 bytes of header, 104 of tokens, 168 of rows
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"cannot write .*tokens: File too large; nothing was left behind"):
+            prepare(source, tmp_path / "tokens")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_mistake_on_the_way_leaves_nothing(tmp_path):
+    """Nor does it harm what was there before."""
+    source = jsonl(tmp_path / "source", ["abc"])
+    prepare(source, tmp_path / "tokens")
+    before = (tmp_path / "tokens").read_bytes()
+    (tmp_path / "source" / "zzz.jsonl").write_text('{"body": 7}\n')
+    with pytest.raises(DataError, match=r"zzz\.jsonl:1: no text under 'body'"):
+        prepare(source, tmp_path / "tokens", replace=True)
+    assert (tmp_path / "tokens").read_bytes() == before
+    assert {entry.name for entry in tmp_path.iterdir()} == {"source", "tokens"}
+
+
+def test_what_is_there_is_replaced_only_when_asked(tmp_path, stream):
+    """By another file, not in place."""
+    source = text(tmp_path / "text2", b"other")
+    with pytest.raises(UserError, match="is there already; choose another name, or replace it with --force"):
+        prepare(source, stream)
+    prepare(source, stream, replace=True)
+    assert all_rows(opened(stream, 100)) == [b"other\0"]
+
+
+def test_the_file_can_be_read_by_whom_the_mask_admits(stream):
+    """It is no secret of the one who prepared it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stream.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("name", ["source/inside", "source/new/inside"])
+def test_output_among_the_source_is_refused(tmp_path, name):
+    """The next time it would be read as text."""
+    source = text(tmp_path / "source", WORDS)
+    (tmp_path / "source" / "new").mkdir()
+    with pytest.raises(UserError, match="would count as source itself"):
+        prepare(source, tmp_path / name)
+
+
+def test_a_source_is_not_replaced_by_its_own_tokens(tmp_path):
+    """Named as a file, by whatever path."""
+    text(tmp_path / "source", WORDS)
+    source = TextData(kind="text", path=f"{tmp_path}/source/*.txt")
+    with pytest.raises(UserError, match="would count as source itself"):
+        prepare(source, tmp_path / "source" / ".." / "source" / "000.txt", replace=True)
+
+
+@pytest.mark.parametrize("source", [b"", b"x"])
+def test_too_little_text_is_refused(tmp_path, source):
+    """As the text kind does."""
+    with pytest.raises(DataError, match="holds no text"):
+        prepare(text(tmp_path / "source", source), tmp_path / "tokens")
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_no_rows_are_refused(tmp_path):
+    """As the jsonl kind does."""
+    with pytest.raises(DataError, match="holds no rows"):
+        prepare(jsonl(tmp_path / "source", []), tmp_path / "tokens")
+
+
+def test_a_source_that_shrinks_meanwhile_is_refused(tmp_path, monkeypatch):
+    """The tokens would be of two different corpora."""
+    source = text(tmp_path / "source", WORDS, WORDS)
+    stamps = prepare_room.source_stamps
+
+    def larger(path):
+        return tuple((name, size + 1, time) for name, size, time in stamps(path))
+
+    monkeypatch.setattr(prepare_room, "source_stamps", larger)
+    with pytest.raises(DataError, match="has changed while it was read"):
+        prepare(source, tmp_path / "tokens")

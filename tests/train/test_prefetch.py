@@ -1,0 +1,105 @@
+"""Loading ahead: the same micro-batches and errors from a thread and from processes, and nothing left behind."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from planner.errors import DataError
+from planner.order.order import Order
+from planner.plan import BatchSizes, Facts, choose
+from planner.train.batches import Loader
+from planner.train.prefetch import Prefetcher
+
+CPU = torch.device("cpu")
+ORDER = Order(num_rows=40, seed=1)
+
+
+class Rows:
+    """A data set in memory: row i has i % 5 + 2 tokens, all of them i."""
+
+    num_rows = 40
+    fingerprint = "f" * 64
+
+    def __init__(self, broken=-1):
+        self.broken = broken
+
+    def tokens(self, row):
+        if row == self.broken:
+            raise DataError(f"row {row} has gone")
+        return np.full(row % 5 + 2, row, dtype=np.uint8)
+
+
+def loader_of(rows):
+    """Four samples a step, in two rounds."""
+    plan = choose(BatchSizes(global_batch=4, max_micro=2), 1, Facts())
+    return Loader(dataset=rows, order=ORDER, plan=plan, rank=0)
+
+
+def require_equal(loaded, expected):
+    assert [batch.rows for batch in loaded] == [batch.rows for batch in expected]
+    assert [batch.position for batch in loaded] == [batch.position for batch in expected]
+    for ours, theirs in zip(loaded, expected, strict=True):
+        assert torch.equal(ours.inputs, theirs.inputs)
+        assert torch.equal(ours.labels, theirs.labels)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_steps_come_in_order_and_an_error_is_the_loaders_own(processes):
+    """Whoever loads them; what lies beyond a broken row was loaded already, and is not handed out."""
+    broken = int(ORDER.rows(20, 24)[1])
+    loader = loader_of(Rows(broken))
+    random_state = torch.get_rng_state()
+    prefetcher = Prefetcher(loader.load, range(8, 8 + 9 * 4, 4), processes=processes, device=CPU)
+    try:
+        for cursor in [8, 12, 16]:
+            require_equal(prefetcher.start().result(), loader.load(cursor))
+        with pytest.raises(DataError, match=f"^row {broken} has gone$"):
+            prefetcher.start().result()
+    finally:
+        prefetcher.close()
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert not multiprocessing.active_children()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("planner-load")]
+
+
+def test_who_stops_early_waits_for_no_step():
+    """A run that parks has asked for a step that it will not take; its processes end."""
+    prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
+    prefetcher.start().result()
+    prefetcher.start()
+    prefetcher.close()
+    assert not multiprocessing.active_children()
+
+
+def orphan_maker(pipe):
+    """A worker that is killed while its loader process lives."""
+    prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
+    for _ in range(2):
+        prefetcher.start().result()
+    pipe.send([process.pid for process in multiprocessing.active_children()])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_loader_process_ends_when_its_worker_is_killed():
+    """Nobody is there to end it: it looks for its parent itself."""
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    multiprocessing.get_context("spawn").Process(target=orphan_maker, args=(theirs,)).start()
+    (pid,) = ours.recv()
+    deadline = time.monotonic() + 60
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_alive(pid)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
