@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from planner.data import AnyDataset, open_dataset
+from planner.data.dataset import Progress, no_progress
 from planner.errors import ResumeRefused
 from planner.job import GptModel, Job
 from planner.order.order import Order
@@ -16,13 +17,14 @@ from planner.plan import BatchSizes
 from planner.store.records import GenerationRecord, Identity
 
 
-def open_data(job: Job) -> tuple[AnyDataset, Order]:
-    """The job's data set, and the order of its rows.
+def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, Order]:
+    """The job's data set, and the order of its rows; what takes long tells `progress` of it.
 
     Raises:
         DataError: the data cannot be read, or has no row left to train on.
     """
-    dataset = open_dataset(job.data, job.model.context if isinstance(job.model, GptModel) else 0)
+    context = job.model.context if isinstance(job.model, GptModel) else 0
+    dataset = open_dataset(job.data, context, progress)
     return dataset, Order(num_rows=dataset.num_rows, num_held_out=job.eval.samples, seed=job.train.seed)
 
 

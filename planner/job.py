@@ -23,12 +23,12 @@ class _Section(BaseModel):
 class GptModel(_Section):
     """A decoder-only transformer over bytes (vocabulary 256)."""
 
-    kind: Literal["gpt"]
-    layers: int = Field(ge=1, le=512)
-    width: int = Field(ge=1, le=65_536)
-    heads: int = Field(ge=1, le=1024)
+    kind: Literal["gpt"] = Field(description="the kind of model")
+    layers: int = Field(ge=1, le=512, description="transformer blocks")
+    width: int = Field(ge=1, le=65_536, description="features per token; a multiple of heads")
+    heads: int = Field(ge=1, le=1024, description="attention heads per block")
     context: int = Field(ge=1, le=2**20, description="tokens per sample")
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations set to zero in training")
     tied_embeddings: bool = Field(default=False, description="one matrix for the token embedding and the head")
 
     @model_validator(mode="after")
@@ -56,14 +56,14 @@ class OwnData(_Section):
 class TextData(_Section):
     """Text files as one stream of bytes, cut into samples of `model.context` tokens."""
 
-    kind: Literal["text"]
+    kind: Literal["text"] = Field(description="files as one stream")
     path: str = Field(min_length=1, description="a file, a folder, a glob, or python-stdlib")
 
 
 class JsonlData(_Section):
     """One JSON object per line; each row is a sample, cut to `model.context` tokens."""
 
-    kind: Literal["jsonl"]
+    kind: Literal["jsonl"] = Field(description="a row per line")
     path: str = Field(min_length=1, description="a file or a glob")
     field: str = Field(default="text", min_length=1, description="the key that holds the text")
 
@@ -78,7 +78,7 @@ class TokensData(_Section):
 class LmObjective(_Section):
     """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
 
-    kind: Literal["lm"] = "lm"
+    kind: Literal["lm"] = Field(default="lm", description="what the loss is")
 
 
 class OwnObjective(_Section):
@@ -97,35 +97,43 @@ class Batch(_Section):
     )
 
 
+# Said by more than one optimizer.
+_LR = "peak learning rate"
+_EPS = "added to the denominator of the update"
+_L2 = "times the weight, added to the gradient"
+
+
 class AdamW(_Section):
     """AdamW with decoupled weight decay."""
 
-    kind: Literal["adamw"]
-    lr: float = Field(gt=0, le=100)
+    kind: Literal["adamw"] = Field(description="the optimizer")
+    lr: float = Field(gt=0, le=100, description=_LR)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        default=(0.9, 0.999), strict=False
+        default=(0.9, 0.999), strict=False, description="decay of the averages of the gradient and of its square"
     )
-    eps: float = Field(default=1e-8, gt=0, le=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=100)
+    eps: float = Field(default=1e-8, gt=0, le=1, description=_EPS)
+    weight_decay: float = Field(
+        default=0.0, ge=0, le=100, description="times the learning rate: the share of a weight taken off at each step"
+    )
 
 
 class RMSprop(_Section):
     """RMSprop, as the DPO repository trains with."""
 
-    kind: Literal["rmsprop"]
-    lr: float = Field(gt=0, le=100)
-    alpha: float = Field(default=0.99, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0, le=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=100)
+    kind: Literal["rmsprop"] = Field(description="the optimizer")
+    lr: float = Field(gt=0, le=100, description=_LR)
+    alpha: float = Field(default=0.99, ge=0, lt=1, description="decay of the average of the squared gradient")
+    eps: float = Field(default=1e-8, gt=0, le=1, description=_EPS)
+    weight_decay: float = Field(default=0.0, ge=0, le=100, description=_L2)
 
 
 class SGD(_Section):
     """Stochastic gradient descent with optional momentum."""
 
-    kind: Literal["sgd"]
-    lr: float = Field(gt=0, le=1000)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=100)
+    kind: Literal["sgd"] = Field(description="the optimizer")
+    lr: float = Field(gt=0, le=1000, description=_LR)
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="share of the last update that is kept")
+    weight_decay: float = Field(default=0.0, ge=0, le=100, description=_L2)
 
 
 class OwnOptimizer(_Section):
@@ -137,22 +145,28 @@ class OwnOptimizer(_Section):
 class Schedule(_Section):
     """Learning rate over optimizer steps: linear warmup, then one of three shapes down to `final_fraction`."""
 
-    kind: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(default=0, ge=0, le=2**40)
+    kind: Literal["constant", "linear", "cosine"] = Field(default="constant", description="shape after the warmup")
+    warmup_steps: int = Field(default=0, ge=0, le=2**40, description="optimizer steps from 0 up to the peak rate")
     final_fraction: float = Field(default=0.0, ge=0, le=1, description="of the peak rate, at the last step")
 
 
 class Train(_Section):
     """How long, with what optimizer, in which precision. Exactly one of `steps` and `epochs`."""
 
-    steps: int | None = Field(default=None, ge=1, le=2**40)
-    epochs: int | None = Field(default=None, ge=1, le=2**20)
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    optimizer: AdamW | RMSprop | SGD | OwnOptimizer = Field(discriminator="kind")
+    steps: int | None = Field(default=None, ge=1, le=2**40, description="optimizer steps; or write epochs")
+    epochs: int | None = Field(
+        default=None, ge=1, le=2**20, description="passes over all samples that are not held out; or write steps"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of the first weights, the data's order and dropout")
+    optimizer: AdamW | RMSprop | SGD | OwnOptimizer = Field(
+        discriminator="kind", description="what turns gradients into updates"
+    )
     schedule: Schedule = Schedule()
     clip_norm: float | None = Field(default=1.0, gt=0, description="of the global gradient; null: no clipping")
-    precision: Literal["fp32", "bf16"] = "fp32"
-    activation_checkpointing: bool = False
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="of the forward and backward pass")
+    activation_checkpointing: bool = Field(
+        default=False, description="compute activations twice rather than keep them: less memory, more time"
+    )
     non_finite: Literal["stop", "skip"] = Field(
         default="stop", description="a gradient that is not finite stops the run, or its step is skipped and logged"
     )
@@ -176,18 +190,20 @@ class Train(_Section):
 class Eval(_Section):
     """Held-out samples, taken out of the training order; 0 samples means no evaluation."""
 
-    samples: int = Field(default=0, ge=0, le=MAX_GLOBAL_BATCH)
-    every_steps: int = Field(default=100, ge=1, le=2**40)
+    samples: int = Field(default=0, ge=0, le=MAX_GLOBAL_BATCH, description="rows held out; 0: no evaluation")
+    every_steps: int = Field(default=100, ge=1, le=2**40, description="optimizer steps from one evaluation to the next")
 
 
 class Workers(_Section):
     """How many workers the run may have, and what one of them takes from the cluster."""
 
-    min: int = Field(default=1, ge=1, le=MAX_WORKERS)
-    max: int = Field(default=8, ge=1, le=MAX_WORKERS)
-    cpus: float = Field(default=1.0, ge=0, le=4096)
+    min: int = Field(default=1, ge=1, le=MAX_WORKERS, description="with fewer workers the run waits")
+    max: int = Field(default=8, ge=1, le=MAX_WORKERS, description="the most workers; above batch.global, none is used")
+    cpus: float = Field(default=1.0, ge=0, le=4096, description="CPU cores per worker")
     gpus: int = Field(default=1, ge=0, le=1, description="1: a GPU each; 0: train on the CPU")
-    resources: dict[str, Annotated[float, Field(gt=0, le=2**40)]] = Field(default_factory=dict)
+    resources: dict[str, Annotated[float, Field(gt=0, le=2**40)]] = Field(
+        default_factory=dict, description="custom Ray resources per worker: name and amount"
+    )
     loader_processes: int = Field(
         default=0, ge=0, le=256, description="beside each worker, to read its next steps; 0: a thread in the worker"
     )
@@ -211,7 +227,7 @@ class Checkpoint(_Section):
     every_steps: Literal["auto"] | Annotated[int, Field(ge=1, le=2**40)] = Field(
         default="auto", description="from one commit to the next; auto: by measured saves and losses"
     )
-    keep: int = Field(default=2, ge=1, le=10_000)
+    keep: int = Field(default=2, ge=1, le=10_000, description="newest commits whose files are kept")
 
 
 class Job(_Section):
@@ -221,8 +237,10 @@ class Job(_Section):
         pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
         description="1 to 63 of a-z, 0-9, dot, dash and underscore, of which a letter or digit first",
     )
-    model: Annotated[GptModel | OwnModel, Field(discriminator="kind")]
-    data: Annotated[TextData | JsonlData | TokensData | OwnData, Field(discriminator="kind")]
+    model: Annotated[GptModel | OwnModel, Field(discriminator="kind", description="what is trained")]
+    data: Annotated[
+        TextData | JsonlData | TokensData | OwnData, Field(discriminator="kind", description="what to train on")
+    ]
     objective: Annotated[LmObjective | OwnObjective, Field(discriminator="kind")] = LmObjective()
     batch: Batch
     train: Train

@@ -114,6 +114,16 @@ def compare_batches(here: Trace, there: Trace, precision: str) -> list[Check]:
     ]
 
 
+def compared(equality: str, precision: str) -> list[str]:
+    """What two histories of a job are compared in, in words."""
+    both = ["world sizes", "forward passes", "samples", "learning rates"]
+    if equality == "bitwise":
+        exact = ["losses", "gradient norms", "held-out losses", "every tensor at every step", "weights", "optimizer"]
+        return [*both, *(f"{what} to the last bit" for what in exact)]
+    loss, weights = f"within {LOSS_TOLERANCE[precision]:g}", f"within {WEIGHTS_TOLERANCE[precision]:g}"
+    return [*both, f"losses {loss}", f"held-out losses {loss}", f"weights {weights}"]
+
+
 def check_sizes(sizes: Sequence[int], trace: Trace) -> Check:
     """That the history was the one asked for: a group that never changed would prove nothing."""
     seen = [size for size, _ in groupby(len(work.forward_passes) for work in trace.work)]

@@ -1,6 +1,8 @@
 """The command line: one file per command, heavy imports inside. Only this room writes to the terminal.
 
-Exit codes: 0 done, 1 the run or the audit failed, 2 the input was wrong, 130 interrupted.
+Exit codes: 0 done; 1 the run, the audit or the proof failed, or what was asked for cannot be read; 2 the input was
+wrong, and nothing was started; 130 interrupted. `runs` and `show` end with 0 whatever state they find. With --json,
+stdout is one JSON document or empty.
 """
 
 import sys
@@ -9,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner import __version__
-from planner.cli import audit, demo, plan, prepare, run, verify
+from planner.cli import audit, demo, init, plan, prepare, run, runs, schema, show, verify
 from planner.errors import PlannerError
 
 
@@ -36,12 +38,16 @@ def _root(
     pass
 
 
+app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("prepare")(prepare.prepare)
+app.command("runs")(runs.runs)
+app.command("show")(show.show)
 app.command("audit")(audit.audit)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
+app.command("schema")(schema.schema)
 
 
 def main() -> None:

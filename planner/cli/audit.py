@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import JsonOption
+from planner.cli.options import JsonOption, progress_bar
 from planner.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def audit(
 
     if not run:
         raise UserError("RUN is empty; write a run's folder or URL")
-    result = audit_run(Run(Storage(run)), tensor_digests=_tensor_digests, code=code)
+    with progress_bar("steps audited") as progress:
+        result = audit_run(Run(Storage(run)), progress, _tensor_digests, code=code)
     if as_json:
         typer.echo(audit_json(result))
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import console
+from planner.cli.options import DryRunOption, console
 
 if TYPE_CHECKING:
     from planner.cli.watch import Watch
@@ -21,6 +21,7 @@ _NOTICE_S = 30.0
 
 def demo(
     job: Annotated[str, typer.Argument(metavar="JOB", help="a job file")] = "jobs/demo.yaml",
+    dry_run: DryRunOption = False,
 ) -> None:
     """Train on four local nodes; one gets notice, two come, one dies. Then audit the result."""
     from planner.audit import audit
@@ -34,15 +35,22 @@ def demo(
     out = console()
     prepared = prepare(spec, frozenset(), check_data=True)
     promise = f"{prepared.total_steps} steps of exactly {spec.batch.global_batch} samples"
+    opening, script = f"{spec.name}: {promise}, in {path}", _Script(prepared.total_steps)
+    if dry_run:
+        from planner.report.dry_run import NOTHING_DONE
+
+        for line in (opening, *script.words, "", NOTHING_DONE):
+            out.print(line, soft_wrap=True)
+        return
     execute(
         prepared,
         out,
-        opening=f"{spec.name}: {promise}, in {path}",
+        opening=opening,
         address="",
         nodes=_NODES_AT_START,
         verbose=False,
         resume_command=shlex.join(["planner", "run", job, "--set", f"checkpoint.path={path}"]),
-        react=_Script(prepared.total_steps),
+        react=script,
     )
     result = audit(prepared.run)
     header, *rows = phase_table(result)
@@ -57,11 +65,16 @@ class _Script:
     """What happens to the cluster, by the run's own progress."""
 
     def __init__(self, total_steps: int) -> None:
-        self._acts = [
-            (int(total_steps * _NOTICE_AT), self._give_notice),
-            (int(total_steps * _GAIN_AT), self._gain),
-            (int(total_steps * _LOSE_AT), self._lose),
-        ]
+        notice_at, gain_at, lose_at = (int(total_steps * part) for part in (_NOTICE_AT, _GAIN_AT, _LOSE_AT))
+        self._acts = [(notice_at, self._give_notice), (gain_at, self._gain), (lose_at, self._lose)]
+        self.words = (
+            f"{_NODES_AT_START} local nodes with room for a worker each",
+            f"from step {notice_at}: one of them has notice to go in {_NOTICE_S:.0f} s",
+            f"from step {gain_at}: {_NODES_GAINED} nodes come",
+            f"from step {lose_at}: a node is killed without notice",
+            "at the end: the audit",
+        )
+        """what will happen, in order"""
         self._acting: threading.Thread | None = None
 
     def __call__(self, cluster: "EmbeddedCluster", watch: "Watch", view: "RunView") -> None:

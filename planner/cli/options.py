@@ -2,6 +2,9 @@
 
 import shutil
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,19 +12,41 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+# Shorter work needs no bar.
+_BAR_AFTER_S = 1.0
+
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="a job file (YAML)", show_default=False)]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="override a value of the job, such as train.steps=400"),
 ]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="check what can be checked, show what would be done, and do nothing")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
-def console() -> "Console":
+def console(*, stderr: bool = False) -> "Console":
     """A console that prints every text as it is: `[` and `:` in a path or a message are no markup."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False)
+    return Console(markup=False, emoji=False, highlight=False, stderr=stderr)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """What to call with `(done, of)`: it draws a bar on stderr while work is long, if that is a terminal."""
+    if not (sys.stderr and sys.stderr.isatty()):
+        yield lambda _done, _of: None
+        return
+    from rich.progress import Progress
+
+    began_s = time.monotonic()
+    with Progress(console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, visible=False)
+        yield lambda done, of: bar.update(
+            task, completed=done, total=of, visible=time.monotonic() - began_s > _BAR_AFTER_S
+        )
 
 
 def terminal_width() -> int | None:

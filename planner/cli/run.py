@@ -1,10 +1,11 @@
 """`planner run JOB`: train, on a Ray cluster or on an embedded one; the same command resumes."""
 
 import contextlib
+import math
 import os
 import shlex
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import JobArgument, SetOption, console
+from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console, progress_bar
 from planner.errors import DataError, NewerFormat, RunError, StoreError, TrainingFailed, UserError
 from planner.job import Job, Workers
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from planner.cli.watch import Watch
     from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+    from planner.dispatch.room import Resources
     from planner.report.view import RunView
     from planner.store.records import Manifest
     from planner.store.run import Run
@@ -42,18 +44,27 @@ def run(
         typer.Option(metavar="FIELD", help="go on although this has changed: data, seed, recipe, ..."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own messages")] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Train the job, or resume it where its run directory ends."""
+    """Train the job, or resume it where its run directory ends.
+
+    With --json, stdout is what `planner show RUN --json` says at the end, and all else is on stderr.
+    """
     from planner.files import read_job
     from planner.identity import ACCEPTABLE
 
     if unknown := sorted(set(accept or []) - set(ACCEPTABLE)):
         raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
     spec = read_job(job, set_ or [])
-    out = console()
+    out = console(stderr=as_json)
     prepared = prepare(spec, frozenset(accept or []), check_data=not address)
     if prepared.finished:
         out.print(f"{prepared.url}: {prepared.finished_text}; nothing to do", soft_wrap=True)
+        _print_json(prepared, wanted=as_json)
+        return
+    if dry_run:
+        _print_dry_run(prepared, address, nodes, as_json=as_json)
         return
     again = [
         *("planner", "run", job),
@@ -62,15 +73,36 @@ def run(
         *(word for item in set_ or [] for word in ("--set", item)),
         *(word for field in accept or [] for word in ("--accept", field)),
     ]
-    execute(
-        prepared,
-        out,
-        opening=f"{spec.name}: {prepared.resume_text} in {prepared.url}",
-        address=address,
-        nodes=nodes,
-        verbose=verbose,
-        resume_command=shlex.join(again),
-    )
+    try:
+        execute(
+            prepared,
+            out,
+            opening=f"{spec.name}: {prepared.resume_text} in {prepared.url}",
+            address=address,
+            nodes=nodes,
+            verbose=verbose,
+            resume_command=shlex.join(again),
+        )
+    except typer.Exit:  # interrupted: how it stands is what a script asked for
+        _print_json(prepared, wanted=as_json)
+        raise
+    _print_json(prepared, wanted=as_json)
+
+
+def _print_json(prepared: "Prepared", *, wanted: bool) -> None:
+    if wanted:
+        from planner.report.runs import detail_json, run_detail
+        from planner.store.survey import MOST_GENERATIONS, survey
+
+        typer.echo(detail_json(run_detail(survey(prepared.url, MOST_GENERATIONS))))
+
+
+def _print_dry_run(prepared: "Prepared", address: str, nodes: int, *, as_json: bool) -> None:
+    from planner.cli.dry_run import rehearse_start
+    from planner.report.dry_run import dry_run_json, dry_run_text
+
+    dry = rehearse_start(prepared, address=address, nodes=nodes)
+    typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +162,8 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     committed = _newest_readable(run)
     steps = job.train.steps or 0
     try:
-        dataset, order = open_data(job)
+        with progress_bar("data checked") as progress:
+            dataset, order = open_data(job, progress)
     except DataError:
         # On a cluster the data may lie on the nodes alone; the workers check it again, and agree on it.
         if check_data:
@@ -180,9 +213,10 @@ def execute(
     """
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
+    from planner.dispatch.room import alive_nodes
     from planner.store.lease import Lease
 
-    local = None if address else _local(prepared.job, nodes)
+    local = None if address else local_cluster(prepared.job, nodes)
     _require_writable(prepared.run)
     timings = dispatch.CLUSTER if address else dispatch.EMBEDDED
     dispatch.set_environment(timings, embedded=not address)
@@ -194,7 +228,7 @@ def execute(
             out.print(opening, soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
-            if warning := _room_warning(prepared.job, dispatch.room_for(prepared.job)):
+            if warning := room_warning(prepared.job, alive_nodes()):
                 out.print(warning, soft_wrap=True)
             watch = stack.enter_context(Watch(prepared.run, out, prepared.view))
             if react is not None and cluster is not None:
@@ -209,12 +243,19 @@ def execute(
     _conclude(prepared, out, resume_command, interrupted=interrupted)
 
 
-def _room_warning(job: Job, room: int) -> str:
+def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:
     """Said before a wait that would otherwise be silent; empty if there is none."""
-    least = job.workers.min
+    from planner.dispatch.room import room_for, shortage, worker_resources
+    from planner.report.text import counted
+
+    least, wanted = job.workers.min, worker_resources(job)
+    room = room_for(wanted, nodes)
     if room >= least:
         return ""
-    return f"waiting: the cluster has room for {room} workers, and workers.min is {least}; it begins when nodes come"
+    why = f" ({lack})" if (lack := shortage(wanted, nodes)) else ""
+    until = "such nodes come, or ask for less" if why else "nodes come"
+    has = f"the cluster has room for {counted(room, 'worker')}, and workers.min is {least}"
+    return f"waiting: {has}{why}; it begins when {until}"
 
 
 def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interrupted: bool) -> None:
@@ -243,7 +284,7 @@ def _standing(prepared: Prepared) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Local:
+class LocalShape:
     """The local cluster that a job gets: one node per worker; with real GPUs, one node that holds them all."""
 
     num_workers: int
@@ -253,30 +294,38 @@ class _Local:
 
     @property
     def shape(self) -> "NodeShape":
+        """What each node offers."""
         from planner.dispatch.embedded import NodeShape
 
         scale, workers = self.workers_per_node, self.workers
         return NodeShape(
-            cpus=max(workers.cpus, 1) * scale,
+            # Whole amounts: a node that offers half a CPU is none.
+            cpus=math.ceil(max(workers.cpus, 1) * scale),
             gpus=workers.gpus * scale,
-            resources={name: amount * scale for name, amount in workers.resources.items()},
+            resources={name: math.ceil(amount * scale) for name, amount in workers.resources.items()},
         )
 
     @property
     def workers_per_node(self) -> int:
+        """How many workers fit on each."""
         return self.num_workers if self.gpus else 1
 
 
-def _local(job: Job, nodes: int) -> _Local:
+def local_cluster(job: Job, nodes: int) -> LocalShape:
+    """What this machine starts for the job, with `nodes` nodes, or as many as it has cores or GPUs.
+
+    Raises:
+        UserError: it would be too small.
+    """
     workers, gpus = job.workers, _num_gpus() if job.workers.gpus else 0
     count = nodes or min(workers.max, gpus or os.cpu_count() or 1)
     if count < workers.min:
         raise UserError(f"workers.min is {workers.min}, and the local cluster has {count}; write --nodes {workers.min}")
-    return _Local(num_workers=count, gpus=gpus, workers=workers)
+    return LocalShape(num_workers=count, gpus=gpus, workers=workers)
 
 
 @contextlib.contextmanager
-def _embedded(local: _Local, out: "Console") -> "Iterator[EmbeddedCluster]":
+def _embedded(local: LocalShape, out: "Console") -> "Iterator[EmbeddedCluster]":
     from planner.dispatch.embedded import EmbeddedCluster
     from planner.report.text import counted
 

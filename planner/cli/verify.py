@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.counts import parse_history
-from planner.cli.options import JobArgument, JsonOption, SetOption, console
+from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console
 from planner.errors import UserError
 from planner.job import Job
 from planner.report.text import counted
@@ -38,6 +38,7 @@ def verify(
         bool, typer.Option("--ray", help="on an embedded Ray cluster, whose nodes come, get notice and die, instead")
     ] = False,
     set_: SetOption = None,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train the job twice, at a fixed size and through a history of sizes, and compare everything.
@@ -54,6 +55,9 @@ def verify(
             f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps; write --steps {len(sizes)}"
         )
     spec = rehearsal_of(read_job(job, set_ or []), steps)
+    if dry_run:
+        _print_dry_run(spec, _sizes_on_ray(spec, sizes) if through_ray else sizes, as_json=as_json)
+        return
     out = console()
     if not as_json:
         how = " on Ray, whose nodes come, get notice and die" if through_ray else ""
@@ -128,12 +132,7 @@ def through_nodes(job: Job, sizes: list[int], folder: Path, *, say: Callable[[st
 
     steps = job.train.steps or 0
     fixed, history = folder / "fixed", folder / "history"
-    # Ray never gets more workers than samples: they would only run ghosts.
-    clipped = [size for size, _ in groupby(min(size, job.batch.global_batch) for size in sizes)]
-    if len(clipped) == 1:
-        raise UserError(
-            f"batch.global is {job.batch.global_batch}: on Ray, all of these sizes are {clipped[0]} workers"
-        )
+    clipped = _sizes_on_ray(job, sizes)
     if clipped != sizes:
         say(f"no more workers than samples, and no size twice in a row: {' -> '.join(map(str, clipped))}")
     sizes = clipped
@@ -142,6 +141,43 @@ def through_nodes(job: Job, sizes: list[int], folder: Path, *, say: Callable[[st
     for url, parts in ((fixed, [Stage(world_size=sizes[0], end_step=steps)]), (history, stages(sizes, steps))):
         rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say)
     return compare(job, fixed, history, sizes)
+
+
+def _sizes_on_ray(job: Job, sizes: list[int]) -> list[int]:
+    """Ray never gets more workers than samples: they would only run ghosts.
+
+    Raises:
+        UserError: one size is left.
+    """
+    clipped = [size for size, _ in groupby(min(size, job.batch.global_batch) for size in sizes)]
+    if len(clipped) == 1:
+        raise UserError(
+            f"batch.global is {job.batch.global_batch}: on Ray, all of these sizes are {clipped[0]} workers"
+        )
+    return clipped
+
+
+def _print_dry_run(job: Job, sizes: list[int], *, as_json: bool) -> None:
+    """The two histories and what would be compared, once the data has been opened."""
+    import json
+
+    from planner.identity import open_data
+    from planner.report.dry_run import NOTHING_DONE
+    from planner.train.history import Stage, stages
+    from planner.verify import compared
+
+    open_data(job)
+    steps = job.train.steps or 0
+    histories = {"fixed": [Stage(world_size=sizes[0], end_step=steps)], "history": stages(sizes, steps)}
+    words = compared(job.batch.equality, job.train.precision)
+    if as_json:
+        parts = {name: [dataclasses.asdict(stage) for stage in each] for name, each in histories.items()}
+        typer.echo(json.dumps({**parts, "equality": job.batch.equality, "compared": words}, indent=1))
+        return
+    for name, each in histories.items():
+        parts_text = ", ".join(f"{counted(s.world_size, 'worker')} until step {s.end_step}" for s in each)
+        typer.echo(f"{name:<8} {parts_text}")
+    typer.echo(f"compared {', '.join(words)}\n\n{NOTHING_DONE}")
 
 
 def compare(job: Job, fixed: Path, history: Path, sizes: list[int]) -> "list[Check]":

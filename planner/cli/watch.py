@@ -1,6 +1,5 @@
 """Shows a run while another thread is busy running it."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -42,7 +41,7 @@ class Watch:
         self._view = begin
         self._began_s = self._printed_s = time.monotonic()
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
-        self._is_terminal = sys.stdout.isatty()
+        self._is_terminal = console.file.isatty()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="planner-watch", daemon=True)
 

@@ -1,6 +1,7 @@
 """What every data set answers, and the one place that knows which class reads which kind."""
 
 import hashlib
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import numpy as np
@@ -10,6 +11,13 @@ from planner.job import JsonlData, OwnData, TextData, TokensData
 
 TokenIds = NDArray[np.uint8]
 """One row's tokens, shape `(n,)`, 2 <= n <= context + 1: inputs are `[:-1]`, labels `[1:]`."""
+
+Progress = Callable[[int, int], None]
+"""hears `(done, of)` while something is long in the doing"""
+
+
+def no_progress(_done: int, _of: int) -> None:
+    """For whom nobody watches."""
 
 
 class AnyDataset(Protocol):
@@ -38,7 +46,9 @@ class Dataset(AnyDataset, Protocol):
         ...
 
 
-def open_dataset(data: TextData | JsonlData | TokensData | OwnData, context: int) -> AnyDataset:
+def open_dataset(
+    data: TextData | JsonlData | TokensData | OwnData, context: int, progress: Progress = no_progress
+) -> AnyDataset:
     """Open and check the data set that a job names; tokens are cut to `context` of them a row.
 
     Raises:
@@ -58,7 +68,7 @@ def open_dataset(data: TextData | JsonlData | TokensData | OwnData, context: int
         return TokensDataset.open(data.path, context)
     from planner.data.jsonl import JsonlDataset
 
-    return JsonlDataset.open(data.path, data.field, context)
+    return JsonlDataset.open(data.path, data.field, context, progress)
 
 
 def evidence(dataset: AnyDataset, row: int) -> tuple[int, int]:

@@ -4,16 +4,18 @@ import json
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from planner.data.dataset import TokenIds
+from planner.data.dataset import Progress, TokenIds, no_progress
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
 # Every row begins and ends with this byte, so that even an empty text has one token to predict.
 BOUNDARY = b"\0"
+_ROWS_PER_REPORT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +34,20 @@ class JsonlDataset:
     fingerprint: str
 
     @classmethod
-    def open(cls, path: str, field: str, context: int) -> "JsonlDataset":
-        """Index the lines.
+    def open(cls, path: str, field: str, context: int, progress: Progress = no_progress) -> "JsonlDataset":
+        """Index the lines. `progress(done, of)` hears of bytes now and then.
 
         Raises:
             DataError: a line is not a JSON object with a text under `field`; file and line are named.
         """
         root, files = resolve(path)
         file_of_row, offset_of_row = array("i"), array("q")
+        starts = (0, *accumulate(file.stat().st_size for file in files))
         for number, offset, _ in read_rows(files, field):
             file_of_row.append(number)
             offset_of_row.append(offset)
+            if len(offset_of_row) % _ROWS_PER_REPORT == 0:
+                progress(starts[number] + offset, starts[-1])
         if not offset_of_row:
             raise DataError(f"data.path: {path!r} holds no rows")
         return cls(

@@ -13,6 +13,8 @@ from typing import Any
 
 from planner.dispatch.embedded import driver_environment
 from planner.dispatch.interrupt import Interrupts
+from planner.dispatch.refused import refusal
+from planner.dispatch.room import worker_resources
 from planner.dispatch.signals import state_key
 from planner.dispatch.steward import Steward
 from planner.dispatch.warm import warm_up
@@ -63,7 +65,8 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         "RAY_TRAIN_METRICS_ENABLED": "0",
         # Notices are the steward's: Ray's own watcher would wait until the node is gone.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-        **(driver_environment() if embedded else {}),
+        # Ray tries again every second: a token that is wrong now is wrong 20 s later.
+        **(driver_environment() if embedded else {"RAY_gcs_server_port_wait_time_s": f"{_CONNECT_S:.0f}"}),
     }
     for name, value in settings.items():
         os.environ.setdefault(name, value)
@@ -78,6 +81,7 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
     """
     _require_listener(address)
     import ray
+    from ray.exceptions import RayError
 
     from planner.dispatch.private import quiet
 
@@ -88,9 +92,8 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
             logging_level=logging.INFO if verbose else logging.ERROR,
             configure_logging=True,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"no Ray cluster at {address}: {reason}; check --address, or leave it out") from error
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise UserError(f"no Ray cluster at {address}: {refusal(error)}") from error
     with contextlib.nullcontext() if verbose else quiet():
         try:
             yield
@@ -109,15 +112,6 @@ def _require_listener(address: str) -> None:
         raise UserError(
             f"no Ray cluster at {address}: {error}; check --address (or RAY_ADDRESS), or leave it out"
         ) from error
-
-
-def room_for(job: Job) -> int:
-    """How many of the job's workers fit into the cluster as it is now, whatever else runs there."""
-    import ray
-
-    wanted = _resources(job)
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return int(sum(min(node.get(name, 0) // amount for name, amount in wanted.items()) for node in alive))
 
 
 def fit(
@@ -201,7 +195,7 @@ def _trainer(worker: WorkerConfig, timings: Timings, interrupts: Interrupts, *, 
         scaling_config=ScalingConfig(
             num_workers=(least, most),
             use_gpu=workers.gpus > 0,
-            resources_per_worker=_resources(job),
+            resources_per_worker=worker_resources(job),
             elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # of Ray's own policy
         ),
         run_config=RunConfig(
@@ -223,11 +217,6 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
     # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     return loopback_torch_config(backend) if embedded else TorchConfig(backend=backend)
-
-
-def _resources(job: Job) -> dict[str, float]:
-    wanted = {"CPU": job.workers.cpus, "GPU": float(job.workers.gpus), **job.workers.resources}
-    return {name: amount for name, amount in wanted.items() if amount > 0}
 
 
 def _last_line(text: str) -> str:

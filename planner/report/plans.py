@@ -72,13 +72,14 @@ def _indented(notes: str, width: int) -> list[str]:
 
 def plan_json(plans: Sequence[Plan], mixes: Mixes | None = None) -> str:
     """A list of objects; the keys are an interface (README, "The plan as JSON")."""
-    objects = [_plan_object(plan) for plan in plans]
+    objects = [plan_object(plan) for plan in plans]
     if mixes is not None:
         objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
     return json.dumps(objects, indent=1)
 
 
-def _plan_object(plan: Plan) -> dict[str, object]:
+def plan_object(plan: Plan) -> dict[str, object]:
+    """A plan as JSON has it."""
     return {
         "world_size": plan.world_size,
         "workers_used": plan.workers_used,

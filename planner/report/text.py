@@ -2,7 +2,10 @@
 
 from collections.abc import Collection, Sequence
 
+from planner.plan.words import duration
+
 _GAP = "  "
+_DAY_S = 24 * 3600.0
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
@@ -32,3 +35,16 @@ def spans(numbers: Sequence[int], most: int = 12) -> str:
             pieces.append([number])
     words = ["-".join(map(str, piece)) for piece in pieces]
     return ", ".join(words) if len(words) <= most else f"{', '.join(words[: most - 1])}, ..., {numbers[-1]}"
+
+
+def printable(text: str) -> str:
+    """The text with what would steer a terminal, line breaks too, written as Python would."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def ago(then_s: float | None, now_s: float) -> str:
+    """`12 s ago`, `5 days ago`; `-` if there is no such time. What another machine's clock puts ahead was now."""
+    if then_s is None:
+        return "-"
+    seconds = max(now_s - then_s, 0.0)
+    return f"{seconds / _DAY_S:.0f} days ago" if seconds > 2 * _DAY_S else f"{duration(seconds)} ago"

@@ -54,7 +54,7 @@ class Lease:
 
     def __enter__(self) -> Self:
         while not self._number:
-            found = self._newest()
+            found = newest_lease(self._storage)
             if found is not None and not self._is_over(found):
                 stop = f" (kill -INT {found.holder.pid} on {found.holder.host})" if found.holder else ""
                 raise AnotherDriver(
@@ -84,7 +84,7 @@ class Lease:
         self._say(f"{found.words} held this run: watching for {_SILENT_BEATS * beat_s:.0f} s whether it still does")
         for _ in range(_SILENT_BEATS):
             self._sleep(beat_s)
-            now = self._newest()
+            now = newest_lease(self._storage)
             if now is None or now.number != found.number:
                 return True  # what is there now will be judged by itself: the number after `found` is no longer free
             if now != found:
@@ -95,9 +95,9 @@ class Lease:
         """The number if it is ours now, 0 if it was taken, or was free only because others have gone on from it."""
         if not self._storage.create(lease_name(number), seal(self._me)):
             return 0
-        newest = max(self._numbers(), default=0)
+        newest = max(_numbers(self._storage), default=0)
         with contextlib.suppress(StoreError):  # the holder of a higher number may be tidying, too
-            for older in self._numbers():
+            for older in _numbers(self._storage):
                 if older < newest:
                     self._storage.delete(lease_name(older))
         return number if newest == number else 0
@@ -114,7 +114,7 @@ class Lease:
             self._renew(held=False)
 
     def _renew(self, *, held: bool) -> None:
-        found = self._newest()
+        found = newest_lease(self._storage)
         if found is None:
             return  # removed by hand, or a mount that is away: nobody has taken it, and nothing is put there
         if found.number != self._number or (found.holder and found.holder.launch != self._me.launch):
@@ -123,17 +123,24 @@ class Lease:
         self._me = self._me.model_copy(update={"beat": self._me.beat + 1, "held": held})
         self._storage.write(lease_name(self._number), seal(self._me))
 
-    def _numbers(self) -> list[int]:
-        found = (re.fullmatch(r"([0-9]{6,})\.json", name) for name in self._storage.names("drivers"))
-        return sorted(int(match[1]) for match in found if match)
 
-    def _newest(self) -> FoundLease | None:
-        numbers = self._numbers()
-        while numbers:
-            try:
-                return FoundLease(numbers[-1], self._storage.read(lease_name(numbers[-1])))
-            except StoreError:
-                before, numbers = numbers, self._numbers()
-                if numbers == before:
-                    raise  # not tidied away by the next holder: it cannot be read
-        return None
+def newest_lease(storage: Storage) -> FoundLease | None:
+    """The lease that counts; none if nobody has driven the run.
+
+    Raises:
+        StoreError: it is there and cannot be read.
+    """
+    numbers = _numbers(storage)
+    while numbers:
+        try:
+            return FoundLease(numbers[-1], storage.read(lease_name(numbers[-1])))
+        except StoreError:
+            before, numbers = numbers, _numbers(storage)
+            if numbers == before:
+                raise  # not tidied away by the next holder: it cannot be read
+    return None
+
+
+def _numbers(storage: Storage) -> list[int]:
+    found = (re.fullmatch(r"([0-9]{6,})\.json", name) for name in storage.names("drivers"))
+    return sorted(int(match[1]) for match in found if match)

@@ -120,6 +120,12 @@ def header_among(content: bytes) -> GenerationRecord | None:
     return record if isinstance(record, GenerationRecord) else None
 
 
+def records_among(content: bytes) -> list[Record]:
+    """All records in a segment or in a part of one, as far as lines can be read; the chain is not checked."""
+    lines = content.decode(errors="replace").split("\n")
+    return [record for line in lines if (record := _readable(line)) is not None]
+
+
 def _readable(line: str) -> Record | None:
     try:
         return parse_record(split_line(line, "ledger")[1], "ledger")

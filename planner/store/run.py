@@ -20,6 +20,11 @@ def commit_name(step: int, generation: int) -> str:
     return f"{step:012d}-{generation:06d}"
 
 
+def commit_of(name: str) -> tuple[int, int]:
+    """The step and the generation that a commit's name says."""
+    return int(name[:12]), int(name[13:])
+
+
 _COMMIT_NAME = re.compile(r"[0-9]{12}-[0-9]{6}")
 _MAX_GENERATION = 999_999
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -110,3 +111,14 @@ def test_a_run_without_its_manifests_cannot_be_audited(cli, run):
     answer = cli("audit", run)
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == f"planner: {run}: the ledger records 2 commits, and no manifest can be read\n"
+
+
+def test_a_long_audit_draws_a_bar_on_a_terminal(cli, run, monkeypatch):
+    """On stderr, so that stdout stays what a script reads; elsewhere there is none."""
+    monkeypatch.setattr("planner.cli.options._BAR_AFTER_S", -1.0)
+    assert cli("audit", run).err == ""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    answer = cli("audit", run, "--json")
+    assert "steps audited" in answer.err
+    assert json.loads(answer.out)["clean"]

@@ -176,3 +176,14 @@ def test_the_checksum_knows_the_row_and_every_bit(row, content, change):
     sums = {check_sum(row, tokens), check_sum(row + 1, tokens), check_sum(row, altered)}
     assert len(sums) == 3
     assert all(0 <= value < 2**64 for value in sums)
+
+
+def test_a_long_index_tells_how_far_it_is(tmp_path, monkeypatch):
+    """In bytes over all files, up to the end."""
+    monkeypatch.setattr("planner.data.jsonl._LINES_PER_REPORT", 1)
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text('{"text": "x"}\n' * 2)
+    heard = []
+    data = JsonlData(kind="jsonl", path=str(tmp_path / "*.jsonl"))
+    open_dataset(data, 8, lambda *at: heard.append(at))
+    assert heard == [(14, 56), (28, 56), (42, 56), (56, 56)]

@@ -145,7 +145,7 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
         sizes = ("--set", "workers.min=50", "--set", "workers.max=50")
         process = start(folder, "run", "job.yaml", "--address", cluster.address, *sizes)
         first = process.stdout.readline() + process.stdout.readline()
-        assert "waiting: the cluster has room for 1 workers" in first, first
+        assert "waiting: the cluster has room for 1 worker, and workers.min is 50; it begins when" in first, first
         time.sleep(8)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=90)

@@ -1,0 +1,87 @@
+"""`planner run --dry-run`: everything that can be checked before a start, and what the start would be."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.errors import AnotherDriver, StoreError
+from planner.job import Job
+
+if TYPE_CHECKING:
+    from planner.cli.run import Prepared
+    from planner.report.dry_run import DryRun
+    from planner.store.run import Run
+
+
+def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun":
+    """Look at the store, the lease and the cluster. With an address, the cluster is asked what it has.
+
+    Raises:
+        PlannerError: the start would be refused.
+    """
+    from planner.plan import Facts, batch_sizes, choose
+    from planner.report.dry_run import DryRun
+
+    job = prepared.job
+    notes = [*_check_driver(prepared.run), *_check_writable(prepared.run)]
+    if not prepared.total_steps:
+        notes.append("the data cannot be read from here; the workers would check it")
+    cluster, waits, room = _at(job, address) if address else _here(job, nodes)
+    size = max(min(room, job.workers.max, job.batch.global_batch), min(job.workers.min, job.batch.global_batch))
+    return DryRun(
+        run=prepared.url,
+        begins=prepared.resume_text,
+        step=prepared.committed.step if prepared.committed else 0,
+        total_steps=prepared.total_steps,
+        cluster=cluster,
+        waits=waits,
+        plan=choose(batch_sizes(job), size, Facts()),
+        notes=tuple(notes),
+    )
+
+
+def _here(job: Job, nodes: int) -> tuple[str, str, int]:
+    from planner.cli.run import local_cluster
+    from planner.report.text import counted
+
+    local = local_cluster(job, nodes)
+    on = "on the CPU" if not local.gpus else f"on {counted(local.gpus, 'GPU')}"
+    return f"a local one with room for {counted(local.num_workers, 'worker')}, {on}", "", local.num_workers
+
+
+def _at(job: Job, address: str) -> tuple[str, str, int]:
+    from planner.cli.run import room_warning
+    from planner.dispatch import launch
+    from planner.dispatch.room import alive_nodes, room_for, worker_resources
+    from planner.report.text import counted
+
+    launch.set_environment(launch.CLUSTER, embedded=False)
+    with launch.connected(address, verbose=False):
+        found = alive_nodes()
+    room = room_for(worker_resources(job), found)
+    words = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
+    return words, room_warning(job, found), room
+
+
+def _check_driver(run: "Run") -> list[str]:
+    from planner.store.lease import newest_lease
+    from planner.store.survey import driver_state
+
+    lease = newest_lease(run.storage)
+    state = driver_state(lease)
+    if lease is None or state in {"none", "ended"}:
+        return []
+    if state == "alive":
+        raise AnotherDriver(f"{run.storage.url}: {lease.words} is running this run; stop it first, or wait for its end")
+    return [f"{lease.words} held this run; the start would watch its lease first"]
+
+
+def _check_writable(run: "Run") -> list[str]:
+    url = run.storage.url
+    if not run.storage.is_local:
+        return [f"whether {url} can be written to only a start would tell"]
+    # The folder, or the nearest above it that is there.
+    place = next(folder for folder in (Path(url), *Path(url).parents) if folder.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise StoreError(f"{url}: cannot write there ({place}); choose another checkpoint.path")
+    return []

@@ -1,0 +1,30 @@
+"""The job file's JSON Schema, for editors and scripts."""
+
+import json
+from typing import Any
+
+from planner.job import Job
+
+SCHEMA_FILE = "job.schema.json"
+"""what the first line of a job file names"""
+EDITOR_LINE = f"# yaml-language-server: $schema={SCHEMA_FILE}"
+"""the first line of a job file whose schema lies beside it"""
+
+
+def job_schema() -> dict[str, Any]:
+    """The model's own schema, and what a job file may write shorter.
+
+    A file that satisfies it may still be wrong: how fields depend on each other, only `read_job` says.
+    """
+    schema = Job.model_json_schema()
+    schema["title"] = "planner job"
+    objective = schema["properties"]["objective"]
+    # `objective: lm` stands for `objective: {kind: lm}`.
+    kind = {"$ref": f"{objective['$ref']}/properties/kind"}
+    schema["properties"]["objective"] = {"anyOf": [kind, {"$ref": objective["$ref"]}], "default": objective["default"]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def schema_text() -> str:
+    """The schema as it stands in a file."""
+    return json.dumps(job_schema(), indent=2) + "\n"

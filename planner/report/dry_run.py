@@ -1,0 +1,61 @@
+"""What `planner run` would do, as a value, as text and as JSON."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from planner.job import Job
+from planner.plan import Plan
+from planner.report.plans import plan_object, plan_table
+from planner.report.text import counted
+
+NOTHING_DONE = "dry run: nothing was started, nothing was written"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """A start that has been checked and not made."""
+
+    run: str
+    """the run's folder or URL"""
+    begins: str
+    """where, in words"""
+    step: int
+    """the step that it would begin with"""
+    total_steps: int
+    """0 if the data cannot be read from here"""
+    cluster: str
+    """where it would run, in words"""
+    waits: str
+    """what it would wait for; empty if it would begin at once"""
+    plan: Plan
+    """at the size that it would begin with"""
+    notes: tuple[str, ...]
+    """what could not be checked, or would take a while"""
+
+
+def dry_run_text(job: Job, dry: DryRun) -> list[str]:
+    """Line by line."""
+    every = job.checkpoint.every_steps
+    pace = "as often as pays" if every == "auto" else f"every {counted(every, 'step')}"
+    header, *rows = plan_table([dry.plan])
+    return [
+        f"{job.name}: {dry.begins} in {dry.run}",
+        f"cluster  {dry.cluster}",
+        *([dry.waits] if dry.waits else []),
+        f"steps    [{dry.step}, {dry.total_steps or '?'}), {counted(job.batch.global_batch, 'sample')} each",
+        f"commits  {pace}, the newest {job.checkpoint.keep} with their files",
+        f"writes   below {dry.run}: run.json, jobs, drivers, generations, ledger, manifests, checkpoints, ray",
+        *(f"note     {note}" for note in dry.notes),
+        "",
+        header,
+        *rows,
+        "",
+        NOTHING_DONE,
+    ]
+
+
+def dry_run_json(dry: DryRun) -> str:
+    """One object; its keys are `DryRun`'s fields, the plan's those of `planner plan --json`."""
+    fields = {field.name: getattr(dry, field.name) for field in dataclasses.fields(dry)}
+    return json.dumps({**fields, "plan": plan_object(dry.plan)}, indent=1)

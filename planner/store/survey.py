@@ -1,0 +1,197 @@
+"""What a run's folder says of it, from the ends of its files: a million steps are surveyed as fast as a few.
+
+Nothing is verified here: tensors are not read and the chain is not checked. That is the audit's.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.errors import NewerFormat, StoreError
+from planner.job import Job
+from planner.store.driver import Driver, FoundLease, this_driver
+from planner.store.lease import newest_lease
+from planner.store.ledger import header_among, records_among, segment_name
+from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
+from planner.store.run import Run, commit_of
+from planner.store.storage import Storage
+
+# A header is some 2 KB, a step 350 bytes: the last 180 steps or so.
+_HEAD_BYTES, _TAIL_BYTES = 2**14, 2**16
+MOST_GENERATIONS = 32
+"""as many tell how a run stands, though on spot nodes it may have had a thousand"""
+# An object store answers in some 30 ms, and a run is a dozen questions.
+_AT_ONCE = 16
+_OF_A_RUN = frozenset({"run.json", "drivers", "generations", "ledger", "manifests"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The two ends of one generation's records."""
+
+    generation: int
+    header: GenerationRecord | None
+    """none if it cannot be read"""
+    tail: tuple[Record, ...]
+    """the last records after the header, oldest first"""
+    committed_step: int
+    """of its last commit, by the names of manifests; -1 if it has none"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What was found."""
+
+    url: str
+    problem: str
+    """why nobody can go on from here; empty if somebody can"""
+    lease: Driver | None = None
+    """of the driver that runs it or ran it last; none if there is none, or a torn one"""
+    driver: Literal["none", "alive", "ended", "unknown"] = "none"
+    """unknown: on another machine, where only watching the lease would tell"""
+    newest: Manifest | None = None
+    """the newest commit that can be read and whose files are there"""
+    num_commits: int = 0
+    kept: tuple[str, ...] = ()
+    """commits whose files are there, oldest first"""
+    num_generations: int = 0
+    segments: tuple[Segment, ...] = ()
+    """of the newest generations, oldest first"""
+    job_digest: str = ""
+    """of the newest generation's job, by which its file is named; empty before the first"""
+    job: Job | None = None
+    """that job; none if its file is gone or no good"""
+
+
+def is_run(storage: Storage) -> bool:
+    """Whether a run, or what is left of one, lies there."""
+    return not _OF_A_RUN.isdisjoint(storage.names(""))
+
+
+def survey_folder(folder: str) -> list[Survey]:
+    """Every run directly in a folder, or the one that the folder is; of each, the newest generation.
+
+    Raises:
+        StoreError: there is no such folder, or it cannot be reached.
+    """
+    place = Storage(folder)
+    if not place.exists(""):
+        raise StoreError(f"{folder}: no such folder; write the folder that your runs lie in")
+    urls = [folder] if is_run(place) else [f"{folder.rstrip('/')}/{name}" for name in place.names("")]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [found for found in pool.map(_survey_or_reason, urls) if found is not None]
+
+
+def _survey_or_reason(url: str) -> Survey | None:
+    """One of many: none if it is no run; that it cannot be looked into is what there is to say of it."""
+    try:
+        return survey(url) if is_run(Storage(url)) else None
+    except StoreError as error:
+        return Survey(url=url, problem=str(error))
+
+
+def survey(url: str, most_generations: int = 1) -> Survey:
+    """One run, with its newest generations; what is damaged is left out, and the reason told.
+
+    Raises:
+        StoreError: its folder cannot be looked into.
+    """
+    run = Run(Storage(url))
+    names, numbers = run.commits(), run.segments()
+    there = set(run.storage.names("checkpoints"))
+    kept = tuple(name for name in names if name in there)
+    segments = tuple(_segment(run.storage, number, names) for number in numbers[-most_generations:])
+    damaged = _identity_problem(run, names)
+    newest, no_commit = (None, "") if damaged else _newest(run, names, kept, segments)
+    header = segments[-1].header if segments else None
+    job_digest = header.job_digest if header else newest.job_digest if newest else ""
+    lease = newest_lease(run.storage)
+    return Survey(
+        url=url,
+        problem=damaged or no_commit,
+        lease=lease.holder if lease else None,
+        driver=driver_state(lease),
+        newest=newest,
+        num_commits=len(names),
+        kept=kept,
+        num_generations=len(numbers),
+        segments=segments,
+        job_digest=job_digest,
+        job=_job(run, job_digest),
+    )
+
+
+def _segment(storage: Storage, generation: int, commits: Sequence[str]) -> Segment:
+    name = segment_name(generation)
+    size_bytes = storage.size_bytes(name)
+    tail = records_among(storage.read_from(name, max(size_bytes - _TAIL_BYTES, 0)))
+    return Segment(
+        generation=generation,
+        header=header_among(storage.read_first(name, _HEAD_BYTES)),
+        tail=tuple(record for record in tail if not isinstance(record, GenerationRecord)),
+        committed_step=max((step for step, by in map(commit_of, commits) if by == generation), default=-1),
+    )
+
+
+def _identity_problem(run: Run, names: Sequence[str]) -> str:
+    if not run.storage.exists("run.json"):
+        return f"run.json is gone, and {len(names)} commits belong to the run that it named" if names else ""
+    try:
+        run.identity()
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def _newest(
+    run: Run, names: Sequence[str], kept: Sequence[str], segments: Sequence[Segment]
+) -> tuple[Manifest | None, str]:
+    """The newest commit that can be read and whose files are there by name; and why there is none to go on from."""
+    if not names:
+        recorded = sum(isinstance(record, CommitRecord) for segment in segments for record in segment.tail)
+        return None, f"the ledger records {recorded} commits, and no manifest is left" if recorded else ""
+    first = "" if kept else f"the files of all {len(names)} commits are gone"
+    for name in reversed(kept):
+        try:
+            manifest = run.manifest(name)
+            _require_named(run.storage, manifest)
+        except NewerFormat as error:
+            return None, str(error)
+        except StoreError as error:
+            first = first or str(error)
+        else:
+            return manifest, ""
+    return None, first
+
+
+def _require_named(storage: Storage, manifest: Manifest) -> None:
+    """Check that every file of a commit is there; what is in it, the workers and the audit check.
+
+    Raises:
+        StoreError: one is gone.
+    """
+    folder = f"checkpoints/{manifest.name}"
+    there = set(storage.names(folder))
+    # Names with a dot are not listed.
+    gone = [file.name for file in manifest.files if not file.name.startswith(".") and file.name not in there]
+    if gone:
+        raise StoreError(f"{folder}/{gone[0]}: gone")
+
+
+def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", "unknown"]:
+    """What a lease tells of its driver: unknown on another machine, where only watching would tell."""
+    if lease is None:
+        return "none"
+    if lease.is_released:
+        return "ended"
+    if lease.holder is None or not lease.holder.is_near(this_driver("", beat_s=1.0)):
+        return "unknown"
+    return "alive" if lease.holder.is_running else "ended"
+
+
+def _job(run: Run, job_digest: str) -> Job | None:
+    try:
+        return run.job_if_known(job_digest) if job_digest else None
+    except StoreError:
+        return None

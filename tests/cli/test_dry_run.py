@@ -1,0 +1,104 @@
+"""`--dry-run`: what can be checked is, what would happen is shown, and nothing does."""
+
+import json
+import shutil
+
+import pytest
+
+from planner.store.driver import lease_name, this_driver
+from planner.store.lease import Lease
+from planner.store.records import seal
+from planner.store.storage import Storage
+
+END = "dry run: nothing was started, nothing was written"
+
+
+@pytest.fixture
+def longer(recorded, tmp_path):
+    """A copy of a run of four steps, and the words that want nine of it."""
+    run = shutil.copytree(recorded.run, tmp_path / "run")
+    return run, (str(recorded.job), "--set", f'checkpoint.path="{run}"', "--set", "train.steps=9")
+
+
+def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
+    """Where, how many workers, the plan at that size, where it would write: and the folder is not made."""
+    before = sorted(tmp_path.rglob("*"))
+    answer = cli("run", job, "--nodes", "4", "--dry-run")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0] == f"tiny: a new run in {tmp_path}/run"
+    assert lines[1] == "cluster  a local one with room for 4 workers, on the CPU"
+    assert lines[2] == "steps    [0, 4), 6 samples each"
+    assert lines[3] == "commits  every 2 steps, the newest 2 with their files"
+    assert lines[7].split()[:2] == ["4", "4"]
+    assert "2 x 2 + 2 x 1" in lines[7]
+    assert lines[-1] == END
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_resume_says_where_it_would_begin(cli, longer):
+    """As JSON, with the plan's own keys; no more workers than samples."""
+    run, words = longer
+    before = sorted(run.rglob("*"))
+    found = json.loads(cli("run", *words, "--nodes", "20", "--set", "workers.max=20", "--dry-run", "--json").out)
+    assert (found["begins"], found["step"], found["total_steps"]) == ("resuming at step 4 of 9", 4, 9)
+    assert (found["plan"]["world_size"], found["plan"]["shares"], found["notes"]) == (6, [[6, 1]], [])
+    assert sorted(run.rglob("*")) == before
+
+
+def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
+    """Another job, a live driver, a folder that cannot be, a dead address: each with the start's own exit code."""
+    run, words = longer
+    assert "another seed" in cli("run", *words, "--set", "train.seed=1", "--dry-run").err
+    with Lease(Storage(str(run)), "launch", print):
+        answer = cli("run", *words, "--dry-run")
+    assert (answer.code, answer.out) == (1, "")
+    assert "is running this run; stop it first" in answer.err
+    (tmp_path / "file").write_text("x")
+    answer = cli("run", *words, "--set", f"checkpoint.path={tmp_path}/file/run", "--dry-run")
+    assert answer.code == 1
+    answer = cli("run", *words, "--address", "127.0.0.1:1", "--dry-run")
+    assert (answer.code, answer.out) == (2, "")
+
+
+def test_a_lease_of_another_machine_is_a_note(cli, longer):
+    """Only the start watches it."""
+    run, words = longer
+    elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
+    Storage(str(run)).write(lease_name(9), seal(elsewhere))
+    assert "held this run; the start would watch its lease first" in cli("run", *words, "--dry-run").out
+
+
+def test_a_finished_run_is_told_to_scripts(cli, recorded):
+    """With --json, stdout is what `planner show --json` says, and the words are on stderr."""
+    answer = cli("run", recorded.job, "--json")
+    assert (answer.code, answer.err) == (0, f"{recorded.run}: finished at step 4; nothing to do\n")
+    assert json.loads(answer.out) == json.loads(cli("show", recorded.run, "--json").out)
+
+
+def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
+    """In order, and it makes no folder."""
+    answer = cli("demo", recorded.job, "--dry-run")
+    assert answer.out.splitlines() == [
+        f"tiny: 4 steps of exactly 6 samples, in {recorded.run}-2",
+        "4 local nodes with room for a worker each",
+        "from step 0: one of them has notice to go in 30 s",
+        "from step 1: 2 nodes come",
+        "from step 2: a node is killed without notice",
+        "at the end: the audit",
+        "",
+        END,
+    ]
+    assert not recorded.run.with_name("run-2").exists()
+
+
+def test_the_dry_verify_shows_both_histories(cli, job):
+    """And what would be compared, by what the job promises; on Ray, no more workers than samples."""
+    lines = cli("verify", job, "--history", "2,1", "--steps", "5", "--dry-run").out.splitlines()
+    assert lines[:2] == ["fixed    2 workers until step 5", "history  2 workers until step 2, 1 worker until step 5"]
+    assert "losses within 1e-05" in lines[2]
+    assert lines[-1] == END
+    words = ("verify", job, "--history", "9,1", "--set", "batch.equality=bitwise", "--dry-run", "--json")
+    found = json.loads(cli(*words, "--ray").out)
+    assert found["fixed"] == [{"world_size": 6, "end_step": 12}]
+    assert "weights to the last bit" in found["compared"]

@@ -1,0 +1,144 @@
+"""`planner runs` and `planner show` on real runs of one worker, whole and harmed."""
+
+import dataclasses
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+from planner.files import read_job
+from planner.report.runs import RunDetail, RunLine
+from planner.store.driver import lease_name, this_driver
+from planner.store.lease import Lease
+from planner.store.records import seal
+from planner.store.storage import Storage
+
+
+@pytest.fixture
+def runs(recorded, tmp_path):
+    """A folder with copies of a finished run, and with other things."""
+    (tmp_path / "runs" / "notes").mkdir(parents=True)
+    (tmp_path / "runs" / "notes.txt").write_text("x")
+    for name in ("whole", "longer", "[red]torn :skull:"):
+        shutil.copytree(recorded.run, tmp_path / "runs" / name)
+    torn = tmp_path / "runs" / "[red]torn :skull:"
+    (torn / "run.json").write_text("{")
+    return torn.parent
+
+
+def say_more_steps(run):
+    """The newest generation's header says that 9 steps were asked for."""
+    segment = run / "ledger" / "000002.jsonl"
+    segment.write_text(segment.read_text().replace('"total_steps":4', '"total_steps":9', 1))
+
+
+def states(cli, *words):
+    return {line["run"].rpartition("/")[2]: line["state"] for line in json.loads(cli("runs", *words, "--json").out)}
+
+
+def test_runs_are_listed_with_their_state(cli, runs):
+    """One line each; a torn one says why, a folder that is no run is left out; exit code 0."""
+    say_more_steps(runs / "longer")
+    before = sorted(runs.rglob("*"))
+    answer = cli("runs")
+    assert (answer.code, answer.err) == (0, "")
+    lines = [re.sub(r"[\d.]+ s ago", "N s ago", line) for line in answer.out.splitlines()]
+    assert [line.split()[:2] for line in lines[:1]] == [["run", "state"]]
+    # The name of a run may hold what a terminal library would like to interpret.
+    assert {line.split("  ")[0]: line for line in lines[1:]}.keys() == {"[red]torn :skull:", "longer", "whole"}
+    whole = next(line for line in lines if line.startswith("whole"))
+    assert re.sub(" +", " ", re.sub(r"loss [\d.]+", "loss X", whole)) == (
+        "whole finished 4/4 1 4, N s ago N s ago: step 4: held-out loss X"
+    )
+    assert re.search(r"longer +stopped +4/9 ", answer.out)
+    assert re.search(r"skull: +broken .*run\.json: torn", answer.out)
+    assert sorted(runs.rglob("*")) == before
+
+
+def test_the_run_that_was_active_last_comes_first(cli, runs):
+    """By the times on record, whatever the names."""
+    segment = runs / "longer" / "ledger" / "000002.jsonl"
+    segment.write_text(re.sub(r'"time_s":[\d.]+', '"time_s":4000000000.5', segment.read_text(), count=1))
+    assert list(states(cli)) == ["longer", "[red]torn :skull:", "whole"]
+
+
+def test_the_json_has_every_field(cli, runs):
+    """The keys are an interface."""
+    *_, first = json.loads(cli("runs", runs, "--json").out)
+    assert set(first) == {field.name for field in dataclasses.fields(RunLine)}
+    assert (first["step"], first["total_steps"], first["committed_step"], first["world_size"]) == (4, 4, 4, 1)
+
+
+def test_a_live_driver_is_running_and_one_elsewhere_holds(cli, runs):
+    """Here the process tells; of another machine's, the list says that it cannot know."""
+    say_more_steps(runs / "whole")
+    with Lease(Storage(str(runs / "whole")), "launch", print):
+        assert states(cli)["whole"] == "running"
+        assert "ended       running" not in cli("show", runs / "whole").out
+        assert re.search(r"\[2, 4\) +running", cli("show", runs / "whole").out)
+    assert states(cli)["whole"] == "stopped"
+    elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
+    Storage(str(runs / "whole")).write(lease_name(9), seal(elsewhere))
+    assert states(cli)["whole"] == "held"
+    assert cli("runs").out.endswith(
+        "held: by a driver on another machine; whether it lives, only that machine can tell\n"
+    )
+
+
+@pytest.mark.parametrize("damage", ["manifests", "checkpoints", "ledger", "jobs", "run.json", "ledger/000002.jsonl"])
+@pytest.mark.parametrize("how", ["removed", "a file", "a folder"])
+def test_no_damage_stops_the_list_or_show(cli, runs, damage, how):
+    """Whatever half of a run is gone: a list of three, and `show` that shows or says why not, in a line."""
+    harmed = runs / "whole" / damage
+    shutil.rmtree(harmed) if harmed.is_dir() else harmed.unlink()
+    if how == "a file":
+        harmed.write_text('{"head":"' + "0" * 64 + '","record":{}}\n')
+    elif how == "a folder":
+        harmed.mkdir()
+    assert len(states(cli)) == 3
+    answer = cli("show", runs / "whole")
+    assert answer.code in {0, 1}
+    assert (answer.err.count("\n"), bool(answer.out)) == (answer.code, answer.code == 0)
+
+
+def test_a_header_that_no_plan_serves_is_a_reason(cli, runs):
+    """The list goes on; `show` says it in a line."""
+    segment = runs / "whole" / "ledger" / "000002.jsonl"
+    segment.write_text(segment.read_text().replace('"world_size":1', '"world_size":0', 1))
+    assert states(cli)["whole"] == "broken"
+    answer = cli("show", runs / "whole")
+    assert "the world size is 0" in answer.err
+
+
+def test_show_tells_everything(cli, runs, recorded):
+    """Identity, generations, losses, events, and how to go on."""
+    say_more_steps(runs / "longer")
+    answer = cli("show", runs / "longer")
+    assert (answer.code, answer.err) == (0, "")
+    said = dict(re.split(r" {2,}", line, maxsplit=1) for line in answer.out.splitlines()[:12] if "  " in line)
+    assert said["state"] == "stopped"
+    assert said["batch"] == "global 6, equality batches"
+    assert said["step"] == "4 of 9"
+    assert said["model"].startswith("gpt, layers 1, width 16, heads 2, context 16")
+    assert re.search(r"1 +1  1 x 6  \[0, 2\)  with a commit +0", answer.out)
+    assert "held-out loss" in answer.out.splitlines()[-1]
+    (resume,) = re.findall(r"(?m)^resume +(.*)$", answer.out)
+    planner, run, file = shlex.split(resume)
+    assert (planner, run) == ("planner", "run")
+    # The copy in the run's folder is a job file: the very job, with absolute paths.
+    assert read_job(file).name == read_job(recorded.job).name
+    found = json.loads(cli("show", runs / "longer", "--json").out)
+    keys = {field.name for kind in (RunLine, RunDetail) for field in dataclasses.fields(kind)} - {"summary"}
+    assert set(found) == keys
+    assert [loss[0] for loss in found["held_out"]] == [0, 2, 4]
+    assert found["resume"] == resume
+
+
+def test_what_is_no_run_is_a_sentence(cli, runs):
+    """Exit code 1, as where an audit finds none."""
+    assert "no run here" in cli("show", runs).err
+    assert "no such folder" in cli("runs", "gone").err
+    assert cli("show", "").code == cli("runs", "").code == 2
+    assert cli("runs", runs / "notes").out == f"no runs in {runs / 'notes'}\n"

@@ -1,0 +1,160 @@
+"""`planner schema` and `planner init`: what editors are told, and a job to begin with."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from planner.files import parse_job, read_job
+from planner.files.schema import EDITOR_LINE, job_schema, schema_text
+from planner.files.starter import starter_job
+from planner.plan import Facts, batch_sizes, choose
+
+JOBS = Path(__file__).parents[2] / "jobs"
+SHIPPED = sorted(JOBS.glob("*.yaml"))
+
+
+class Yaml12(yaml.SafeLoader):
+    """Takes `3e-3` for a number, as editors and our reader do."""
+
+
+Yaml12.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?"), list("-+0123456789")
+)
+
+
+def satisfies(text):
+    validator = jsonschema.Draft202012Validator(job_schema())
+    validator.check_schema(job_schema())
+    return [error.message for error in validator.iter_errors(yaml.load(text, Yaml12))]
+
+
+def test_the_schema_is_printed(cli):
+    """One JSON document, the one that lies in jobs/."""
+    answer = cli("schema")
+    assert (answer.code, answer.err) == (0, "")
+    assert json.loads(answer.out) == job_schema()
+
+
+def test_the_schema_in_the_repository_is_current():
+    """`planner schema > jobs/job.schema.json` after every change of the model."""
+    assert (JOBS / "job.schema.json").read_text() == schema_text()
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
+def test_shipped_jobs_name_the_schema_and_satisfy_it(file):
+    """So an editor says nothing against them."""
+    text = file.read_text()
+    assert text.startswith(f"{EDITOR_LINE}\n")
+    assert satisfies(text) == []
+
+
+def test_what_is_wrong_does_not_satisfy_it():
+    """Or the tests above say nothing."""
+    text = SHIPPED[0].read_text()
+    assert satisfies(text.replace("global: 64", "globl: 64"))
+    assert satisfies(text.replace("objective: lm", "objective: dpo"))
+    assert satisfies(text.replace("global: 64", "global: 0"))
+
+
+def test_every_field_says_what_it_is():
+    """In the field itself, or in the section that it opens."""
+    schema = job_schema()
+    sections = {"Job": schema, **schema["$defs"]}
+
+    def described(field):
+        opened = field.get("$ref", "").rpartition("/")[2]
+        return field.get("description") or (opened and sections[opened].get("description"))
+
+    fields = {f"{s}.{name}": field for s, section in sections.items() for name, field in section["properties"].items()}
+    # Two ways to write it, each with its own words.
+    assert described(fields.pop("Job.objective")["anyOf"][1])
+    assert [name for name, field in fields.items() if not described(field)] == []
+
+
+# -- init
+
+
+def test_what_init_writes_can_be_used_as_it_is(cli, tmp_path):
+    """It is read, planned and accepted by the schema that lies beside it; the next two commands are said."""
+    answer = cli("init")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines()[-2:] == [
+        "see the plan:  planner plan job.yaml",
+        "train:         planner run job.yaml",
+    ]
+    text = (tmp_path / "job.yaml").read_text()
+    assert text.startswith(f"{EDITOR_LINE}\n")
+    assert satisfies(text) == []
+    assert json.loads((tmp_path / "job.schema.json").read_text()) == job_schema()
+    job = read_job(tmp_path / "job.yaml")
+    assert (job.name, job.run_path, job.data.path, job.workers.gpus) == ("job", "runs/job", "python-stdlib", 0)
+    assert choose(batch_sizes(job), 3, Facts()).global_batch == 64
+    assert cli("plan", "job.yaml").code == 0
+
+
+def test_a_comment_of_the_starter_is_the_default():
+    """With every `# key: value` made a setting, it is the same job, and nothing that a job may say is missing."""
+    text = starter_job("first")
+    full = re.sub(r"(?m)^( *)# (\w+: )", r"\1\2", text)
+    assert full != text
+    assert parse_job(full) == parse_job(text)
+    written, known = yaml.load(full, Yaml12), parse_job(text).model_dump(by_alias=True)
+    missing = {
+        f"{section}.{key}"
+        for section in set(known) - {"name", "objective"}
+        for key in set(known[section]) - set(written[section])
+    }
+    assert missing == {"train.epochs"}
+
+
+def test_the_run_is_named_after_the_file(cli, tmp_path):
+    """Two jobs in one folder are two runs; what no name may hold is left out."""
+    (tmp_path / "sub").mkdir()
+    for path, name in [("sub/My Run!.yaml", "my-run"), ("_.yaml", "my-run"), ("a.b-1.yaml", "a.b-1")]:
+        assert cli("init", path).code == 0
+        assert read_job(tmp_path / path).name == name
+    assert (tmp_path / "sub" / "job.schema.json").exists()
+
+
+def test_init_replaces_nothing_unless_forced(cli, tmp_path):
+    """Neither the job nor a schema of that name."""
+    (tmp_path / "job.yaml").write_text("mine")
+    (tmp_path / "job.schema.json").write_text("mine")
+    answer = cli("init")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "planner: job.yaml: it is there already; write another path, or replace it with --force\n"
+    assert (tmp_path / "job.yaml").read_text() == "mine"
+    assert cli("init", "other.yaml").out.startswith("wrote other.yaml\n")
+    assert (tmp_path / "job.schema.json").read_text() == "mine"
+    assert cli("init", "--force").code == 0
+    assert (tmp_path / "job.yaml").read_text() == starter_job("job")
+    assert (tmp_path / "job.schema.json").read_text() == schema_text()
+
+
+def test_a_dry_init_writes_nothing(cli, tmp_path):
+    """The file's text on stdout, and that is all."""
+    answer = cli("init", "x.yaml", "--dry-run")
+    assert (answer.code, answer.out) == (0, starter_job("x"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("", "PATH is empty"),
+        (".", "found a directory"),
+        ("gone/job.yaml", "there is no folder gone"),
+        ("a\0b", "cannot write there"),
+        ("x" * 300, "cannot write there"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_a_sentence(cli, path, says):
+    """Exit code 2, one line."""
+    answer = cli("init", path)
+    assert answer.code == 2
+    assert says in answer.err
+    assert answer.err.count("\n") == 1

@@ -1,0 +1,134 @@
+"""From a survey to a state, a history and lines of text."""
+
+import pytest
+
+from planner.report.runs import detail_text, run_detail, run_line, run_table
+from planner.report.text import ago, printable
+from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Identity, StepRecord
+from planner.store.survey import Segment, Survey
+
+BEGAN_S = 1_700_000_000.0
+IDENTITY = Identity(
+    global_batch=4, seed=7, data="a" * 64, model="0" * 64, optimizer="sgd", equality="batches", recipe="0" * 64
+)
+
+
+def header(generation, first_step, world_size=2, total_steps=8):
+    return GenerationRecord(
+        generation=generation,
+        run_id="r",
+        parent="x" if first_step else "",
+        step=first_step,
+        cursor=4 * first_step,
+        world_size=world_size,
+        max_micro=4,
+        plan_digest="p",
+        identity=IDENTITY,
+        job_digest="0" * 64,
+        total_steps=total_steps,
+        num_samples=50,
+        facts={},
+        changed=(),
+        time_s=BEGAN_S + 100 * generation,
+    )
+
+
+def steps(*numbers):
+    return tuple(
+        StepRecord(
+            step=n, cursor=0, samples=4, tokens=4, checksum="0" * 16, loss=1.0, grad_norm=1.0, lr=0.1, seconds=0.5
+        )
+        for n in numbers
+    )
+
+
+def commit(step):
+    return CommitRecord(step=step, name=f"{step:012d}-000001", seconds=1.0)
+
+
+def segment(generation, first_step, *tail, committed_step=-1, **named):
+    return Segment(
+        generation=generation, header=header(generation, first_step, **named), tail=tail, committed_step=committed_step
+    )
+
+
+def survey(*segments, **found):
+    return Survey(**{"url": "runs/x", "problem": "", "segments": segments, "num_generations": len(segments), **found})
+
+
+STOPPED = EventRecord(message="stopped: the data changed", time_s=BEGAN_S)
+
+
+@pytest.mark.parametrize(
+    ("first", "ended", "end_step", "done_again"),
+    [
+        (segment(1, 0, *steps(0, 1), commit(2), committed_step=2), "with a commit", 2, 0),
+        (segment(1, 0, *steps(0, 1, 2), committed_step=2), "without notice", 3, 1),
+        (segment(1, 0), "before its first step was done", 0, 0),
+        (segment(1, 0, *steps(0, 1), commit(2), STOPPED, committed_step=2), "stopped: the data changed", 2, 0),
+        # The last steps may be out of sight behind a flood of events.
+        (segment(1, 0, STOPPED, *steps(), committed_step=2), "stopped: the data changed", 2, 0),
+    ],
+)
+def test_a_generation_says_how_it_ended(first, ended, end_step, done_again):
+    """And how many of its steps the next one did again."""
+    next_step = min(max(0, first.committed_step), 2)
+    line, after = run_detail(survey(first, segment(2, next_step, world_size=3))).generations
+    assert (line.ended, line.end_step, line.done_again) == (ended, end_step, done_again)
+    assert (after.split, after.first_step) == ("1 x 2 + 2 x 1", next_step)
+
+
+def test_the_newest_generation_of_a_live_run_is_running():
+    """Whatever its last record is; it is not known yet what will be done again."""
+    (line,) = run_detail(survey(segment(1, 0, *steps(0)), driver="alive")).generations
+    assert (line.ended, line.done_again) == ("running", 0)
+
+
+def test_events_have_their_times():
+    """Their own, or by the seconds on record since the last one; none at the start of a tail whose header is gone."""
+    seen = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=3.0)
+    detail = run_detail(survey(segment(1, 0, *steps(0, 1), commit(2), seen)))
+    assert [event.time_s for event in detail.events] == [BEGAN_S + 100, BEGAN_S + 105]
+    bare = Segment(generation=1, header=None, tail=(seen,), committed_step=-1)
+    assert [event.time_s for event in run_detail(survey(bare)).events] == [None]
+    text = detail_text(run_detail(survey(bare)), BEGAN_S)
+    assert text[-1] == f"{'':23}  step 2: held-out loss 1.0000"
+
+
+def test_a_survey_of_nothing_has_a_line():
+    """A run whose driver has just begun."""
+    line = run_line(survey(driver="alive"))
+    assert (line.state, line.step, line.total_steps, line.last_event, line.active_time_s) == ("running", 0, 0, None, 0)
+    assert run_table([line], ["x"], BEGAN_S)[1].split() == ["x", "running", "0/?", "-", "-", "-"]
+    assert detail_text(run_detail(survey()), BEGAN_S)[:2] == ["run        runs/x", "state      stopped"]
+
+
+def test_more_generations_than_are_shown_are_counted():
+    """So nobody takes the table for the whole story."""
+    text = detail_text(run_detail(survey(segment(40, 0), num_generations=40)), BEGAN_S)
+    assert "and 39 generations before these" in text
+
+
+def test_what_a_file_says_does_not_steer_the_terminal():
+    """A message may hold anything, and a header any time."""
+    evil = EventRecord(message="\x1b[2Jgone\nnext", time_s=1e300)
+    text = detail_text(run_detail(survey(segment(1, 0, evil))), BEGAN_S)
+    assert text[-1] == r"5138-11-16 09:46:40 UTC  \x1b[2Jgone\nnext"
+    assert printable("a\tb") == r"a\tb"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.25, "0.25 s ago"),
+        (30, "30 s ago"),
+        (600, "10 min ago"),
+        (1e4, "2.8 h ago"),
+        (1e6, "12 days ago"),
+        (-9, "0 s ago"),
+    ],
+)
+def test_an_age_has_the_unit_that_people_say(seconds, text):
+    """A clock that is ahead is now."""
+    assert ago(BEGAN_S - seconds, BEGAN_S) == text
+    assert ago(None, BEGAN_S) == "-"

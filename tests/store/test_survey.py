@@ -1,0 +1,139 @@
+"""Runs as their folders tell: which are there, who drives them, what can be gone on from."""
+
+import json
+
+import pytest
+from test_past import commit, step, write
+
+from planner.errors import StoreError
+from planner.store.driver import lease_name, this_driver
+from planner.store.lease import Lease
+from planner.store.ledger import segment_name
+from planner.store.records import NO_HEAD, Identity, Manifest, seal
+from planner.store.run import Run, commit_name
+from planner.store.storage import Storage
+from planner.store.survey import survey, survey_folder
+
+
+def committed(storage, number, generation=1, total_steps=8):
+    """A manifest with one file beside it."""
+    run = Run(storage)
+    name = commit_name(number, generation)
+    manifest = Manifest(
+        run_id=run.ensure_identity().run_id,
+        name=name,
+        generation=generation,
+        parent="",
+        step=number,
+        cursor=4 * number,
+        total_steps=total_steps,
+        identity=Identity(
+            global_batch=4, seed=0, data="0" * 64, model="0" * 64, optimizer="sgd", equality="batches", recipe="0" * 64
+        ),
+        plan_digest="p",
+        world_size=1,
+        facts={},
+        job_digest="0" * 64,
+        ledger_head=NO_HEAD,
+        files=({"name": "part", "size_bytes": 1, "sha256": "0" * 64},),
+        tensors={},
+        versions={},
+        time_s=1_700_000_000.0,
+    )
+    storage.write(f"manifests/{name}.json", seal(manifest))
+    storage.write(f"checkpoints/{name}/part", b"x")
+    return name
+
+
+def test_a_new_folder_has_no_run(storage):
+    """Nor has a missing one; a run in it is found, and what is none is passed over."""
+    with pytest.raises(StoreError, match="no such folder"):
+        survey_folder(storage.url)
+    storage.write("notes/readme.txt", b"x")
+    storage.write("stray.txt", b"x")
+    assert survey_folder(storage.url) == []
+    committed(Storage(f"{storage.url}/one"), 2)
+    (found,) = survey_folder(f"{storage.url}/")
+    assert (found.url, found.problem, found.newest.step) == (f"{storage.url}/one", "", 2)
+    assert [each.url for each in survey_folder(f"{storage.url}/one")] == [f"{storage.url}/one"]
+
+
+def test_the_newest_commit_whose_files_are_there_counts(storage, url):
+    """One that was pruned or lost a file is passed over; manifests alone are no commits to go on from."""
+    write(storage, 1, step(0), step(1), commit(2))
+    first, second = committed(storage, 2), committed(storage, 4)
+    assert (survey(url).newest.name, survey(url).kept) == (second, (first, second))
+    storage.delete(f"checkpoints/{second}/part")
+    assert (survey(url).newest.name, survey(url).problem) == (first, "")
+    storage.delete("checkpoints")
+    assert survey(url).newest is None
+    assert survey(url).problem == "the files of all 2 commits are gone"
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda s: s.delete("run.json"), "run.json is gone, and 1 commits belong to the run that it named"),
+        (lambda s: s.write("run.json", b"{"), "run.json: torn"),
+        (lambda s: s.delete("manifests"), "the ledger records 1 commits, and no manifest is left"),
+        (lambda s: s.write(f"manifests/{commit_name(2, 1)}.json", b"{"), "torn or not written by this version"),
+        (
+            lambda s: s.write(f"manifests/{commit_name(2, 1)}.json", json.dumps({"value": {"format": 9}}).encode()),
+            "written by another version of planner (format 9, this one reads 1)",
+        ),
+    ],
+)
+def test_what_nobody_can_go_on_from_has_a_problem(storage, url, harm, says):
+    """In words; the list of all runs is there all the same."""
+    write(storage, 1, step(0), step(1), commit(2))
+    committed(storage, 2)
+    assert survey(url).problem == ""
+    harm(storage)
+    assert says in survey(url).problem
+
+
+def test_a_folder_that_cannot_be_looked_into_is_a_line_of_the_list(storage, monkeypatch):
+    """The others are surveyed all the same."""
+    for name in ("one", "shut"):
+        committed(Storage(f"{storage.url}/{name}"), 2)
+    names = Storage.names
+
+    def refuse(self, folder):
+        if self.url.endswith("shut"):
+            raise StoreError("permission denied")
+        return names(self, folder)
+
+    monkeypatch.setattr(Storage, "names", refuse)
+    found = [(each.problem, each.num_commits) for each in survey_folder(storage.url)]
+    assert found == [("", 1), ("permission denied", 0)]
+
+
+def test_a_lease_tells_whether_its_driver_lives(storage, url):
+    """This process holds it, gives it back; of another machine's, nobody here can tell."""
+    storage.write("run.json", b"{")
+    assert survey(url).driver == "none"
+    with Lease(storage, "launch", print):
+        assert survey(url).driver == "alive"
+    assert survey(url).driver == "ended"
+    elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
+    storage.write(lease_name(7), seal(elsewhere))
+    assert (survey(url).driver, survey(url).lease) == ("unknown", elsewhere)
+    storage.write(lease_name(8), b"torn")
+    assert (survey(url).driver, survey(url).lease) == ("unknown", None)
+
+
+def test_only_the_ends_of_the_newest_are_read(storage, url, monkeypatch):
+    """A long run, or one of many generations, is surveyed as fast as a new one."""
+    for generation in range(1, 11):
+        write(storage, generation, step(0))
+    write(storage, 11, *map(step, range(2000)))
+    sizes = []
+    for method in ("read_from", "read_first"):
+        read_part = getattr(Storage, method)
+        monkeypatch.setattr(Storage, method, lambda *at, r=read_part: sizes.append(len(r(*at))) or r(*at))
+    found = survey(url, most_generations=3)
+    assert [segment.generation for segment in found.segments] == [9, 10, 11]
+    assert (found.num_generations, found.segments[-1].header.generation) == (11, 11)
+    assert found.segments[-1].tail[-1] == step(1999)
+    assert len(sizes) == 6
+    assert max(sizes) == 2**16 < storage.size_bytes(segment_name(11))
