@@ -43,13 +43,13 @@ class GptModel(_Section):
 class OwnModel(_Section):
     """Made by the train function of `data.path`."""
 
-    kind: Literal["own"]
+    kind: Literal["own"] = Field(description="made by your own loop")
 
 
 class OwnData(_Section):
     """A Python file with a training loop of your own: `dataset()`, which returns a map, and `train(run)`."""
 
-    kind: Literal["own"]
+    kind: Literal["own"] = Field(description="a loop of your own")
     path: str = Field(min_length=1, description="the Python file")
 
 
@@ -84,7 +84,7 @@ class LmObjective(_Section):
 class OwnObjective(_Section):
     """Computed by the train function of `data.path`."""
 
-    kind: Literal["own"]
+    kind: Literal["own"] = Field(description="computed by your own loop")
 
 
 class Batch(_Section):
@@ -139,7 +139,7 @@ class SGD(_Section):
 class OwnOptimizer(_Section):
     """Made by the train function of `data.path`, learning rates included."""
 
-    kind: Literal["own"]
+    kind: Literal["own"] = Field(description="made by your own loop")
 
 
 class Schedule(_Section):

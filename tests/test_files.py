@@ -164,9 +164,9 @@ WRONG = [
     # a key that is missing
     ("name: tiny", "", "name", ["found nothing", "a-z"]),
     (BATCH, "", "batch", ["found nothing", "at least the keys global, max_micro"]),
-    (TEXT, "", "data", ["found nothing", "kind: one of jsonl, text, tokens"]),
+    (TEXT, "", "data", ["found nothing", "kind: one of jsonl, own, text, tokens"]),
     (BATCH, "batch: {max_micro: 4}", "batch.global", ["found nothing", FROM_1]),
-    (TEXT, "data: {path: x}", "data.kind", ["found nothing", "write one of jsonl, text, tokens"]),
+    (TEXT, "data: {path: x}", "data.kind", ["found nothing", "write one of jsonl, own, text, tokens"]),
     (TEXT, "data: {kind: text}", "data.path", ["found nothing", "text that is not empty"]),
     (
         OPTIMIZER,
@@ -174,7 +174,7 @@ WRONG = [
         "train.optimizer.lr",
         ["found nothing", "above 0 and at most 1000"],
     ),
-    ("  " + OPTIMIZER, "", "train.optimizer", ["found nothing", "one of adamw, rmsprop, sgd"]),
+    ("  " + OPTIMIZER, "", "train.optimizer", ["found nothing", "one of adamw, own, rmsprop, sgd"]),
     # a key that is unknown
     (
         "max_micro: 4",
@@ -288,17 +288,17 @@ WRONG = [
         ["true or false"],
     ),
     ("steps: 100", "steps: 1\n  schedule: {kind: step}", "train.schedule.kind", ["constant, linear, cosine"]),
-    ("kind: gpt", "kind: bert", "model.kind", ['found "bert" (text); write gpt']),
+    ("kind: gpt", "kind: bert", "model.kind", ['found "bert" (text); write one of gpt, own']),
     ("kind: text", "kind: csv", "data.kind", ['found "csv" (text); write one of jsonl, text']),
-    ("kind: text", "kind: [text]", "data.kind", ["found a list of 1; write one of jsonl, text, tokens"]),
-    ("kind: text", "kind:", "data.kind", ["found null; write one of jsonl, text, tokens"]),
+    ("kind: text", "kind: [text]", "data.kind", ["found a list of 1; write one of jsonl, own, text, tokens"]),
+    ("kind: text", "kind:", "data.kind", ["found null; write one of jsonl, own, text, tokens"]),
     ("kind: adamw", "kind: adam", "train.optimizer.kind", ['found "adam" (text); write one of adamw']),
-    ("name: tiny", "name: tiny\nobjective: dpo", "objective.kind", ['found "dpo" (text); write lm']),
-    ("name: tiny", "name: tiny\nobjective: 3", "objective", ["found 3", "the keys kind"]),
+    ("name: tiny", "name: tiny\nobjective: dpo", "objective.kind", ['found "dpo" (text); write one of lm, own']),
+    ("name: tiny", "name: tiny\nobjective: 3", "objective", ["found 3", "write a section with kind: one of lm, own"]),
     # sections
     (BATCH, "batch: 32", "batch", ["found 32 (a whole number)", "the keys global, max_micro"]),
     (BATCH, "batch:", "batch", ["found null", "the keys global, max_micro"]),
-    (TEXT, "data: x", "data", ['found "x" (text)', "a section with kind: one of jsonl, text, tokens"]),
+    (TEXT, "data: x", "data", ['found "x" (text)', "a section with kind: one of jsonl, own, text, tokens"]),
     (TEXT, "data: [x]", "data", ["found a list of 1"]),
     # the model's own rules
     ("heads: 4", "heads: 5", "model", ["width 64 does not split into 5 heads; write a multiple of 5"]),

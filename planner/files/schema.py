@@ -18,10 +18,13 @@ def job_schema() -> dict[str, Any]:
     """
     schema = Job.model_json_schema()
     schema["title"] = "planner job"
-    objective = schema["properties"]["objective"]
     # `objective: lm` stands for `objective: {kind: lm}`.
-    kind = {"$ref": f"{objective['$ref']}/properties/kind"}
-    schema["properties"]["objective"] = {"anyOf": [kind, {"$ref": objective["$ref"]}], "default": objective["default"]}
+    objective = schema["properties"]["objective"]
+    schema["properties"]["objective"] = {
+        "anyOf": [{"enum": sorted(objective["discriminator"]["mapping"])}, {"oneOf": objective["oneOf"]}],
+        "default": objective["default"],
+        "description": "what the loss is",
+    }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -58,6 +58,7 @@ workers:
   # cpus: 1.0                  # of one worker. GPUs: a few cores each
   gpus: 0                      # of one worker. GPUs: 1
   # resources: {{}}              # custom Ray resources of one worker, such as {{tpu: 1}}
+  # loader_processes: 0        # beside each worker, to read its next steps; 0: a thread in the worker
   # keep_processes: auto       # or never: every resize starts the workers anew
 
 checkpoint:
