@@ -71,7 +71,7 @@ class JsonlData(_Section):
 class TokensData(_Section):
     """A file that `planner prepare` made of text or jsonl: the same samples, opened at once at any size."""
 
-    kind: Literal["tokens"]
+    kind: Literal["tokens"] = Field(description="a file that planner prepare made")
     path: str = Field(min_length=1, description="the file that planner prepare made")
 
 

@@ -289,7 +289,7 @@ WRONG = [
     ),
     ("steps: 100", "steps: 1\n  schedule: {kind: step}", "train.schedule.kind", ["constant, linear, cosine"]),
     ("kind: gpt", "kind: bert", "model.kind", ['found "bert" (text); write one of gpt, own']),
-    ("kind: text", "kind: csv", "data.kind", ['found "csv" (text); write one of jsonl, text']),
+    ("kind: text", "kind: csv", "data.kind", ['found "csv" (text); write one of jsonl, own, text']),
     ("kind: text", "kind: [text]", "data.kind", ["found a list of 1; write one of jsonl, own, text, tokens"]),
     ("kind: text", "kind:", "data.kind", ["found null; write one of jsonl, own, text, tokens"]),
     ("kind: adamw", "kind: adam", "train.optimizer.kind", ['found "adam" (text); write one of adamw']),

@@ -179,11 +179,11 @@ def test_the_checksum_knows_the_row_and_every_bit(row, content, change):
 
 
 def test_a_long_index_tells_how_far_it_is(tmp_path, monkeypatch):
-    """In bytes over all files, up to the end."""
-    monkeypatch.setattr("planner.data.jsonl._LINES_PER_REPORT", 1)
+    """In bytes over all files, of where the row at hand begins."""
+    monkeypatch.setattr("planner.data.jsonl._ROWS_PER_REPORT", 1)
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text('{"text": "x"}\n' * 2)
     heard = []
     data = JsonlData(kind="jsonl", path=str(tmp_path / "*.jsonl"))
     open_dataset(data, 8, lambda *at: heard.append(at))
-    assert heard == [(14, 56), (28, 56), (42, 56), (56, 56)]
+    assert heard == [(0, 56), (14, 56), (28, 56), (42, 56)]
