@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner import __version__
-from planner.cli import audit, demo, init, plan, prepare, run, runs, schema, show, verify
+from planner.cli import audit, demo, init, plan, prepare, run, runs, schema, show, submit, verify
 from planner.errors import PlannerError
 
 
@@ -44,6 +44,7 @@ app.command("run")(run.run)
 app.command("prepare")(prepare.prepare)
 app.command("runs")(runs.runs)
 app.command("show")(show.show)
+app.command("submit")(submit.submit)
 app.command("audit")(audit.audit)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)

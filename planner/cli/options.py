@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,7 +25,29 @@ SetOption = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="check what can be checked, show what would be done, and do nothing")
 ]
+AcceptOption = Annotated[
+    list[str] | None,
+    typer.Option("--accept", metavar="FIELD", help="go on although this has changed: data, seed, recipe, ..."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+
+def accepted(fields: list[str] | None) -> frozenset[str]:
+    """The fields named by `--accept`.
+
+    Raises:
+        UserError: there is no such field.
+    """
+    from planner.identity import ACCEPTABLE
+
+    if unknown := sorted(set(fields or []) - set(ACCEPTABLE)):
+        raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
+    return frozenset(fields or [])
+
+
+def repeated(option: str, values: list[str] | None) -> list[str]:
+    """The words of a command line that give an option these values."""
+    return [word for value in values or [] for word in (option, value)]
 
 
 def console(*, stderr: bool = False) -> "Console":

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console, progress_bar
+from planner.cli.options import (
+    AcceptOption,
+    DryRunOption,
+    JobArgument,
+    JsonOption,
+    SetOption,
+    accepted,
+    console,
+    progress_bar,
+    repeated,
+)
 from planner.errors import DataError, NewerFormat, RunError, StoreError, TrainingFailed, UserError
 from planner.job import Job, Workers
 
@@ -27,6 +37,9 @@ if TYPE_CHECKING:
     from planner.store.records import Manifest
     from planner.store.run import Run
 
+RESUME_VARIABLE = "PLANNER_RESUME"
+"""holds the command that resumes the run, where that is not this one: `planner submit` sets it for the cluster"""
+
 
 def run(
     job: JobArgument,
@@ -39,10 +52,7 @@ def run(
         typer.Option(min=0, max=64, help="logical nodes of the local cluster; by default one per core or GPU"),
     ] = 0,
     set_: SetOption = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FIELD", help="go on although this has changed: data, seed, recipe, ..."),
-    ] = None,
+    accept: AcceptOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own messages")] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -52,13 +62,11 @@ def run(
     With --json, stdout is what `planner show RUN --json` says at the end, and all else is on stderr.
     """
     from planner.files import read_job
-    from planner.identity import ACCEPTABLE
 
-    if unknown := sorted(set(accept or []) - set(ACCEPTABLE)):
-        raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
+    fields = accepted(accept)
     spec = read_job(job, set_ or [])
     out = console(stderr=as_json)
-    prepared = prepare(spec, frozenset(accept or []), check_data=not address)
+    prepared = prepare(spec, fields, check_data=not address)
     if prepared.finished:
         out.print(f"{prepared.url}: {prepared.finished_text}; nothing to do", soft_wrap=True)
         _print_json(prepared, wanted=as_json)
@@ -70,8 +78,8 @@ def run(
         *("planner", "run", job),
         *(["--address", address] if address else []),
         *(["--nodes", str(nodes)] if nodes else []),
-        *(word for item in set_ or [] for word in ("--set", item)),
-        *(word for field in accept or [] for word in ("--accept", field)),
+        *repeated("--set", set_),
+        *repeated("--accept", accept),
     ]
     try:
         execute(
@@ -81,7 +89,7 @@ def run(
             address=address,
             nodes=nodes,
             verbose=verbose,
-            resume_command=shlex.join(again),
+            resume_command=os.environ.get(RESUME_VARIABLE) or shlex.join(again),
         )
     except typer.Exit:  # interrupted: how it stands is what a script asked for
         _print_json(prepared, wanted=as_json)

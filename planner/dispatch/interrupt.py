@@ -28,6 +28,8 @@ class Interrupts:
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS[1:]:
             signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+        # Ray starts the drivers of submitted jobs with SIGINT blocked.
+        self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         heard, self._written = os.pipe()
         os.set_blocking(self._written, False)
         signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
@@ -40,6 +42,7 @@ class Interrupts:
         self._ended.set()
         signal.set_wakeup_fd(-1)
         os.close(self._written)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if isinstance(error, SystemExit):  # how Ray Train leaves `fit` when it has ended its workers

@@ -169,3 +169,8 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
     is_accepted, why_not = client.drain_node(node_id, reason, message, deadline_ms)
     if not is_accepted:
         raise RunError(f"node {node_id}: the notice was not accepted: {why_not}")
+
+
+def server_version(client: Any) -> str:
+    """The Ray version that a `JobSubmissionClient` has found on its cluster, or the empty string."""
+    return getattr(client, "_server_ray_version", None) or ""

@@ -1,0 +1,170 @@
+"""`planner submit` as far as it goes before a cluster is asked; the rest is in tests/dispatch."""
+
+import json
+import shlex
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.dispatch import shipment
+from planner.files import read_job
+
+AT = ("--address", "http://127.0.0.1:1")
+SHARED = ("--set", "checkpoint.path=/shared/tiny")
+
+
+@pytest.fixture
+def dry(cli, job):
+    """A dry run of the job with these words more, as JSON."""
+
+    def call(*words):
+        answer = cli("submit", job.name, *AT, *SHARED, "--dry-run", "--json", *words)
+        assert (answer.code, answer.err) == (0, "")
+        return json.loads(answer.out)
+
+    return call
+
+
+class TestDryRun:
+    def test_it_sends_the_package_the_job_and_its_relative_data_and_nothing_else(self, dry, tmp_path):
+        """No run, no virtual environment, no cache, no secret that lies beside them."""
+        for name in (".env", ".git/config", ".venv/bin/python", "runs/tiny/run.json", "notes.txt"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("x")
+        sent = set(dry()["files"])
+        assert {"job.yaml", "text.txt", "planner/cli/__main__.py", "planner/py.typed"} <= sent
+        assert {name for name in sent if not name.startswith("planner/")} == {"job.yaml", "text.txt"}
+        assert not {name for name in sent if "__pycache__" in name}
+
+    def test_it_runs_what_was_asked_for(self, dry):
+        """Overrides and acceptances travel in the command, quoted; the driver learns how it is resumed from here."""
+        found = dry("--set", "train.steps=9", "--accept", "seed", "--set", "checkpoint.path=/shared/a run", "--verbose")
+        overrides = [*SHARED, "--set", "train.steps=9", "--set", "checkpoint.path=/shared/a run"]
+        asked = [*overrides, "--accept", "seed", "--verbose"]
+        command = ["exec", "python", "-m", "planner.cli", "run", "job.yaml"]
+        assert shlex.split(found["entrypoint"]) == [*command, *asked]
+        assert shlex.split(found["env_vars"]["PLANNER_RESUME"]) == ["planner", "submit", "job.yaml", *AT, *asked]
+
+    def test_the_command_by_hand_brings_the_package_where_the_folder_has_none(self, dry, tmp_path, monkeypatch):
+        """In a checkout the folder holds it already."""
+        package = Path(planner.__file__).parent
+        elsewhere = shlex.split(dry()["by_hand"])
+        assert elsewhere[:7] == ["ray", "job", "submit", *AT, "--working-dir", "."]
+        assert json.loads(elsewhere[8])["py_modules"] == [str(package)]
+        monkeypatch.setattr(shipment.planner, "__file__", str(tmp_path / "planner" / "__init__.py"))
+        assert "py_modules" not in json.loads(shlex.split(dry()["by_hand"])[8])
+
+    def test_it_says_all_that_in_words(self, cli, job):
+        """Without --json; nothing is connected to."""
+        answer = cli("submit", job.name, *AT, *SHARED, "--dry-run")
+        assert (answer.code, answer.err) == (0, "")
+        assert "would go to http://127.0.0.1:1; the run: /shared/tiny\n" in answer.out
+        assert f"planner {planner.__version__}, job.yaml, text.txt: " in answer.out
+        assert answer.out.endswith("nothing was sent\n")
+
+    @pytest.mark.parametrize("path", ["python-stdlib", "/data/of/the/cluster", "~/data"])
+    def test_data_that_the_cluster_has_stays_there(self, dry, path):
+        assert "text.txt" not in dry("--set", f"data.path={path}")["files"]
+
+    def test_a_folder_and_a_glob_bring_their_files(self, dry, tmp_path):
+        """Names stay as they are, so that the same job means the same there."""
+        for name in ("corpus/a.txt", "corpus/b/c.txt", "corpus/d.md"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("x")
+        sent = [dry("--set", f"data.path={path}")["files"] for path in ("corpus", "corpus/**/*.txt")]
+        assert [sum(name.startswith("corpus/") for name in names) for names in sent] == [3, 2]
+
+
+def wrong(says, *words, name=""):
+    return pytest.param(words, says, id=name or " ".join(words)[:60])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        wrong("Missing option '--address'", "job.yaml"),
+        wrong("found no http://HOST:PORT; write that of the cluster's dashboard", "job.yaml", "--address", ""),
+        wrong("such as http://10.0.0.5:8266", "job.yaml", "--address", "10.0.0.5:8266"),
+        wrong("such as http://HOST:8265", "job.yaml", "--address", "auto"),
+        wrong("such as http://head:8265", "job.yaml", "--address", "head:6379"),
+        wrong("such as http://head:10001", "job.yaml", "--address", "ray://head:10001"),
+        wrong("found no http://HOST:PORT", "job.yaml", "--address", "http://"),
+        wrong("write http://HOST:8265", "job.yaml", "--address", "http://head:port"),
+        wrong("write http://HOST:8265", "job.yaml", "--address", "http://[::1:8265"),
+        wrong(
+            "6379 is the port that nodes and drivers join by; write that of the cluster's dashboard, such as "
+            "http://10.0.0.5:8265",
+            *("job.yaml", "--address", "http://10.0.0.5:6379"),
+        ),
+        wrong("missing.yaml: found no such file", "missing.yaml", *AT),
+        wrong("job.yaml: train.stepz", "job.yaml", *AT, "--set", "train.stepz=4"),
+        wrong("--accept nonsense: write one of data", "job.yaml", *AT, "--accept", "nonsense"),
+        wrong("checkpoint.path: run is relative, and would go with the job's", "job.yaml", *AT),
+        wrong("checkpoint.path: runs/tiny is relative", "job.yaml", *AT, "--set", 'checkpoint.path=""'),
+        wrong("data.path: no file at 'nothing'", "job.yaml", *AT, *SHARED, "--set", "data.path=nothing"),
+        wrong(
+            "data.path: ../outside.txt lies outside of", "job.yaml", *AT, *SHARED, "--set", "data.path=../outside.txt"
+        ),
+        wrong("the job file: ../job.yaml lies outside of", "../job.yaml", *AT, *SHARED),
+        wrong("no Ray dashboard at http://127.0.0.1:1: Connection refused; check --address", "job.yaml", *AT, *SHARED),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, words, says, monkeypatch):
+    """Exit code 2, and the way out."""
+    above = job.parent
+    here = above / "here"
+    here.mkdir()
+    for name in ("job.yaml", "text.txt"):
+        (here / name).write_bytes((above / name).read_bytes())
+    (above / "outside.txt").write_text("x" * 100)
+    monkeypatch.chdir(here)
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    answer = cli("submit", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_more_than_ray_takes_is_refused_with_the_largest_files(cli, job, monkeypatch):
+    """The sum, the limit and who makes the sum."""
+    (job.parent / "text.txt").write_bytes(bytes(3 * 2**20))
+    monkeypatch.setattr(shipment, "MAX_BYTES", 2**20)
+    answer = cli("submit", job.name, *AT, *SHARED)
+    assert (answer.code, answer.out) == (2, "")
+    assert "and Ray takes 1.0 MiB; the largest: text.txt (3.0 MiB), " in answer.err
+
+
+def test_without_rays_job_client_the_extra_is_named(cli, job, monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    answer = cli("submit", job.name, *AT, *SHARED)
+    assert answer.code == 2
+    assert answer.err.endswith("is not installed: pip install 'planner[submit]'\n")
+
+
+def test_equal_files_make_an_equal_archive(job, monkeypatch):
+    """Ray names an archive by its content: what it has is not sent again. Another byte makes another archive."""
+    monkeypatch.chdir(job.parent)
+    archives = [Path(name) for name in ("a.zip", "b.zip", "c.zip")]
+    for archive in archives:
+        if archive.name == "c.zip":
+            Path("text.txt").write_text("other")
+        shipment.write_archive(shipment.collect(job.name, read_job(job)), archive)
+    first, second, third = (archive.read_bytes() for archive in archives)
+    assert first == second != third
+    assert zipfile.ZipFile("c.zip").read("text.txt") == b"other"
+
+
+def test_on_the_cluster_the_driver_says_how_it_is_resumed_from_here(cli, recorded, tmp_path, monkeypatch):
+    """Not how it would be on the head."""
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.cli.run._embedded", interrupted)
+    monkeypatch.setenv("PLANNER_RESUME", "planner submit job.yaml --address http://head:8265")
+    answer = cli("run", recorded.job, "--set", f'checkpoint.path="{tmp_path}/run"')
+    assert answer.code == 130
+    assert answer.out.endswith("; resume with: planner submit job.yaml --address http://head:8265\n")

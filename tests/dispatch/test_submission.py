@@ -1,0 +1,151 @@
+"""What comes back from a dashboard, and from what is none: a web server in this process answers as Ray does."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from planner.dispatch.shipment import Shipment
+from planner.dispatch.submission import JobServer, Submission
+from planner.errors import RunError, UserError
+
+VERSION = (200, json.dumps({"version": "4", "ray_version": "2.60.0", "ray_commit": "x", "session_name": "x"}))
+# As the dashboard of Ray 2.60 was seen to answer.
+NO_TOKEN = (401, "Unauthorized: Missing authentication token")
+WRONG_TOKEN = (403, "Forbidden: Invalid authentication token")
+CONFLICT = (
+    500,
+    """Traceback (most recent call last):
+  File x
+RuntimeError: Request failed with status code 400: Traceback (most recent call last):
+ValueError: Job with submission_id tiny-1 already exists. Please use a different submission_id.
+.
+""",
+)
+
+
+@contextmanager
+def server(answers):
+    """Its address; `answers` has what it says by method and beginning of the path, and 404 is the rest."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            place = f"{self.command} {self.path}"
+            status, body = next((a for key, a in answers.items() if place.startswith(key)), (404, "no such page"))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_GET = do_POST = do_PUT = answer  # noqa: N815 the names are http.server's
+
+        def log_message(self, *_):
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=httpd.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_port}"
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (NO_TOKEN, r"the cluster wants a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file"),
+        (WRONG_TOKEN, r"the cluster does not take the token in .*; its own: ray get-auth-token, on the head"),
+        ((200, "<html>a web page</html>"), r"answers, but not as Ray's dashboard does \(.*\); check --address"),
+        ((200, '{"version": "4"}'), r"answers, but not as Ray's dashboard does"),
+        ((200, "[]"), r"answers, but not as Ray's dashboard does"),
+        ((404, "nothing here"), r"answers, but not as Ray's dashboard does"),
+        ((502, "bad gateway"), r"answers, but not as Ray's dashboard does \(502 Server Error"),
+        ((200, '{"ray_version": "1.13.0"}'), r"Ray version 1.13.0 is running on the cluster"),
+        ((200, '{"ray_version": "2.54.1"}'), r"runs Ray 2.54.1; planner needs 2.55 or newer there"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_told_in_a_line(version, says):
+    """Whatever it answers to the first question."""
+    with server({"GET /api/version": version}) as address, pytest.raises(UserError, match=says) as raised:
+        JobServer.connect(address)
+    assert str(raised.value).startswith(address)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("variable", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
+def test_the_address_that_is_written_is_the_one_that_is_used(monkeypatch, variable):
+    """Ray's client lets these variables win, and a job would go to another cluster."""
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    with server({"GET /api/version": VERSION}) as address:
+        assert JobServer.connect(address).ray_version == "2.60.0"
+
+
+def submission(address, tmp_path):
+    (tmp_path / "job.yaml").write_text("name: tiny")
+    shipment = Shipment(package={"job.yaml": tmp_path / "job.yaml"}, job="job.yaml", data=())
+    return Submission(address=address, submission_id="tiny-1", words=("true",), env={}, shipment=shipment)
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ({"POST /api/jobs/": CONFLICT}, "status code 500: ValueError: Job with submission_id tiny-1 already exists"),
+        ({"POST /api/jobs/": (500, "No available agent to submit job")}, "status code 500: No available agent"),
+        ({"PUT /api/packages": (413, "Maximum request body size exceeded")}, "status code 413: Maximum request body"),
+        ({"GET /api/packages": (403, "")}, "does not take the token"),
+    ],
+)
+def test_a_refused_submission_is_told_in_a_line(tmp_path, monkeypatch, answers, says):
+    """The last line of what the server says, which may be a traceback."""
+    monkeypatch.chdir(tmp_path)
+    defaults = {"GET /api/version": VERSION, "PUT /api/packages": (200, "")}
+    with server({**defaults, **answers}) as address:
+        connected = JobServer.connect(address)
+        with pytest.raises((RunError, UserError), match=says) as raised:
+            connected.submit(submission(address, tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+def ended(**details):
+    """A job that ended like this, without a log; and how it is told."""
+    job = json.dumps({"type": "SUBMISSION", "submission_id": "tiny-1", "entrypoint": "x", **details})
+    log = {"GET /api/jobs/tiny-1/": (404, "")}
+    with server({"GET /api/version": VERSION, **log, "GET /api/jobs/tiny-1": (200, job)}) as address:
+        return JobServer.connect(address).follow("tiny-1", lambda _text: None)
+
+
+@pytest.mark.parametrize(
+    ("details", "exit_code", "reason"),
+    [
+        ({"status": "SUCCEEDED", "driver_exit_code": 0}, 0, ""),
+        ({"status": "FAILED", "driver_exit_code": 2}, 2, "exit code 2"),
+        ({"status": "FAILED", "driver_exit_code": 130}, 130, "exit code 130"),
+        ({"status": "FAILED", "driver_exit_code": 127}, 1, "exit code 127"),
+        ({"status": "FAILED", "driver_exit_code": -9}, 1, "exit code -9"),
+        (
+            {"status": "FAILED", "message": "runtime_env setup failed: no space\nmore"},
+            1,
+            "runtime_env setup failed: no space",
+        ),
+        ({"status": "FAILED"}, 1, "Ray does not say why"),
+        ({"status": "STOPPED"}, 130, ""),
+    ],
+)
+def test_how_a_job_ended_becomes_an_exit_code(details, exit_code, reason):
+    """planner's own codes pass through; whatever else a driver ends with is a failure."""
+    found = ended(**details)
+    assert (found.exit_code, found.reason) == (exit_code, reason)
+
+
+def test_a_lost_connection_says_that_the_job_may_run_on():
+    """The dashboard went away while the log was followed."""
+    with server({"GET /api/version": VERSION}) as address:
+        connected = JobServer.connect(address)
+    with pytest.raises(RunError, match=r"the connection was lost: Connection refused; see what became .* ray job list"):
+        connected.follow("tiny-1", lambda _text: None)

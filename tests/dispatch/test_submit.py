@@ -1,0 +1,199 @@
+"""`planner submit` as a user types it, to a cluster on loopback that wants a token."""
+
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from planner.dispatch.embedded import driver_environment
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+PROJECT = Path(__file__).parents[2]
+JOB = """
+name: sent
+model: {kind: gpt, layers: 1, width: 16, heads: 2, context: 16}
+data: {kind: jsonl, path: rows.jsonl}
+batch: {global: 4, max_micro: 4}
+train:
+  steps: 100000
+  optimizer: {kind: adamw, lr: 1e-3}
+workers: {max: 1, gpus: 0}
+checkpoint: {every_steps: 20}
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cluster's dashboard, and what its clients must know."""
+
+    address: str
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The cluster, ended with all that it started when the module is done."""
+    token = tmp_path_factory.mktemp("secret") / "token"
+    token.write_text("open-sesame-0123456789")
+    token.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    home = tempfile.mkdtemp(prefix="pl-", dir="/tmp")  # short: Ray's socket paths stay below about 100 characters
+    environment = {
+        # Without what would name another cluster; with the folder that `python` and `ray` are in.
+        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+        **driver_environment(),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(PROJECT),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "job_cluster.py"), str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**environment, "RAY_TMPDIR": home, "GLOO_SOCKET_IFNAME": "lo"},
+        start_new_session=True,
+    )
+    try:
+        assert select.select([process.stdout], [], [], 120)[0], "the cluster did not start in 120 s"
+        where = json.loads(process.stdout.readline())
+        yield Place(f"http://{where['dashboard']}", environment)
+    finally:
+        process.communicate(timeout=60)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a job and its data, from which both are sent; the run goes to one beside it."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "job.yaml").write_text(JOB)
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"text": f"row {i}"}) + "\n" for i in range(50)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return Run(Storage(str(tmp_path_factory.mktemp("shared") / "run")))
+
+
+@pytest.fixture
+def start(place, folder, run):
+    """`planner submit` with these words, in the folder."""
+
+    def call(*words, **environment):
+        command = ("submit", "job.yaml", "--address", place.address, "--set", f"checkpoint.path={run.storage.url}")
+        return subprocess.Popen(
+            [sys.executable, "-m", "planner.cli", *command, *words],
+            cwd=folder,
+            env={**place.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return call
+
+
+def await_commits(run, least):
+    deadline = time.monotonic() + 120
+    while len(run.commits()) < least and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert len(run.commits()) >= least
+
+
+def command_named(name, out):
+    line = next(line for line in out.splitlines() if line.startswith(f"  {name} "))
+    return shlex.split(line)[1:]
+
+
+def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
+    """Ctrl-C leaves it running; `ray job stop` as printed ends it in order; the same command goes on to the end."""
+    followed = start("--follow")
+    await_commits(run, 1)
+    followed.send_signal(signal.SIGINT)
+    out, err = followed.communicate(timeout=60)
+    assert followed.returncode == 130, (out, err)
+    assert err == ""
+    assert "sent: a new run in" in out
+    assert "runs on\n" in out
+    await_commits(run, len(run.commits()) + 1)
+
+    def asked(name):
+        command = command_named(name, out)
+        done = subprocess.run(command, env=place.environment, capture_output=True, text=True, timeout=90, check=True)
+        return done.stdout + done.stderr
+
+    asked("stop")
+    committed = run.manifest(run.commits()[-1]).step
+    words = f"interrupted: step {committed} of 100000 is committed in {run.storage.url}; resume with: planner submit "
+    assert words in asked("log")
+
+    end = committed + 3
+    assert command_named("resume", out)[:3] == ["planner", "submit", "job.yaml"]
+    finished = start("--follow", "--set", f"train.steps={end}")
+    out, err = finished.communicate(timeout=120)
+    assert (finished.returncode, err) == (0, ""), out
+    assert f"resuming at step {committed} of {end}" in out
+    assert f"finished: {end} steps committed" in out
+    assert out.endswith(" succeeded\n")
+
+
+def test_a_job_that_fails_gives_its_exit_code(start, run):
+    """The run is refused by its driver on the cluster; JSON on stdout, the log on stderr."""
+    await_commits(run, 1)
+    failed = start("--follow", "--json", "--set", "train.seed=5")
+    out, err = failed.communicate(timeout=120)
+    found = json.loads(out)
+    assert failed.returncode == found["exit_code"] == 1
+    assert (found["status"], found["reason"]) == ("FAILED", "exit code 1")
+    assert "the run was made with another seed (train.seed: 0 -> 5)" in err
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"RAY_AUTH_MODE": ""}, "the cluster wants a token; set RAY_AUTH_MODE=token"),
+        (
+            {"RAY_AUTH_TOKEN": "wrong"},
+            "the cluster does not take the token in RAY_AUTH_TOKEN; its own: ray get-auth-token",
+        ),
+        ({"RAY_AUTH_TOKEN_PATH": "/not/there"}, "RAY_AUTH_TOKEN_PATH is set but file cannot be opened"),
+    ],
+)
+def test_without_the_right_token_nothing_is_sent(start, environment, says):
+    """Missing, wrong, unreadable: one line and exit code 2."""
+    refused = start(**environment)
+    out, err = refused.communicate(timeout=60)
+    assert (refused.returncode, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_rays_own_command_does_the_same(start, place, folder, tmp_path):
+    """As the dry run prints it, typed by hand."""
+    steps = ("--set", "train.steps=4", "--set", f"checkpoint.path={tmp_path}/run")
+    out, err = start("--dry-run", "--json", *steps).communicate(timeout=60)
+    assert err == ""
+    by_hand = shlex.split(json.loads(out)["by_hand"])
+    done = subprocess.run(
+        by_hand, cwd=folder, env=place.environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"finished: 4 steps committed in {tmp_path}/run" in done.stdout + done.stderr
