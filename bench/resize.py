@@ -28,6 +28,7 @@ from planner.dispatch.embedded import EmbeddedCluster
 NOTICE_S = 20.0
 # The stock policy waits out a minute before it looks, and another for a place on a node that is gone.
 _PATIENCE_S = 240.0
+_EVERY_STEPS = 50
 
 
 def measure(event: str, policy: str, log: Log, at_s: float, before: int, after: int) -> dict[str, object]:
@@ -73,14 +74,17 @@ def measure_policy(policy: str) -> list[dict[str, object]]:
             cluster.kill_node(node)
         rows.append(measure("preempt", policy, log, at_s, 3, 2))
         settle(log, 2, at_s)
-        time.sleep(2)
 
+        # Each policy loses what it did since its last commit: all are killed half way to the next one.
+        step = log.steps()[-1][2]
+        halfway = step - step % _EVERY_STEPS + _EVERY_STEPS * 3 // 2
+        log.wait_for(lambda steps: steps[-1][2] >= halfway, _PATIENCE_S)
         at_s = time.monotonic()
         cluster.kill_node(cluster.nodes()[-1])
         rows.append(measure("kill", policy, log, at_s, 2, 1))
 
     with tempfile.TemporaryDirectory() as name:
-        job = demo_job(Path(name), steps=1_000_000, most=4, every_steps=50)
+        job = demo_job(Path(name), steps=1_000_000, most=4, every_steps=_EVERY_STEPS)
         with running(policy, job, 2, script):
             pass
     return rows

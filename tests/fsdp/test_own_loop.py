@@ -121,6 +121,26 @@ def test_it_resumes_at_another_size_with_its_optimizer(workers, make_job, tmp_pa
     assert audited(tmp_path / "parts", job).clean
 
 
+def attach(rank, job):
+    """In a process group that somebody else has made, as under torchrun."""
+    import torch
+
+    from planner.data.own import function_of
+    from planner.own import attached
+
+    with attached(job, torch.device("cpu")) as run:
+        function_of(job.data.path, "train")(run)
+        return run.finished, run.outcome.step
+
+
+def test_it_works_in_a_process_group_of_the_users_own(workers, make_job, tmp_path):
+    """And goes on there from a commit that was made otherwise."""
+    job = make_job(PLAIN, checkpoint={"path": str(tmp_path / "run")})
+    workers.run(run_job, 3, job, job.run_path, 3)
+    assert workers.run(attach, 2, job) == [(True, 6)] * 2
+    assert audited(job.run_path, job).clean
+
+
 def test_code_runs_in_an_audit_only_if_the_user_says_so(workers, make_job, tmp_path):
     """A run's folder may come from anybody; and other samples than those of the run are found."""
     job = make_job(PLAIN)
