@@ -121,7 +121,7 @@ def test_it_resumes_at_another_size_with_its_optimizer(workers, make_job, tmp_pa
     assert audited(tmp_path / "parts", job).clean
 
 
-def attach(rank, job):
+def attach(_rank, job):
     """In a process group that somebody else has made, as under torchrun."""
     import torch
 
