@@ -21,6 +21,7 @@ lint: .venv/ready
 
 bench: .venv/ready
 	for script in bench/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python bench/_table.py
 
 # torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for.
 .venv/ready: pyproject.toml constraints.txt

@@ -1,0 +1,146 @@
+"""The table of figures in README, made from `bench/results/`.
+
+python bench/_table.py        writes it in its place, between two comments
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- figures: made by bench/_table.py -->\n", "<!-- end of figures -->\n"
+
+
+def table() -> str:
+    """The lines between the two comments."""
+    rows = [
+        row
+        for make in (_step, _uneven, _resize, _flapping, _bitwise, _control, _order, _plan, _loading)
+        for row in make()
+    ]
+    lines = ["| what | planner | beside it | bench |", "|---|---|---|---|", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())["rows"]
+    return found
+
+
+def _row(name: str, what: str, ours: str, theirs: str) -> str:
+    return f"| {what} | {ours} | {theirs} | [{name}](bench/results/{name}.json) |"
+
+
+def _step() -> list[str]:
+    return [
+        _row(
+            "step",
+            f"a step at {r['world_size']} workers, all of our loop",
+            f"{r['ratio']:.2f}x (95 %: {r['ratio_95'][0]:.2f} to {r['ratio_95'][1]:.2f})",
+            "a minimal hand-written FSDP2 loop at the same plan",
+        )
+        for r in _rows("step")
+    ]
+
+
+def _uneven() -> list[str]:
+    return [
+        _row(
+            "uneven",
+            f"G = 32 on {r['workers']} workers",
+            f"{r['samples_per_s']:.0f} samples/s, {r['of_ideal']:.0%} of ideal",
+            f"{r['divisor_samples_per_s']:.0f} on {r['largest_divisor']}, the largest divisor",
+        )
+        for r in _rows("uneven")
+        if r["largest_divisor"] != r["workers"]
+    ]
+
+
+def _resize() -> list[str]:
+    words = {"grow": "a node more", "preempt": "a node gets a notice of 20 s", "kill": "a node dies"}
+    found = {(r["event"], r["policy"]): r for r in _rows("resize")}
+
+    def cell(event: str, policy: str) -> str:
+        r = found[event, policy]
+        return f"{r['seconds_to_first_step']:.1f} s, pause {r['pause_s']:.1f} s, {r['steps_lost']} steps lost"
+
+    return [
+        _row(
+            "resize",
+            words[event],
+            cell(event, "ours"),
+            f"Ray's own: {cell(event, 'stock')}; tuned: {cell(event, 'stock_tuned')}",
+        )
+        for event in words
+    ]
+
+
+def _flapping() -> list[str]:
+    found = {r["policy"]: r for r in _rows("flapping")}
+
+    def cell(policy: str) -> str:
+        return f"{found[policy]['samples_per_s']:.0f} samples/s, {found[policy]['resizes']} resizes"
+
+    what = f"a node comes and goes every 10 s for {found['ours']['minutes']:.0f} minutes"
+    return [_row("flapping", what, cell("ours"), f"Ray's own: {cell('stock')}; tuned: {cell('stock_tuned')}")]
+
+
+def _bitwise() -> list[str]:
+    r = next(r for r in _rows("bitwise") if r.get("headline"))
+    what = f"exact bits, {r['world_size']} workers, {r['parameters'] / 1e6:.1f} M parameters"
+    return [_row("bitwise", what, f"{r['ratio']:.2f}x", "the step of `equality: batches`")]
+
+
+def _control() -> list[str]:
+    r = _rows("control")[0]
+    what = f"stop agreement, ledger and control message, {r['workers']} workers"
+    return [
+        _row(
+            "control",
+            what,
+            f"{r['control_ms']:.1f} ms",
+            f"{r['percent_of_step']:.1f} % of a step of {r['step_ms']:.0f} ms",
+        )
+    ]
+
+
+def _order() -> list[str]:
+    return [
+        _row(
+            "order",
+            f"the first batch of {r['samples']:,} samples",
+            f"{r['planner_ms']:.1f} ms, {r['planner_mib']:.1f} MiB",
+            f"DistributedSampler: {r['sampler_ms'] / 1e3:.1f} s, {r['sampler_mib']:,.0f} MiB"
+            if r["sampler_ms"] is not None
+            else "DistributedSampler: out of memory at 20 GiB",
+        )
+        for r in _rows("order")
+    ]
+
+
+def _plan() -> list[str]:
+    seconds = max(r["seconds"] for r in _rows("plan") if r["what"].startswith("all W"))
+    return [_row("plan", "the plans of all GPU counts from 1 to 4096", f"{seconds * 1e3:.0f} ms", "")]
+
+
+def _loading() -> list[str]:
+    opened = {(r["open"], r["kind"]): r["ms"] for r in _rows("loading") if "open" in r}
+    return [
+        _row(
+            "loading",
+            "opening 100 GB of tokens",
+            f"{opened['100 GB', 'tokens']:.1f} ms",
+            f"0.1 GB of jsonl: {opened['0.1 GB', 'jsonl']:,.0f} ms",
+        )
+    ]
+
+
+def place(readme: str) -> str:
+    """README with the table in its place."""
+    before, _, rest = readme.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    file = ROOT / "README.md"
+    file.write_text(place(file.read_text()))

@@ -1,0 +1,15 @@
+"""README's figures are those of the last measurement."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_table_of_figures_is_made_from_the_results(monkeypatch):
+    """`python bench/_table.py` renews it."""
+    monkeypatch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
+    from _table import place
+
+    readme = (ROOT / "README.md").read_text()
+    assert place(readme) == readme
