@@ -2,7 +2,7 @@
 
     python bench/uneven.py        up to 5 processes on this machine (a minute)
 
-Two cores cannot compute for five workers at once, so a sample costs each worker 20 ms of sleep, forward and backward
+Two cores cannot compute for five workers at once, so a sample costs each worker 80 ms of sleep, forward and backward
 together, as if a GPU of his own were at work; the loop around it, FSDP's collectives among it, is the real one.
 
 ideal             W times the samples per second of one worker
@@ -23,7 +23,7 @@ from planner.job import Job
 from planner.plan import Facts, batch_sizes, choose
 from planner.train.local import LocalWorkers
 
-_MOST, _STEPS, _WARM_UP, _SAMPLE_S = 5, 15, 3, 0.02
+_MOST, _STEPS, _WARM_UP, _SAMPLE_S = 5, 10, 2, 0.08
 
 
 def job_for(folder: Path) -> Job:
