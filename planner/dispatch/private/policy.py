@@ -223,20 +223,17 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             if node in alive
         }
         places = {node: self._count_possible_workers({node: found}) for node, found in reserved.items()}
-        useless = {*self._draining, *self._suspects, *self._steward.bad_nodes}
-        self._room = {n: count for n, count in places.items() if n in alive and n not in useless - self._bad_ones}
+        unusable = {*self._draining, *self._suspects}
+        # Nodes whose workers keep dying stay in: the steward leaves them out, or takes them where nothing else is left.
+        self._room = {node: count for node, count in places.items() if node in alive and node not in unusable}
         # Else good nodes that are free would stay unseen: the coordinator looks for no more places than are asked for.
+        useless = {*unusable, *self._steward.bad_nodes}
         num_useless = sum(count for node, count in places.items() if node in useless)
         if num_useless != self._num_useless:
             self._num_useless = num_useless
             self._latest_autoscaling_request_time = float("-inf")  # now, not in 20 s
             self._maybe_send_resource_request()
         return True
-
-    @property
-    def _bad_ones(self) -> set[str]:
-        """The steward leaves them out himself, or takes them where nothing else is left."""
-        return set(self._steward.bad_nodes) - set(self._draining) - self._suspects
 
     def _hear(self, status: Any) -> None:
         """Pass on the steps that rank 0 reports, and who is parked."""
