@@ -1,7 +1,7 @@
 """Decides for a worker group while it runs, and before it is started: the caller's eyes and hands are Ray's.
 
-`planner.plan.revise` says what a change is worth; this class remembers what it needs to know (how capacity came and
-went, seconds per step, what resizes and commits took), and takes a resize through its stages:
+`planner.plan.revise` says what a change is worth; this class tells it what it needs to know (`memory.py`), and takes a
+resize through its stages:
 
     running -> (warming newcomers) -> stopping, until every worker is parked -> resized
 
@@ -9,16 +9,13 @@ It knows no Ray and no clock of its own: tests walk it through hours in millisec
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from statistics import median
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from planner.errors import TrainingFailed
+from planner.dispatch.memory import Memory
 from planner.plan import (
     BatchSizes,
-    CapacityChange,
     Decision,
     Facts,
     ResizeCost,
@@ -39,17 +36,7 @@ _PARK_AT_LEAST_S = 60.0
 # No sign of life for so long before a group's first step: large models are loaded and compiled for minutes. It is
 # torch's own limit for a collective.
 _SILENCE_BEFORE_FIRST_STEP_S = 1800.0
-_REMEMBERED_CHANGES = 256
-_REMEMBERED_STEPS = 20
-# Failures that no lost node explains.
-_MOST_FRUITLESS = 6
-_MOST_FAILURES = 20
-_FAILURES_WITHIN_S = 3600.0
-# A node whose workers die so often within an hour is left out.
-_NODE_FAILURES = 3
-# Places that are counted but cannot be had (something else runs there, or workers do not come up) are tried again after
-# so long, twice as long each time. Newcomers that are not ready by then will not be.
-_HOLD_S, _HOLD_MOST_S = 30.0, 1800.0
+# Newcomers that are not ready by then will not be.
 _WARM_AT_LEAST_S = 60.0
 # Where too few nodes will be left, the notice is used up but for this much.
 _SPARE_S = 5.0
@@ -126,29 +113,6 @@ class _Group:
     """what its own last ones took; 0 before the first"""
 
 
-@dataclass(kw_only=True)
-class _Memory:
-    """What outlives a group."""
-
-    capacity: list[CapacityChange] = field(default_factory=list)
-    seconds: dict[int, deque[float]] = field(default_factory=dict)
-    grow_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    shrink_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    lead_s: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    commit_s: float = 0.0
-    eval_s: float = 0.0
-    step: int = 0
-    best_step: int = 0
-    total_steps: int = 0
-    failures_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_FAILURES))
-    fruitless: int = 0
-    node_failures: dict[str, deque[float]] = field(default_factory=dict)
-    held_at: int = 0
-    held_until_s: float = 0.0
-    held_s: float = 0.0
-    """no more workers than so many are tried before then; and for how long that was said the last time"""
-
-
 class Steward:
     """One per launch, in the process that controls the workers."""
 
@@ -171,8 +135,8 @@ class Steward:
         """
         self._on_one_machine = on_one_machine
         self._sizes, self._min, self._max, self._eager = sizes, workers_min, workers_max, eager
-        self._clock, self._default_cost, self._has_eval = clock, cost, has_eval
-        self._memory = _Memory()
+        self._clock, self._has_eval = clock, has_eval
+        self._memory = Memory(clock=clock, sizes=sizes, default_cost=cost)
         self._group: _Group | None = None
         self._stopping: _Stopping | None = None
         self._warming: _Warming | None = None
@@ -189,28 +153,21 @@ class Steward:
         """A group was started; `nodes` by rank."""
         self._group = _Group(nodes=nodes, seen_s=self._clock())
         self._stopping = self._warming = self._notice_s = None
-        if len(nodes) > self._memory.held_at:
-            self._memory.held_s = self._memory.held_until_s = 0.0
+        self._memory.placed(len(nodes))
 
     def reported(self, metrics: Mapping[str, Any]) -> None:
         """Rank 0 reported a step: see `planner.train.loop`."""
-        memory, now = self._memory, self._clock()
-        memory.step, memory.total_steps = int(metrics["step"]) + 1, int(metrics["total_steps"])
-        commit_s, eval_s = float(metrics["commit_s"]), float(metrics["eval_s"])
-        # A new group reports 0 until it has made one.
-        memory.commit_s, memory.eval_s = commit_s or memory.commit_s, eval_s or memory.eval_s
-        if memory.step > memory.best_step:
-            memory.best_step, memory.fruitless = memory.step, 0
-        if self._group is None:
+        self._memory.reported(metrics)
+        group = self._group
+        if group is None:
             return
-        self._group.seen_s = now
-        self._group.steps_seen += 1
-        self._group.commit_s, self._group.eval_s = commit_s, eval_s
-        self._measure_resize(now)
+        group.seen_s = self._clock()
+        group.steps_seen += 1
+        group.commit_s, group.eval_s = float(metrics["commit_s"]), float(metrics["eval_s"])
+        self._measure_resize(group.seen_s)
         # The first step of a group also pays for caches, compilation and, in `bitwise`, a repetition.
-        if self._group.steps_seen > 1:
-            steps = memory.seconds.setdefault(int(metrics["world_size"]), deque(maxlen=_REMEMBERED_STEPS))
-            steps.append(float(metrics["seconds"]))
+        if group.steps_seen > 1:
+            self._memory.measured_step(int(metrics["world_size"]), float(metrics["seconds"]))
 
     def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str) -> None:
         """The group failed. `dead`: nodes that are gone; `blamed`: nodes that live, and whose worker died.
@@ -218,22 +175,11 @@ class Steward:
         Raises:
             TrainingFailed: failures that no lost node explains come too often.
         """
-        memory, now = self._memory, self._clock()
         self._group = self._resumed = None
         if dead:
             self._untold.append(f"{counted(len(dead), 'node')} lost; on from the last commit")
-            return
-        self._untold.append(f"the workers failed: {reason}")
-        for node in blamed:
-            memory.node_failures.setdefault(node, deque(maxlen=_NODE_FAILURES)).append(now)
-            if self._is_bad(node):
-                self._untold.append(f"node {node} is left out: its workers died {_NODE_FAILURES} times within the hour")
-        memory.fruitless += 1
-        memory.failures_s.append(now)
-        if memory.fruitless >= _MOST_FRUITLESS:
-            raise TrainingFailed(f"the workers failed {memory.fruitless} times in a row without progress: {reason}")
-        if len(memory.failures_s) == _MOST_FAILURES and now - memory.failures_s[0] < _FAILURES_WITHIN_S:
-            raise TrainingFailed(f"the workers failed {_MOST_FAILURES} times within the hour: {reason}")
+        else:
+            self._untold += self._memory.failed(blamed, reason)
 
     def end(self) -> None:
         """The driver wants to end the run: workers finish their step and commit, and nothing is started any more."""
@@ -315,14 +261,14 @@ class Steward:
     def _await_newcomers(self, view: View, warming: "_Warming", room: int) -> Act:
         """The decision stands while there is room for it: to ask again and again would start and end processes."""
         took_s = self._clock() - warming.since_s
-        is_late = view.newcomers == "warming" and took_s > max(_WARM_AT_LEAST_S, 3 * self._cost.lead_s)
+        is_late = view.newcomers == "warming" and took_s > max(_WARM_AT_LEAST_S, 3 * self._memory.cost.lead_s)
         if room < warming.world_size or view.newcomers == "failed" or is_late:
             self._warming = None
             if room < warming.world_size:
                 why = f"room for {room} is left"
             else:
                 failed = f"they were not ready after {duration(took_s)}" if is_late else "one failed while it started"
-                why = self._hold(len(view.nodes), failed)
+                why = self._memory.hold(len(view.nodes), failed)
             return Act(kind="abandon_newcomers", words=(f"newcomers were called off: {why}",))
         if view.newcomers == "warming":
             return Act()
@@ -416,14 +362,7 @@ class Steward:
 
     def unplaced(self, placed: int, asked: int) -> None:
         """A group was to start with `asked` workers, and only `placed` of them got their place in time."""
-        self._untold.append(self._hold(placed, f"only {placed} of {asked} workers got a place"))
-
-    def _hold(self, size: int, why: str) -> str:
-        """Try no more workers than so many for a while, twice as long as the last time."""
-        memory = self._memory
-        memory.held_s = min(max(2 * memory.held_s, _HOLD_S), _HOLD_MOST_S)
-        memory.held_at, memory.held_until_s = size, self._clock() + memory.held_s
-        return f"{why}; no more than {counted(size, 'worker')} for {duration(memory.held_s)}"
+        self._untold.append(self._memory.hold(placed, f"only {placed} of {asked} workers got a place"))
 
     def _wait(self, usable: int) -> Act:
         return self._nothing(f"waiting: room for {usable}, and workers.min is {self._min}")
@@ -439,32 +378,21 @@ class Steward:
 
     def _room(self, view: View) -> int:
         """For so many workers, as far as is known."""
-        room = sum(self._usable(view).values())
-        memory = self._memory
-        return min(room, memory.held_at) if self._clock() < memory.held_until_s else room
+        return self._memory.held(sum(self._usable(view).values()))
 
     def _usable(self, view: View) -> dict[str, int]:
         """Room without the nodes whose workers keep dying, as long as enough is left."""
-        good = {node: count for node, count in view.room.items() if not self._is_bad(node)}
+        good = {node: count for node, count in view.room.items() if not self._memory.is_bad(node)}
         return good if sum(good.values()) >= self._min else dict(view.room)
 
     @property
     def bad_nodes(self) -> tuple[str, ...]:
         """Nodes whose workers die again and again; no worker is to be placed there."""
-        return tuple(sorted(node for node in self._memory.node_failures if self._is_bad(node)))
-
-    def _is_bad(self, node: str) -> bool:
-        times = self._memory.node_failures.get(node)
-        if times is None:
-            return False
-        return len(times) == _NODE_FAILURES and self._clock() - times[0] < _FAILURES_WITHIN_S
+        return self._memory.bad_nodes
 
     def _note_room(self, room: int) -> None:
-        changes = self._memory.capacity
-        if not changes or changes[-1].world_size != room:
+        if self._memory.note_room(room):
             self._said = ""
-            changes.append(CapacityChange(time_s=self._clock(), world_size=room))
-            del changes[:-_REMEMBERED_CHANGES]
 
     def _situation(self, size: int) -> Situation:
         memory = self._memory
@@ -472,7 +400,7 @@ class Steward:
             plan=choose(self._sizes, size, Facts()),
             capacity=memory.capacity,
             speeds=self._speeds(size),
-            cost=self._cost,
+            cost=memory.cost,
             remaining_steps=max(memory.total_steps - memory.step, 0),
             workers_min=self._min,
             workers_max=self._max,
@@ -480,19 +408,10 @@ class Steward:
         )
 
     def _speeds(self, size: int) -> Speeds:
-        seconds = self._memory.seconds
-        if self._on_one_machine:
-            seconds = {size: seconds[size]} if seconds.get(size) else {}
-        return Speeds(measured={w: median(s) for w, s in seconds.items()})
-
-    @property
-    def _cost(self) -> ResizeCost:
-        memory, default = self._memory, self._default_cost
-        return ResizeCost(
-            grow_s=median(memory.grow_s) if memory.grow_s else default.grow_s,
-            shrink_s=median(memory.shrink_s) if memory.shrink_s else default.shrink_s,
-            lead_s=median(memory.lead_s) if memory.lead_s else default.lead_s,
-        )
+        speeds = self._memory.speeds
+        if not self._on_one_machine:
+            return speeds
+        return Speeds(measured={w: seconds for w, seconds in speeds.measured.items() if w == size})
 
     def _measure_resize(self, now_s: float) -> None:
         """From the signal to the first step of the group that came of it."""
@@ -507,14 +426,8 @@ class Steward:
 
     @property
     def _step_s(self) -> float:
-        """Measured at this size, or fitted from others; 0 before the first step of all."""
-        size = len(self._group.nodes) if self._group else 0
-        if self._memory.seconds.get(size):
-            return median(self._memory.seconds[size])
-        if not size or not any(self._memory.seconds.values()):
-            return 0.0
-        measured = {w: median(s) for w, s in self._memory.seconds.items() if s}
-        return Speeds(measured=measured).seconds_per_step(choose(self._sizes, size, Facts()))
+        """Of the group that runs; 0 if none was measured yet."""
+        return self._memory.step_s(len(self._group.nodes)) if self._group else 0.0
 
     @property
     def _stop_s(self) -> float:

@@ -541,12 +541,12 @@ def test_time_spent_waiting_for_nodes_is_no_price_of_a_resize():
     cluster.run(7200)
     cluster.add()
     cluster.run(60)
-    assert cluster.steward._cost.shrink_s < 30
+    assert cluster.steward._memory.cost.shrink_s < 30
     cluster.kill("n0")
     cluster.run(7200)
     cluster.add(2)
     cluster.run(120)
-    assert cluster.steward._cost.grow_s < 30
+    assert cluster.steward._memory.cost.grow_s < 30
 
 
 def test_a_stop_that_nobody_answers_ends_even_where_too_few_nodes_are_left():
