@@ -110,7 +110,7 @@ def test_a_killed_driver_is_resumed_by_the_same_command_at_once(folder):
     assert audit.returncode == 0, (out, err)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, number):
     """Exit code 130 and no traceback; typing what it says resumes there, and the audit is clean."""
     process = start(folder, "run", "job.yaml", "--nodes", "2")

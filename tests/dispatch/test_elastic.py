@@ -176,6 +176,7 @@ class TestContract:
         monkeypatch.setitem(__import__("sys").modules, "planner.dispatch.private.callback", None)
         assert trainer.find_tier()[0] == "stock"
 
+    @pytest.mark.slow
     def test_with_callbacks_alone_a_resize_still_loses_nothing(self, three_nodes, tmp_path, monkeypatch):
         """Ray's own policy, held back until all workers have committed."""
         monkeypatch.setattr(trainer, "find_tier", lambda: ("callbacks", "as a test wants it"))
