@@ -427,6 +427,8 @@ class _Deriver:
         """
         job = self._run.job(header.job_digest)
         if not job.is_own:
+            if self._code:
+                raise UserError(f"--code {self._code}: this run's samples do not come from code; leave it out")
             return job
         if not self._code:
             raise UserError(

@@ -23,6 +23,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     from planner.report.dry_run import DryRun
 
     job = prepared.job
+    _require_whole(prepared)
     notes = [*_check_driver(prepared.run), *_check_writable(prepared.run)]
     if not prepared.total_steps:
         notes.append("the data cannot be read from here; the workers would check it")
@@ -38,6 +39,29 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
         plan=choose(batch_sizes(job), size, Facts()),
         notes=tuple(notes),
     )
+
+
+def _require_whole(prepared: "Prepared") -> None:
+    """What the workers would refuse, as far as names tell.
+
+    Raises:
+        StoreError: the run is damaged.
+        DataError: a loop of the user's own has no train function.
+    """
+    from planner.data.own import function_of
+    from planner.store.survey import is_run, survey
+
+    if is_run(prepared.run.storage):
+        found = survey(prepared.url)
+        if found.problem:
+            raise StoreError(f"{prepared.url}: {found.problem}")
+        if prepared.committed and found.newest and found.newest.step != prepared.committed.step:
+            raise StoreError(
+                f"{prepared.url}: the newest commit's files are gone; the run would go on from step "
+                f"{found.newest.step}, not from {prepared.committed.step}"
+            )
+    if prepared.job.is_own:
+        function_of(prepared.job.data.path, "train")
 
 
 def _here(job: Job, nodes: int) -> tuple[str, str, int]:

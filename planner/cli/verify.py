@@ -49,7 +49,10 @@ def verify(
 
     sizes = parse_history(history, most=_MOST_WORKERS)
     if len(set(sizes)) == 1:
-        raise UserError(f"--history {history}: one size proves nothing; write two different ones, such as {sizes[0]},1")
+        other = 2 if sizes[0] == 1 else 1
+        raise UserError(
+            f"--history {history}: one size proves nothing; write two different ones, such as {sizes[0]},{other}"
+        )
     if len(sizes) > steps:
         raise UserError(
             f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps; write --steps {len(sizes)}"

@@ -2,8 +2,10 @@
 
 import hashlib
 import importlib
+import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -34,16 +36,18 @@ class OwnDataset:
             DataError: the file or its function is not there, fails, or returns no map.
         """
         make = function_of(path, "dataset")
-        try:
+        with _told(f"{path}: dataset() failed"):
             samples = make()
             num_rows = len(samples)
-        except Exception as error:  # the user's code may raise anything
-            raise DataError(f"{path}: dataset() failed: {type(error).__name__}: {error}") from error
+            given = getattr(samples, "fingerprint", "")
         if num_rows < 1:
-            raise DataError(f"{path}: dataset() has no samples")
+            raise DataError(f"{path}: dataset() has no samples; return a map with at least one")
+        if not isinstance(given, str):
+            raise DataError(
+                f"{path}: the data set's fingerprint is {type(given).__name__}; make it text, or leave it out"
+            )
         dataset = cls(samples=samples, num_rows=num_rows, fingerprint="")
-        given = getattr(samples, "fingerprint", "")
-        return cls(samples=samples, num_rows=num_rows, fingerprint=str(given) or dataset._sampled_fingerprint())
+        return cls(samples=samples, num_rows=num_rows, fingerprint=given or dataset._sampled_fingerprint())
 
     def sample(self, row: int) -> Any:
         """One sample, as the data set returns it.
@@ -51,10 +55,8 @@ class OwnDataset:
         Raises:
             DataError: it raised.
         """
-        try:
+        with _told(f"sample {row} of your data set"):
             return self.samples[row]
-        except Exception as error:  # the user's code may raise anything
-            raise DataError(f"sample {row} of your data set: {type(error).__name__}: {error}") from error
 
     def check_sum(self, row: int) -> int:
         """Of a sample read now; see `check_sum`."""
@@ -74,7 +76,8 @@ def check_sum(row: int, sample: Any) -> int:
         DataError: the sample holds what has no bytes of its own.
     """
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
-    _update(digest, sample, row)
+    with _told(f"sample {row} of your data set"):
+        _update(digest, sample, row)
     return int.from_bytes(digest.digest(), "little")
 
 
@@ -98,10 +101,7 @@ def _update(digest: "hashlib.blake2b", value: Any, row: int) -> None:
 
 def _array(value: Any, row: int) -> Any:
     """A tensor, an array or a number of some library's."""
-    try:
-        array = np.asarray(value)
-    except Exception as error:
-        raise DataError(f"sample {row} of your data set holds {type(value).__name__}: {error}") from error
+    array = np.asarray(value)
     if array.dtype == object:
         raise DataError(
             f"sample {row} of your data set holds {type(value).__name__}; samples are tensors, arrays, numbers and "
@@ -125,14 +125,35 @@ def function_of(path: str, name: str) -> Any:
 def _module(path: str) -> ModuleType:
     """By its name and not as a stranger: loader processes find its classes again when they unpickle a data set."""
     file = Path(path).resolve()
-    if not file.is_file() or file.suffix != ".py":
-        raise DataError(f"data.path: no Python file at {path!r}")
+    if not file.is_file() or file.suffix != ".py" or not file.stem.isidentifier():
+        raise DataError(
+            f"data.path: no Python file at {path!r} that can be imported; write NAME.py, without dots or dashes"
+        )
+    found = sys.modules.get(file.stem) or importlib.util.find_spec(file.stem)
+    origin = getattr(found, "origin", None) or getattr(found, "__file__", None)
+    if found is not None and Path(origin or "").resolve() != file:
+        raise DataError(f"{path}: another module is called {file.stem}, too ({origin or 'built in'}); rename the file")
     if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
+        # Last: a neighbour of the file must not take the place of a library.
+        sys.path.append(str(file.parent))
+    with _told(f"{path}: it cannot be imported"):
+        return importlib.import_module(file.stem)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """The user's code may raise anything, `SystemExit` too, which would end a command as if all were well.
+
+    Raises:
+        DataError: it did.
+    """
     try:
-        module = importlib.import_module(file.stem)
-    except Exception as error:  # the user's code may raise anything
-        raise DataError(f"{path}: it cannot be imported: {type(error).__name__}: {error}") from error
-    if Path(module.__file__ or "").resolve() != file:
-        raise DataError(f"{path}: another module is called {file.stem}, too ({module.__file__}); rename the file")
-    return module
+        yield
+    except (DataError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        try:
+            words = str(error).splitlines()[0] if str(error) else ""
+        except Exception:  # noqa: BLE001  # even that is the user's code
+            words = ""
+        raise DataError(f"{what}: {type(error).__name__}: {words}") from error

@@ -81,13 +81,20 @@ def read_header(file: Path, stream: BinaryIO) -> Header:
     if sha256(rest).hexdigest().encode() != seal:
         raise DataError(f"data.path: {file}: its header is torn or altered; prepare it again")
     # Sealed: what stands here was written by some version of planner.
-    value: dict[str, Any] = json.loads(rest)
-    if value["format"] != FORMAT:
-        raise DataError(
-            f"data.path: {file} is of format {value['format']}, and this version of planner reads {FORMAT}; "
-            "use the version that prepared it, or prepare it again"
-        )
-    header = Header(**value)
+    try:
+        value: dict[str, Any] = json.loads(rest)
+        if value["format"] != FORMAT:
+            raise DataError(
+                f"data.path: {file} is of format {value['format']}, and this version of planner reads {FORMAT}; "
+                "use the version that prepared it, or prepare it again"
+            )
+        header = Header(**value)
+        counts = (header.num_tokens, header.num_rows)
+        is_sound = header.kind in {"stream", "rows"} and all(type(n) is int and n >= 0 for n in counts)
+    except (KeyError, RecursionError, TypeError, ValueError):
+        is_sound = False
+    if not is_sound:
+        raise DataError(f"data.path: {file}: its header is not one that planner writes; prepare it again")
     if header.dtype != "uint8":
         raise DataError(f"data.path: {file} holds {header.dtype} tokens; models here take bytes (uint8)")
     if (size := os.fstat(stream.fileno()).st_size) != header.num_bytes:

@@ -51,7 +51,9 @@ def collect(job_file: str, job: Job) -> Shipment:
         UserError: something lies where the cluster cannot be given it, or it is more than a request can hold.
         DataError: nothing is at a relative `data.path`.
     """
-    shipment = Shipment(package=_package(), job=_inside("the job file", job_file), data=_data(job.data.path))
+    shipment = Shipment(
+        package=_package(), job=_inside("the job file", job_file), data=_data(job.data.path, is_code=job.is_own)
+    )
     if shipment.num_bytes > MAX_BYTES:
         raise UserError(_too_large(shipment))
     return shipment
@@ -97,12 +99,14 @@ def _package() -> Mapping[str, Path]:
     return {f"{root.name}/{file.relative_to(root).as_posix()}": file for file in files}
 
 
-def _data(path: str) -> tuple[str, ...]:
+def _data(path: str, *, is_code: bool) -> tuple[str, ...]:
     from planner.data.paths import STDLIB, resolve
 
     if path == STDLIB or is_of_the_cluster(path):
         return ()
     _, files = resolve(path)
+    if is_code and [str(file) for file in files] != [path]:
+        raise UserError(f"data.path: {path} is no Python file; a loop of your own is one file")
     return tuple(_inside("data.path", str(file)) for file in files)
 
 

@@ -214,11 +214,14 @@ def _require_client() -> None:
 def _require_server(address: str) -> None:
     """Whoever answers at all within a while, be it with an error, is asked again by Ray's client."""
     import requests
+    from urllib3.exceptions import HTTPError
 
     try:
         requests.get(f"{address}/api/version", timeout=_CONNECT_S, stream=True).close()
     except requests.exceptions.Timeout as error:
         raise UserError(_unreachable(address, f"no answer within {_CONNECT_S:g} s")) from error
+    except (HTTPError, UnicodeError) as error:  # of an address that is none, requests lets these through
+        raise UserError(_unreachable(address, _short(error))) from error
     except requests.exceptions.RequestException as error:
         cause = _root_cause(error)
         reason = "it does not speak HTTP" if isinstance(cause, HTTPException) else _short(cause)

@@ -51,8 +51,11 @@ def _document(text: str) -> dict[Any, Any]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise Unreadable(f"{where}found a YAML mistake ({escape(error.problem or '')}); mend it") from None
-    except _NO_YAML:
-        raise Unreadable("found what is not YAML; write the path of a cluster file") from None
+    except _NO_YAML as error:
+        reason = escape(next(iter(str(error).splitlines()), type(error).__name__)[:100])
+        raise Unreadable(
+            f"found what YAML cannot read ({reason}); mend it, or write the path of a cluster file"
+        ) from None
     found = [document for document in documents if isinstance(document, dict)]
     clusters = [document for document in found if _is_ray_up(document) or document.get("kind") in KINDS]
     if len(clusters) == 1:

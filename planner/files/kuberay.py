@@ -127,7 +127,9 @@ def _parsed(text: Any) -> dict[str, float] | None:
         custom = json.loads(str(text)[1:-1].replace("\\", ""))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(custom, dict) or not all(type(amount) is int and amount >= 0 for amount in custom.values()):
+    if not isinstance(custom, dict) or not all(
+        type(amount) is int and 0 <= amount < 2**63 for amount in custom.values()
+    ):
         return None
     return {name: float(amount) for name, amount in custom.items()}
 

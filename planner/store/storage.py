@@ -163,8 +163,9 @@ def _opened(url: str) -> tuple[Any, str]:
         raise StoreError(f"checkpoint.path: cannot use {url!r}: `::` chains file systems, and a run lies in one")
     try:
         file_system, root = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError) as error:
-        raise StoreError(f"checkpoint.path: cannot use {url!r}: {error}") from error
+    except Exception as error:  # each file system is somebody else's code, and raises what it likes
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise StoreError(f"checkpoint.path: cannot use {url!r}: {reason}") from error
     return file_system, str(root)
 
 
@@ -180,8 +181,8 @@ def _made(make: Callable[[], object]) -> bool:
 def _translated(url: str, name: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
+    except (OSError, NotImplementedError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error
 
 

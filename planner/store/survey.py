@@ -6,6 +6,7 @@ Nothing is verified here: tensors are not read and the chain is not checked. Tha
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from planner.errors import NewerFormat, StoreError
@@ -76,7 +77,7 @@ def survey_folder(folder: str) -> list[Survey]:
         StoreError: there is no such folder, or it cannot be reached.
     """
     place = Storage(folder)
-    if not place.exists(""):
+    if not place.exists("") or ("://" not in folder and Path(folder).is_file()):
         raise StoreError(f"{folder}: no such folder; write the folder that your runs lie in")
     urls = [folder] if is_run(place) else [f"{folder.rstrip('/')}/{name}" for name in place.names("")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:

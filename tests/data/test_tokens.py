@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data import open_dataset
+from planner.data import open_dataset, tokens
 from planner.data import prepare as prepare_room
 from planner.data.prepare import prepare
 from planner.data.tokens import HEADER_BYTES, Header
@@ -315,3 +315,20 @@ def test_a_source_that_shrinks_meanwhile_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare_room, "source_stamps", larger)
     with pytest.raises(DataError, match="has changed while it was read"):
         prepare(source, tmp_path / "tokens")
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "zzz"}, {"num_tokens": "5"}, {"num_rows": -1}, {"extra": 1}, None, [1]], ids=str
+)
+def test_a_sealed_header_that_says_nonsense_is_refused(tmp_path, change):
+    """The seal shows that nothing was altered, not that it makes sense."""
+    file = tmp_path / "x.tokens"
+    (tmp_path / "x.txt").write_text("abcdef" * 100)
+    prepare(TextData(kind="text", path=str(tmp_path / "x.txt")), file)
+    content = file.read_bytes()
+    value = json.loads(content[len(tokens._MAGIC) + 64 : HEADER_BYTES])
+    value = {**value, **change} if isinstance(change, dict) else change
+    rest = b" " + json.dumps(value).encode().ljust(HEADER_BYTES - len(tokens._MAGIC) - 64 - 2) + b"\n"
+    file.write_bytes(tokens._MAGIC + sha256(rest).hexdigest().encode() + rest + content[HEADER_BYTES:])
+    with pytest.raises(DataError, match="not one that planner writes"):
+        tokens.TokensDataset.open(str(file), 8)

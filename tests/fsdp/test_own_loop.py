@@ -242,3 +242,34 @@ def test_code_without_data_is_refused(make_job, code, words):
 
     with pytest.raises(DataError, match=words):
         open_data(make_job(f"\n{code}\n"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys\nsys.exit(0)",
+        "import sys\ndef dataset():\n    sys.exit(0)",
+        (
+            "class Leaves(list):\n    def __getitem__(self, i):\n        raise SystemExit(0)\n"
+            "def dataset():\n    return Leaves([1])"
+        ),
+        "class Odd(list):\n    fingerprint = object()\ndef dataset():\n    return Odd([1])",
+        "def dataset():\n    knot = []\n    knot.append(knot)\n    return [knot]",
+    ],
+)
+def test_code_cannot_end_a_command_as_if_all_were_well(make_job, code):
+    """An audit that a script relies on must not exit with 0 because somebody's data set does."""
+    from planner.identity import open_data
+
+    with pytest.raises(DataError):
+        open_data(make_job(f"\n{code}\n"))
+
+
+def test_a_file_named_like_a_library_is_refused(tmp_path):
+    """It would take the library's place, or the library its."""
+    from planner.data.own import OwnDataset
+
+    file = tmp_path / "wave.py"
+    file.write_text("def dataset():\n    return [1]\n")
+    with pytest.raises(DataError, match="another module is called wave, too"):
+        OwnDataset.open(str(file))
