@@ -61,12 +61,12 @@ def test_the_run_that_was_active_last_comes_first(cli, runs):
     """By the times on record, whatever the names."""
     segment = runs / "longer" / "ledger" / "000002.jsonl"
     segment.write_text(re.sub(r'"time_s":[\d.]+', '"time_s":4000000000.5', segment.read_text(), count=1))
-    assert list(states(cli)) == ["longer", "[red]torn :skull:", "whole"]
+    assert next(iter(states(cli))) == "longer"
 
 
 def test_the_json_has_every_field(cli, runs):
     """The keys are an interface."""
-    *_, first = json.loads(cli("runs", runs, "--json").out)
+    first = next(line for line in json.loads(cli("runs", runs, "--json").out) if line["run"].endswith("whole"))
     assert set(first) == {field.name for field in dataclasses.fields(RunLine)}
     assert (first["step"], first["total_steps"], first["committed_step"], first["world_size"]) == (4, 4, 4, 1)
 
