@@ -153,6 +153,7 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
     assert "interrupted: nothing was committed yet" in out
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
     """Two workers; then two, one after a node's SIGKILL, and three after two nodes came: one hash."""
