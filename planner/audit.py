@@ -432,8 +432,8 @@ class _Deriver:
             return job
         if not self._code:
             raise UserError(
-                f"{self._run.storage.url}: its samples come from Python code ({job.data.path}), and code is run only "
-                "if you say so: name the file that you trust, as in --code jobs/own_loop.py"
+                f"{self._run.storage.url}: its samples come from Python code, and code is run only if you say so: name "
+                f"the file that you trust, --code {job.data.path} or another"
             )
         return job.model_copy(update={"data": job.data.model_copy(update={"path": self._code})})
 

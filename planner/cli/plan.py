@@ -109,6 +109,10 @@ def _notes(job: Job, asked: list[int] | None, counts: list[int], reach: "Reach |
     notes = []
     if missing := sorted({*(asked or [])} - {*counts}):
         notes.append(f"Out of the cluster's reach: {spans(missing)}.")
+    if not job.workers.gpus and any(group.resources.get("GPU") for group in reach.cluster.groups):
+        notes.append(
+            "workers.gpus is 0: workers take CPUs, and these nodes' GPUs stay idle; --set workers.gpus=1 takes them."
+        )
     most, room = _range(job)[1], reach.counts[-1]
     if room > most:
         notes.append(

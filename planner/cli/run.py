@@ -272,7 +272,8 @@ def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interr
     total = prepared.total_steps or (newest.total_steps if newest else 0)
     step = newest.step if newest else 0
     if newest is not None and step >= total > 0:
-        again = shlex.join(["planner", "audit", prepared.url])
+        code = ["--code", prepared.job.data.path] if prepared.job.is_own else []
+        again = shlex.join(["planner", "audit", prepared.url, *code])
         out.print(f"finished: {total} steps committed in {prepared.url}; check it: {again}", soft_wrap=True)
         return
     where = _standing(prepared)

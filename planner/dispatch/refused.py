@@ -12,6 +12,9 @@ _SENTENCES = {
     r"InvalidAuthToken|(?i:authentication token is (?:missing|invalid)|invalid or missing authentication token)": (
         f"it does not take the token that came, or none came; {_HOW}, with RAY_AUTH_MODE=token"
     ),
+    r"couldn't find an authentication token|file cannot be opened or is empty": (
+        f"RAY_AUTH_MODE is token, and no token can be read; {_HOW}, or its file's path into RAY_AUTH_TOKEN_PATH"
+    ),
     r"No node info found matching attributes|Failed to get node info for possible node ids": (
         "this machine is not one of its nodes; start from one that is"
     ),

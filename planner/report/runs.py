@@ -336,7 +336,10 @@ def detail_text(detail: RunDetail, now_s: float) -> list[str]:
         ),
         ("commits", detail.interval),
         ("held out", ", ".join(f"{loss:.4f} before step {step}" for step, loss in detail.held_out)),
-        ("resume", detail.resume),
+        (
+            "resume",
+            f"{detail.resume}   # here; on a cluster by planner submit, or with --address" if detail.resume else "",
+        ),
     ]
     text = [f"{name:<10} {printable(value)}" for name, value in facts if value]
     if detail.generations:

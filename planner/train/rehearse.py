@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from planner.plan.words import counted
 from planner.train.history import Stage
 from planner.train.local import LocalWorkers
 from planner.train.loop import Hooks, Outcome
@@ -25,7 +26,9 @@ def rehearse(
     """
     for part in parts:
         workers.run(worker, part.world_size, launch, part.end_step)
-        say(f"{part.end_step} of {parts[-1].end_step} steps done, the last ones at {part.world_size} workers")
+        say(
+            f"{part.end_step} of {parts[-1].end_step} steps done, the last ones at {counted(part.world_size, 'worker')}"
+        )
 
 
 def train_observed(rank: int, launch: Launch, end_step: int) -> Outcome:
