@@ -483,3 +483,13 @@ def test_the_resources_on_aws_are_those_of_the_instance_types():
     for kind in yaml.safe_load((ROOT / "cluster.yaml").read_text())["available_node_types"].values():
         if kind["resources"] != {"CPU": 0}:
             assert kind["resources"] == known_resources(kind["node_config"]["InstanceType"])
+
+
+def test_a_file_of_thousands_of_node_types_is_refused(tmp_path):
+    """Their mixes are counted one type after another, for minutes."""
+    types = "".join(f"  t{i}: {{resources: {{CPU: 1}}, max_workers: 1}}\n" for i in range(301))
+    head, _, _ = RAY_UP.partition("available_node_types:")
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"{head}available_node_types:\n{types}")
+    with pytest.raises(ClusterError, match="write at most 300 types, not 301"):
+        read_cluster(file)

@@ -18,6 +18,8 @@ from planner.files.words import Mistake, cut, escape, listed, quote
 
 # What Ray fills in (autoscaler/<provider>/defaults.yaml).
 _MAX_WORKERS = 2
+# Their mixes are counted type by type; nobody's cluster has a tenth as many.
+_MOST_TYPES = 300
 # PyYAML's constructors stumble over a wrong tag (`!!int x`), over a date that is none, and over 1,000 brackets.
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -79,6 +81,9 @@ def _read_ray_up(root: Section) -> Cluster | None:
         "type", "write the cloud, such as aws"
     )
     types = root.section("available_node_types", "write the node types, each with the resources of a node")
+    if len(types.values) > _MOST_TYPES:
+        root.refuse("available_node_types", f"write at most {_MOST_TYPES} types, not {len(types.values)}")
+        return None
     head_name = root.text("head_node_type", "write the name of one of available_node_types")
     if head_name and types.values and head_name not in types.values:
         root.refuse("head_node_type", f"write one of {cut(', '.join(map(str, types.values)))}")
