@@ -345,6 +345,9 @@ class Steward:
         return Act(kind="resize", world_size=size, planned=True)
 
     def _urgent(self, view: View) -> Act | None:
+        assert self._group is not None
+        if self._is_ending and not self._group.steps_seen:
+            return Act(kind="end")  # nothing was done yet that could be lost
         if self._is_ending:
             return self._stop(view, "", ("the driver stops the run",))
         return self._hang(view)

@@ -564,6 +564,17 @@ def test_a_stop_that_nobody_answers_ends_even_where_too_few_nodes_are_left():
     assert any("had not parked" in words for words in cluster.steward.take_words())
 
 
+def test_the_driver_need_not_wait_for_workers_that_are_only_starting():
+    """To load a large model takes minutes, and nothing is done yet that could be lost."""
+    cluster = Cluster(2).run(1)
+    assert cluster.step == 0
+    cluster.steward.end()
+    found = []
+    cluster.act = found.append
+    cluster.tick()
+    assert [act.kind for act in found] == ["end"]
+
+
 @pytest.mark.parametrize("nodes", [2, 1])
 def test_the_driver_ends_a_run_when_all_have_committed(nodes):
     """Or at once, where no group runs; and nothing is started any more."""
