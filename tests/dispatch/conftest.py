@@ -11,9 +11,17 @@ from planner.dispatch.launch import Timings, connected, set_environment
 TEST_TIMINGS = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
 
 
+@pytest.fixture
+def cluster(shared_cluster):
+    """Three nodes of one CPU, whatever the last test did to them; the test process is the driver, in its main thread."""
+    while len(shared_cluster.nodes()) < 3:
+        shared_cluster.add_node()
+    return shared_cluster
+
+
 @pytest.fixture(scope="session")
-def cluster():
-    """Three nodes of one CPU; the test process is the driver, in its main thread."""
+def shared_cluster():
+    """Started once: that takes as long as many a test."""
     # Workers unpickle functions of the test modules by name.
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))

@@ -31,30 +31,22 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.fixture
-def three_nodes(cluster):
-    """Whatever the last test left behind."""
-    while len(cluster.nodes()) < 3:
-        cluster.add_node()
-    return cluster
-
-
-def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(three_nodes, tmp_path):
+def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(cluster, tmp_path):
     """3 -> 2 -> 3 by notice and by a new node: nothing is done again, and two of three processes live through it."""
     job = make_job(tmp_path, steps=2000, most=3, every_steps=100)
     seen, gone = {}, []
 
     def drain():
-        seen["before"] = set(workers_of(three_nodes))
-        gone.append(retire(three_nodes))
+        seen["before"] = set(workers_of(cluster))
+        gone.append(retire(cluster))
 
     def replace():
-        seen["between"] = set(workers_of(three_nodes))
-        three_nodes.kill_node(gone[0])
-        three_nodes.add_node()
+        seen["between"] = set(workers_of(cluster))
+        cluster.kill_node(gone[0])
+        cluster.add_node()
 
     def look():
-        seen["after"] = set(workers_of(three_nodes))
+        seen["after"] = set(workers_of(cluster))
         interrupt()
 
     with Script(job, [(3, 20, drain), (2, 20, replace), (3, 20, look)]) as script, pytest.raises(KeyboardInterrupt):
@@ -73,23 +65,23 @@ def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(three_nodes, tm
 
 
 @pytest.mark.slow
-def test_processes_are_not_kept_where_the_job_says_so(three_nodes, tmp_path):
+def test_processes_are_not_kept_where_the_job_says_so(cluster, tmp_path):
     """workers.keep_processes: never; and still no step is done again."""
     job = make_job(tmp_path, steps=2000, most=3, every_steps=100)
     job = job.model_copy(update={"workers": job.workers.model_copy(update={"keep_processes": "never"})})
     seen, gone = {}, []
 
     def drain():
-        seen["before"] = set(workers_of(three_nodes))
-        gone.append(retire(three_nodes))
+        seen["before"] = set(workers_of(cluster))
+        gone.append(retire(cluster))
 
     def look():
-        seen["after"] = set(workers_of(three_nodes))
+        seen["after"] = set(workers_of(cluster))
         interrupt()
 
     with Script(job, [(3, 20, drain), (2, 20, look)]) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
-    three_nodes.kill_node(gone[0])
+    cluster.kill_node(gone[0])
     assert script.done == 2
     result = audit(run_of(job))
     assert result.clean, result.findings
@@ -97,14 +89,14 @@ def test_processes_are_not_kept_where_the_job_says_so(three_nodes, tmp_path):
     assert not seen["before"] & seen["after"]
 
 
-def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(three_nodes, tmp_path):
+def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(cluster, tmp_path):
     """Killed when all is committed: new processes for everybody, and the run goes on from that very step."""
     job = make_job(tmp_path, steps=2000, most=3, every_steps=1000)
     gone = []
 
     def drain_and_kill():
-        survivor = min(workers_of(three_nodes))
-        gone.append(retire(three_nodes))
+        survivor = min(workers_of(cluster))
+        gone.append(retire(cluster))
         deadline = time.monotonic() + 30
         while not run_of(job).commits() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -112,7 +104,7 @@ def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(three_nodes
 
     with Script(job, [(3, 20, drain_and_kill), (2, 20, interrupt)]) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
-    three_nodes.kill_node(gone[0])
+    cluster.kill_node(gone[0])
     assert script.done == 2
     result = audit(run_of(job))
     assert result.clean, result.findings
@@ -121,12 +113,12 @@ def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(three_nodes
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_worker_that_hangs_is_given_up(three_nodes, tmp_path):
+def test_a_worker_that_hangs_is_given_up(cluster, tmp_path):
     """SIGSTOP: no error ever comes, and no step either."""
     job = make_job(tmp_path, steps=2000, most=2, every_steps=10)
 
     def stop_one():
-        os.kill(workers_of(three_nodes)[0], signal.SIGSTOP)
+        os.kill(workers_of(cluster)[0], signal.SIGSTOP)
 
     with Script(job, [(2, 30, stop_one), (2, 20, interrupt)], within_s=300) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
@@ -135,7 +127,7 @@ def test_a_worker_that_hangs_is_given_up(three_nodes, tmp_path):
     assert any("no step for" in words for words in notes(job))
 
 
-def test_a_loop_of_the_users_own_goes_through_the_same_changes(three_nodes, tmp_path):
+def test_a_loop_of_the_users_own_goes_through_the_same_changes(cluster, tmp_path):
     """jobs/own_loop.py, 3 -> 2 by notice and to its end: nothing is done again, and the audit derives its samples."""
     jobs = Path(__file__).parents[2] / "jobs"
     settings = [
@@ -147,9 +139,9 @@ def test_a_loop_of_the_users_own_goes_through_the_same_changes(three_nodes, tmp_
     ]
     job = read_job(str(jobs / "own_loop.yaml"), settings)
     gone = []
-    with Script(job, [(3, 20, lambda: gone.append(retire(three_nodes)))]) as script:
+    with Script(job, [(3, 20, lambda: gone.append(retire(cluster)))]) as script:
         fit(job)
-    three_nodes.kill_node(gone[0])
+    cluster.kill_node(gone[0])
     assert script.done == 1
     result = audit(run_of(job), code=job.data.path)
     assert result.clean, result.findings
@@ -177,18 +169,18 @@ class TestContract:
         assert trainer.find_tier()[0] == "stock"
 
     @pytest.mark.slow
-    def test_with_callbacks_alone_a_resize_still_loses_nothing(self, three_nodes, tmp_path, monkeypatch):
+    def test_with_callbacks_alone_a_resize_still_loses_nothing(self, cluster, tmp_path, monkeypatch):
         """Ray's own policy, held back until all workers have committed."""
         monkeypatch.setattr(trainer, "find_tier", lambda: ("callbacks", "as a test wants it"))
         job = make_job(tmp_path, steps=2000, most=4, every_steps=1000)
 
         with (
-            Script(job, [(3, 20, three_nodes.add_node), (4, 20, interrupt)]) as script,
+            Script(job, [(3, 20, cluster.add_node), (4, 20, interrupt)]) as script,
             pytest.warns(RuntimeWarning, match="every change of capacity resizes the run"),
             pytest.raises(KeyboardInterrupt),
         ):
             fit(job)
-        three_nodes.kill_node()
+        cluster.kill_node()
         assert script.done == 2
         result = audit(run_of(job))
         assert result.clean, result.findings
@@ -197,21 +189,21 @@ class TestContract:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_memory_is_flat_over_twenty_resizes(three_nodes, tmp_path):
+def test_memory_is_flat_over_twenty_resizes(cluster, tmp_path):
     """2 -> 3 -> 2 ten times: the process that lives through all of them does not grow with each."""
     job = make_job(tmp_path, steps=100_000, most=3, every_steps=1000)
     resident = []
 
     def look():
-        pids = workers_of(three_nodes)
+        pids = workers_of(cluster)
         sizes_kib = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4 for pid in sorted(pids)]
         resident.append(sizes_kib[0] / 1024)
 
     def drain():
         look()
-        drain_node(three_nodes.nodes()[-1], 30, "test")
+        drain_node(cluster.nodes()[-1], 30, "test")
 
-    acts = [(3, 10, drain), (2, 10, three_nodes.add_node)] * 10
+    acts = [(3, 10, drain), (2, 10, cluster.add_node)] * 10
 
     with Script(job, [*acts, (3, 10, interrupt)], within_s=120) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
