@@ -13,7 +13,7 @@ TEST_TIMINGS = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
 
 @pytest.fixture
 def cluster(shared_cluster):
-    """Three nodes of one CPU, whatever the last test did to them; the test process is the driver, in its main thread."""
+    """Three nodes of one CPU, whatever the last test did; the test process is the driver, in its main thread."""
     while len(shared_cluster.nodes()) < 3:
         shared_cluster.add_node()
     return shared_cluster
