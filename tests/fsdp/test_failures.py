@@ -1,5 +1,7 @@
 """One worker fails alone: all of them must stop as one, at once, with what was done in place."""
 
+import time
+
 import pytest
 from worker_functions import make_job, records, run_job
 
@@ -93,6 +95,7 @@ def stay_away(rank, seconds):
     exchange(world, Tally(denominators=(1,)))
     world.set_timeout(seconds)
     if rank == dist.get_world_size() - 1:
+        time.sleep(5 * seconds)  # alive, so that nobody is told by a closed connection
         return "away"
     try:
         exchange(world, Tally(denominators=(1,)))
@@ -105,4 +108,6 @@ def test_a_collective_that_one_worker_never_joins_is_given_up(workers):
     """In the time that was set, on everybody who waits: torch's own limit here is two minutes."""
     *waited, away = workers.run(stay_away, 3, 1.0)
     assert away == "away"
-    assert all("imed out" in words or "closed" in words for words in waited), waited
+    assert "came" not in waited
+    # Who is first leaves the group, which may be what the other hears of.
+    assert any("imed out" in words for words in waited), waited
