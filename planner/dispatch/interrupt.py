@@ -27,7 +27,8 @@ class Interrupts:
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS[1:]:
-            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+            if self._before[number] != signal.SIG_IGN:  # `nohup` means that a closed terminal stops nothing
+                signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
         # Ray starts the drivers of submitted jobs with SIGINT blocked.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         heard, self._written = os.pipe()
