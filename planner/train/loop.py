@@ -65,7 +65,7 @@ class Work:
     """What one step took on this worker, as it was counted and not as it was planned."""
 
     forward_passes: int
-    """of training, ghosts and repetitions included"""
+    """of training, ghosts and repetitions included; in a loop of the user's own, micro-batches with their backward"""
     attempts: int
     """1, and one more for each time that a gradient outgrew its fixed point (a generation's very first always does)"""
 
@@ -223,7 +223,7 @@ class Loop:
 
         A step whose gradients outgrew their fixed point is done again, from the same weights, by all workers.
         """
-        before = self._passes()
+        before, backward_passes = self._passes(), 0
         for attempt in itertools.count(1):
             step = Step(
                 number=number,
@@ -235,8 +235,11 @@ class Loop:
             )
             yield step
             loss, check_sum = step.result()
+            backward_passes += step.num_backward
             if self._state.sums.settle():
-                return loss, check_sum, Work(forward_passes=self._passes() - before, attempts=attempt)
+                # How often a loop of the user's own calls his model, is his business; a micro-batch has one backward.
+                passes = backward_passes if self._job.is_own else self._passes() - before
+                return loss, check_sum, Work(forward_passes=passes, attempts=attempt)
             self._repeated_steps += 1
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end

@@ -121,6 +121,13 @@ def test_it_resumes_at_another_size_with_its_optimizer(workers, make_job, tmp_pa
     assert audited(tmp_path / "parts", job).clean
 
 
+def test_a_loop_may_call_its_model_as_often_as_it_likes(make_job, tmp_path):
+    """Twice for each micro-batch, say, for a contrastive loss: verify counts micro-batches, not calls."""
+    code = PLAIN.replace("errors(model, batch).sum()", "(errors(model, batch) + errors(model, batch)).sum()")
+    checks = through_processes(make_job(code), [2, 1], tmp_path)
+    assert all(check.passed for check in checks), checks
+
+
 def attach(_rank, job):
     """In a process group that somebody else has made, as under torchrun."""
     import torch
