@@ -1,6 +1,7 @@
 """`planner run --dry-run`: everything that can be checked before a start, and what the start would be."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     from planner.report.dry_run import DryRun
 
     job = prepared.job
-    _require_whole(prepared)
-    notes = [*_check_driver(prepared.run), *_check_writable(prepared.run)]
+    prepared, gone = _as_found(prepared)
+    notes = [*gone, *_check_driver(prepared.run), *_check_writable(prepared.run)]
     if not prepared.total_steps:
         notes.append("the data cannot be read from here; the workers would check it")
     cluster, waits, room = _at(job, address) if address else _here(job, nodes)
@@ -41,8 +42,8 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     )
 
 
-def _require_whole(prepared: "Prepared") -> None:
-    """What the workers would refuse, as far as names tell.
+def _as_found(prepared: "Prepared") -> "tuple[Prepared, list[str]]":
+    """With the commit whose files are there, as the workers would find it, as far as names tell; and what is gone.
 
     Raises:
         StoreError: the run is damaged.
@@ -51,17 +52,17 @@ def _require_whole(prepared: "Prepared") -> None:
     from planner.data.own import function_of
     from planner.store.survey import is_run, survey
 
+    gone: list[str] = []
     if is_run(prepared.run.storage):
         found = survey(prepared.url)
         if found.problem:
             raise StoreError(f"{prepared.url}: {found.problem}")
-        if prepared.committed and found.newest and found.newest.step != prepared.committed.step:
-            raise StoreError(
-                f"{prepared.url}: the newest commit's files are gone; the run would go on from step "
-                f"{found.newest.step}, not from {prepared.committed.step}"
-            )
+        if prepared.committed and found.newest and found.newest.name != prepared.committed.name:
+            gone.append(f"the files of the commit at step {prepared.committed.step} are gone")
+            prepared = replace(prepared, committed=found.newest)
     if prepared.job.is_own:
         function_of(prepared.job.data.path, "train")
+    return prepared, gone
 
 
 def _here(job: Job, nodes: int) -> tuple[str, str, int]:
