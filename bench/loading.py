@@ -16,7 +16,7 @@ from _results import best_of, write
 from planner.data import Dataset, open_dataset
 from planner.data.prepare import prepare
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
-from planner.job import JsonlData, TextData, TokensData
+from planner.job import GptModel, JsonlData, TextData, TokensData
 from planner.order.order import Order
 from planner.plan import BatchSizes, Facts, choose
 from planner.train.batches import Loader
@@ -24,6 +24,7 @@ from planner.train.prefetch import Prefetcher
 
 MB, GB = 10**6, 10**9
 CONTEXT, GLOBAL_BATCH, MAX_MICRO, STEPS = 1024, 256, 16, 40
+MODEL = GptModel(kind="gpt", layers=1, width=2, heads=1, context=CONTEXT)
 
 
 def sparse_text(path: Path, num_bytes: int) -> TextData:
@@ -53,7 +54,7 @@ def words(path: Path, num_bytes: int) -> JsonlData:
 
 def open_ms(data: TextData | JsonlData | TokensData, repeats: int) -> float:
     """Milliseconds until the first row can be read."""
-    return round(best_of(repeats, lambda: open_dataset(data, CONTEXT)) * 1e3, 2)
+    return round(best_of(repeats, lambda: open_dataset(data, MODEL)) * 1e3, 2)
 
 
 def samples_per_s(dataset: Dataset, processes: int) -> int:
@@ -103,7 +104,7 @@ def main() -> None:
             "jsonl": source,
             "jsonl as tokens": TokensData(kind="tokens", path=str(folder / "rows.tokens")),
         }.items():
-            dataset = open_dataset(data, CONTEXT)
+            dataset = open_dataset(data, MODEL)
             rates = {f"{n}_processes_samples_per_s": samples_per_s(dataset, n) for n in (0, 1)}
             rows.append({"read": kind, "context": CONTEXT, **rates})
     write("loading", rows)

@@ -11,7 +11,7 @@ from typing import Any
 from planner.data import AnyDataset, open_dataset
 from planner.data.dataset import Progress, no_progress
 from planner.errors import ResumeRefused
-from planner.job import GptModel, Job
+from planner.job import Job
 from planner.order.order import Order
 from planner.plan import BatchSizes
 from planner.store.records import GenerationRecord, Identity
@@ -23,8 +23,7 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     Raises:
         DataError: the data cannot be read, or has no row left to train on.
     """
-    context = job.model.context if isinstance(job.model, GptModel) else 0
-    dataset = open_dataset(job.data, context, progress)
+    dataset = open_dataset(job.data, job.model, progress)
     return dataset, Order(num_rows=dataset.num_rows, num_held_out=job.eval.samples, seed=job.train.seed)
 
 

@@ -40,6 +40,40 @@ class GptModel(_Section):
         return self
 
 
+_NAME = Annotated[str, Field(min_length=1)]
+
+
+class Lora(_Section):
+    """Low-rank adapters beside frozen weights (Hu et al. 2021), by the peft library."""
+
+    rank: int = Field(default=16, ge=1, le=4096, description="of the two factors")
+    alpha: float = Field(default=32.0, gt=0, le=2**20, description="the adapters are scaled by alpha / rank")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of an adapter's inputs set to zero in training")
+    targets: Annotated[tuple[_NAME, ...], Field(strict=False, min_length=1)] | None = Field(
+        default=None,
+        description="ends of the names of the layers that get one; null: all linear layers but the head",
+    )
+
+
+class HfModel(_Section):
+    """A causal language model of the Hugging Face transformers library, with its tokenizer."""
+
+    kind: Literal["hf"] = Field(description="the kind of model")
+    path: str = Field(min_length=1, description="a local folder, or a name on the Hugging Face hub")
+    revision: str | None = Field(default=None, min_length=1, description="of a name on the hub: branch, tag or commit")
+    context: int = Field(ge=2, le=2**22, description="tokens per sample; longer ones are cut")
+    weights: Literal["pretrained", "random"] = Field(
+        default="pretrained", description="random: the folder's configuration with first weights from train.seed"
+    )
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
+        default="sdpa", description="how transformers computes it"
+    )
+    chat_template: str | None = Field(
+        default=None, min_length=1, description="a Jinja file; null: the one that comes with the tokenizer"
+    )
+    lora: Lora | None = Field(default=None, description="train adapters alone; null: all weights")
+
+
 class OwnModel(_Section):
     """Made by the train function of `data.path`."""
 
@@ -75,10 +109,115 @@ class TokensData(_Section):
     path: str = Field(min_length=1, description="the file that planner prepare made")
 
 
+_SPLIT = "of a data set folder or of rows that name theirs; null: the only one, or train"
+
+
+class _Rows(_Section):
+    """What data sets of prompts and completions share."""
+
+    path: str = Field(
+        min_length=1, description="JSON array, jsonl or parquet files (a file or a glob), or a data set folder"
+    )
+    split: str | None = Field(default=None, min_length=1, description=_SPLIT)
+    max_prompt: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**22,
+        description="tokens that a prompt is cut to where it and its completion do not fit",
+    )
+    cut_prompt: Literal["start", "end"] = Field(default="start", description="the end of a prompt that is cut off")
+    bad_rows: Literal["refuse", "skip"] = Field(
+        default="refuse", description="a row that cannot be used stops the run, or is left out and counted"
+    )
+
+
+class ChatData(_Rows):
+    """Conversations or prompts with their completions, for supervised fine-tuning."""
+
+    kind: Literal["chat"] = Field(description="conversations, or prompts with completions")
+    loss_on: Literal["completions", "all"] = Field(
+        default="completions", description="tokens that bear loss: those of the assistant, or all"
+    )
+    packing: bool = Field(default=False, description="several conversations in a row, which is the sample then")
+
+    @model_validator(mode="after")
+    def _packed_rows_are_whole(self) -> Self:
+        if self.packing and self.max_prompt is not None:
+            raise ValueError("packing cuts no prompts; leave max_prompt out, or packing")
+        return self
+
+
+class PairsData(_Rows):
+    """A prompt with a chosen and a rejected completion, for preference optimisation."""
+
+    kind: Literal["pairs"] = Field(description="prompts with a chosen and a rejected completion")
+
+
+class FeedbackData(_Rows):
+    """Completions that are desirable or not; a pair counts as two of them."""
+
+    kind: Literal["feedback"] = Field(description="prompts with a completion that is desirable or not")
+
+
 class LmObjective(_Section):
     """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
 
     kind: Literal["lm"] = Field(default="lm", description="what the loss is")
+
+
+class SftObjective(_Section):
+    """Supervised fine-tuning: the cross-entropy of completions."""
+
+    kind: Literal["sft"] = Field(description="supervised fine-tuning")
+    mean_over: Literal["tokens", "samples"] = Field(
+        default="tokens",
+        description="tokens: every token of the global batch weighs the same; samples: sums of tokens, a mean of those",
+    )
+
+
+_BETA = "how strongly the policy is held to its reference"
+_REFERENCE = "log-probabilities of the first weights: from a second frozen model, or computed once and kept in the run"
+_REFERENCE_MODEL = "another model than the first weights: a local folder, or a name on the hub"
+
+
+class DpoObjective(_Section):
+    """Direct preference optimisation (Rafailov et al. 2023); with label smoothing, conservative DPO."""
+
+    kind: Literal["dpo"] = Field(description="direct preference optimisation")
+    beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5, description="share of labels taken to be wrong")
+    reference: Literal["model", "cached", "none"] = Field(default="model", description=f"{_REFERENCE}; none: uniform")
+    reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
+
+
+class IpoObjective(_Section):
+    """Identity preference optimisation (Azar et al. 2023)."""
+
+    kind: Literal["ipo"] = Field(description="identity preference optimisation")
+    beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
+    log_probs: Literal["mean", "sum"] = Field(
+        default="mean", description="of a completion's tokens: TRL and HALOs take the mean, the DPO repository the sum"
+    )
+    reference: Literal["model", "cached"] = Field(default="model", description=_REFERENCE)
+    reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
+
+
+class SimpoObjective(_Section):
+    """Simple preference optimisation (Meng et al. 2024), without a reference."""
+
+    kind: Literal["simpo"] = Field(description="simple preference optimisation")
+    beta: float = Field(default=2.0, gt=0, le=1000, description="scales the difference of mean log-probabilities")
+    gamma_beta_ratio: float = Field(default=0.5, ge=0, le=1000, description="the margin asked for, divided by beta")
+
+
+class KtoObjective(_Section):
+    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024), of completions without partners."""
+
+    kind: Literal["kto"] = Field(description="Kahneman-Tversky optimisation")
+    beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
+    desirable_weight: float = Field(default=1.0, ge=0, le=1000, description="of desirable completions in the loss")
+    undesirable_weight: float = Field(default=1.0, ge=0, le=1000, description="of undesirable completions in the loss")
+    reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
 
 
 class OwnObjective(_Section):
@@ -230,6 +369,22 @@ class Checkpoint(_Section):
     keep: int = Field(default=2, ge=1, le=10_000, description="newest commits whose files are kept")
 
 
+Model = GptModel | HfModel | OwnModel
+Data = TextData | JsonlData | TokensData | ChatData | PairsData | FeedbackData | OwnData
+Objective = LmObjective | SftObjective | DpoObjective | IpoObjective | SimpoObjective | KtoObjective | OwnObjective
+
+# Which data an objective learns from.
+_DATA_OF = {
+    "lm": ("text", "jsonl", "tokens"),
+    "sft": ("chat",),
+    "dpo": ("pairs",),
+    "ipo": ("pairs",),
+    "simpo": ("pairs",),
+    "kto": ("feedback",),
+    "own": ("own",),
+}
+
+
 class Job(_Section):
     """One training run, complete. Equal jobs have equal digests."""
 
@@ -237,11 +392,9 @@ class Job(_Section):
         pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
         description="1 to 63 of a-z, 0-9, dot, dash and underscore, of which a letter or digit first",
     )
-    model: Annotated[GptModel | OwnModel, Field(discriminator="kind", description="what is trained")]
-    data: Annotated[
-        TextData | JsonlData | TokensData | OwnData, Field(discriminator="kind", description="what to train on")
-    ]
-    objective: Annotated[LmObjective | OwnObjective, Field(discriminator="kind")] = LmObjective()
+    model: Annotated[Model, Field(discriminator="kind", description="what is trained")]
+    data: Annotated[Data, Field(discriminator="kind", description="what to train on")]
+    objective: Annotated[Objective, Field(discriminator="kind", description="what the loss is")] = LmObjective()
     batch: Batch
     train: Train
     eval: Eval = Eval()
@@ -266,6 +419,29 @@ class Job(_Section):
             raise ValueError(
                 f"kind: own goes for all of {', '.join(kinds)} or for none; {' and '.join(ours)} "
                 f"{'is' if len(ours) == 1 else 'are'} not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _data_suits_the_objective(self) -> Self:
+        objective, data = self.objective, self.data.kind
+        if data not in (kinds := _DATA_OF[objective.kind]):
+            fitting = [name for name, its in _DATA_OF.items() if data in its]
+            raise ValueError(
+                f"objective {objective.kind} does not learn from data.kind {data}; write data.kind "
+                f"{' or '.join(kinds)}, or objective: {' or '.join(fitting)}"
+            )
+        if self.model.kind == "hf" and objective.kind == "lm":
+            raise ValueError(
+                "model.kind hf reads data.kind chat, pairs or feedback; plain texts are chat rows, too "
+                '({"text": ...}), with objective: sft and data.loss_on: all'
+            )
+        if self.model.kind != "hf" and getattr(objective, "reference_model", None) is not None:
+            raise ValueError("objective.reference_model goes with model.kind hf; leave it out")
+        if objective.kind == "kto" and self.batch.global_batch < 2:
+            raise ValueError(
+                "objective kto needs a batch.global of at least 2: its KL baseline pairs every prompt with the "
+                "completion of another sample of the same global batch"
             )
         return self
 

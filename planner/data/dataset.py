@@ -7,7 +7,8 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.job import JsonlData, OwnData, TextData, TokensData
+from planner.data.samples import Sample
+from planner.job import Data, JsonlData, Model, OwnData, OwnModel, TextData, TokensData
 
 TokenIds = NDArray[np.uint8]
 """One row's tokens, shape `(n,)`, 2 <= n <= context + 1: inputs are `[:-1]`, labels `[1:]`."""
@@ -46,10 +47,20 @@ class Dataset(AnyDataset, Protocol):
         ...
 
 
-def open_dataset(
-    data: TextData | JsonlData | TokensData | OwnData, context: int, progress: Progress = no_progress
-) -> AnyDataset:
-    """Open and check the data set that a job names; tokens are cut to `context` of them a row.
+class SampleDataset(AnyDataset, Protocol):
+    """A map from row to a sample of prompt and completion, all of one kind."""
+
+    def sample(self, row: int) -> Sample:
+        """The row's sample: `Text` of chat data, `Pair` of pairs, `Feedback` of feedback.
+
+        Raises:
+            DataError: the files are no longer what they were when the data set was opened.
+        """
+        ...
+
+
+def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> AnyDataset:
+    """Open and check the data set that a job names; rows are cut to the model's context.
 
     Raises:
         DataError: a file is missing, empty or malformed; the message names it, and the line where there is one.
@@ -58,6 +69,12 @@ def open_dataset(
         from planner.data.own import OwnDataset
 
         return OwnDataset.open(data.path)
+    assert not isinstance(model, OwnModel)  # the job was checked at birth
+    if not isinstance(data, TextData | JsonlData | TokensData):
+        from planner.data.conversations import open_conversations
+
+        return open_conversations(data, model, progress)
+    context = model.context
     if isinstance(data, TextData):
         from planner.data.text import TextDataset
 

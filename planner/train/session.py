@@ -34,7 +34,7 @@ from planner.train.objectives import Objective, make_objective
 from planner.train.optimize import make_optimizer
 from planner.train.pace import EverySteps, MeasuredPace, Pace
 from planner.train.setup import Launch, Setup, set_up
-from planner.train.shard import build_model, shard
+from planner.train.shard import make_model
 from planner.train.state import TrainState
 from planner.train.world import World
 
@@ -131,7 +131,7 @@ def looping(
 def make_state(generation: Generation) -> TrainState:
     """The job's model in shards, an optimizer over them, and the way its gradients are summed."""
     job, world = generation.job, generation.world
-    model = shard(build_model(job.model, job.train), world, job.train)
+    model = make_model(job.model, job.train, world)
     optimizer = make_optimizer(job.train.optimizer, model)
     return TrainState.of(model, optimizer, make_sums(generation, model))
 

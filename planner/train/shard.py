@@ -4,12 +4,17 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from planner.job import GptModel, OwnModel, Train
+from planner.job import GptModel, Model, Train
 from planner.train.models.gpt import Gpt
 from planner.train.world import World
 
 
-def build_model(config: GptModel | OwnModel, train: Train) -> nn.Module:
+def make_model(config: Model, train: Train, world: World) -> nn.Module:
+    """A job's model with its first weights, in shards: the same weights at every world size."""
+    return shard(build_model(config, train), world, train)
+
+
+def build_model(config: Model, train: Train) -> nn.Module:
     """The whole model on the CPU, with the same weights on every worker: they depend on the seed alone."""
     assert isinstance(config, GptModel)  # who has one of his own does not come here
     with torch.random.fork_rng(devices=[]):

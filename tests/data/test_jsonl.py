@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ GOOD = b'{"text": "fine"}\n'
 
 
 def opened(path, context=1000, field="text"):
-    return open_dataset(JsonlData(kind="jsonl", path=str(path), field=field), context)
+    return open_dataset(JsonlData(kind="jsonl", path=str(path), field=field), gpt(context))
 
 
 def all_rows(dataset):
@@ -185,5 +186,5 @@ def test_a_long_index_tells_how_far_it_is(tmp_path, monkeypatch):
         (tmp_path / name).write_text('{"text": "x"}\n' * 2)
     heard = []
     data = JsonlData(kind="jsonl", path=str(tmp_path / "*.jsonl"))
-    open_dataset(data, 8, lambda *at: heard.append(at))
+    open_dataset(data, gpt(8), lambda *at: heard.append(at))
     assert heard == [(0, 56), (14, 56), (28, 56), (42, 56)]

@@ -6,6 +6,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def write(folder, **contents):
 
 
 def opened(path, context=4):
-    return open_dataset(TextData(kind="text", path=str(path)), context)
+    return open_dataset(TextData(kind="text", path=str(path)), gpt(context))
 
 
 def all_rows(dataset):

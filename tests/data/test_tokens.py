@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ WORDS = b"the quick brown fox jumps over the lazy dog\n"
 
 
 def opened(path, context=4):
-    return open_dataset(TokensData(kind="tokens", path=str(path)), context)
+    return open_dataset(TokensData(kind="tokens", path=str(path)), gpt(context))
 
 
 def all_rows(dataset):
@@ -73,7 +74,7 @@ def test_a_stream_has_the_rows_of_its_text(tmp_path_factory, contents, contexts)
     assert header.num_tokens == sum(map(len, contents)) + len(contents)
     for context in contexts:
         tokens = opened(folder / "tokens", context)
-        assert all_rows(tokens) == all_rows(open_dataset(source, context))
+        assert all_rows(tokens) == all_rows(open_dataset(source, gpt(context)))
         assert tokens.tokens(0).dtype == np.uint8
 
 
@@ -88,7 +89,7 @@ def test_prepared_rows_are_those_of_the_jsonl(tmp_path_factory, texts, contexts)
     header = prepare(source, folder / "tokens")
     assert header.num_rows == sum(map(len, texts))
     for context in contexts:
-        assert all_rows(opened(folder / "tokens", context)) == all_rows(open_dataset(source, context))
+        assert all_rows(opened(folder / "tokens", context)) == all_rows(open_dataset(source, gpt(context)))
 
 
 def test_a_text_larger_than_a_chunk_and_progress(tmp_path, monkeypatch):
@@ -97,7 +98,7 @@ def test_a_text_larger_than_a_chunk_and_progress(tmp_path, monkeypatch):
     source = text(tmp_path / "source", WORDS * 7, b"", WORDS * 20)
     told = []
     prepare(source, tmp_path / "tokens", progress=lambda done, of: told.append((done, of)))
-    assert all_rows(opened(tmp_path / "tokens", 1000)) == all_rows(open_dataset(source, 1000))
+    assert all_rows(opened(tmp_path / "tokens", 1000)) == all_rows(open_dataset(source, gpt(1000)))
     assert told == sorted(told)
     assert 8 <= len(told) <= 12
     assert {of for _, of in told} == {27 * len(WORDS)}

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from planner.job import LmObjective, OwnObjective
+from planner import job
+from planner.job import LmObjective
 from planner.train.batches import MicroBatch
 
 
@@ -29,7 +30,7 @@ class Objective(Protocol):
         ...
 
 
-def make_objective(config: LmObjective | OwnObjective) -> Objective:
+def make_objective(config: job.Objective) -> Objective:
     """The objective that a job names."""
     assert isinstance(config, LmObjective)  # who has one of his own does not come here
     from planner.train.objectives.lm import LanguageModelling
