@@ -308,7 +308,7 @@ WRONG = [
         "name: tiny",
         "name: tiny\nobjective: 3",
         "objective",
-        ["found 3", "write a section with kind: one of dpo, ipo, kto, lm, own"],
+        ["found 3", "write a section with kind: one of dpo, ipo"],
     ),
     # sections
     (BATCH, "batch: 32", "batch", ["found 32 (a whole number)", "the keys global, max_micro"]),
