@@ -34,7 +34,7 @@ def demo_job(folder: Path, *, steps: int, most: int, every_steps: int) -> Job:
         "workers.max": most,
         "eval.samples": 0,
         "checkpoint.path": folder / "run",
-        "checkpoint.every_steps": every_steps,
+        "checkpoint.every": every_steps,
     }
     return read_job(str(demo), [f"{key}={value}" for key, value in settings.items()])
 

@@ -44,7 +44,7 @@ def job_for(device: str, folder: Path) -> Job:
                 "precision": "bf16" if device == "cuda" else "fp32",
             },
             "workers": {"gpus": 0},
-            "checkpoint": {"every_steps": 1_000_000},
+            "checkpoint": {"every": 1_000_000},
         }
     )
 

@@ -37,7 +37,7 @@ def job_for(folder: Path) -> Job:
             "batch": {"global": 32, "max_micro": 8},
             "train": {"steps": 1_000_000, "optimizer": {"kind": "adamw", "lr": 1e-3}},
             "workers": {"gpus": 0},
-            "checkpoint": {"every_steps": 1_000_000},
+            "checkpoint": {"every": 1_000_000},
         }
     )
 

@@ -1,10 +1,9 @@
-"""From a job to its data, order, identity and length: what the workers, the driver and the audit derive alike.
+"""From a job to its data, order and identity: what the workers, the driver and the audit derive alike.
 
 No torch, no Ray.
 """
 
 import json
-import math
 from hashlib import sha256
 from typing import Any
 
@@ -56,14 +55,6 @@ def _settings_digest(job: Job, beginnings: tuple[str, ...]) -> str:
     settings = _flat(job.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     chosen = {key: value for key, value in settings.items() if key.startswith(beginnings)}
     return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
-
-
-def total_steps(job: Job, order: Order) -> int:
-    """Optimizer steps of the job; the last step of the last epoch runs on into the next one, never short."""
-    if job.train.steps is not None:
-        return job.train.steps
-    assert job.train.epochs is not None  # the job was checked at birth
-    return math.ceil(job.train.epochs * order.num_samples / job.batch.global_batch)
 
 
 # Field of the identity -> the keys of a job that decide it, or the beginnings of keys.

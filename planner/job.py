@@ -8,7 +8,10 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from planner import cadence
 
 # The largest values that the plan room promises to serve (see `planner.plan.layout`).
 MAX_GLOBAL_BATCH = 2**20
@@ -18,6 +21,36 @@ MAX_WORKERS = 65_536
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _cadence(value: object, least: int) -> str:
+    """In its one way to write it, so that equal jobs have equal digests."""
+    try:
+        return str(cadence.parse(value, least))
+    except ValueError:
+        raise PydanticCustomError("cadence", "should be a cadence") from None
+
+
+def _cadence_schema(least: int, *words: str) -> WithJsonSchema:
+    return WithJsonSchema(
+        {
+            "anyOf": [
+                *({"const": word, "type": "string"} for word in words),
+                {"type": "integer", "minimum": least, "maximum": cadence.MAX_STEPS},
+                {"type": "string", "pattern": cadence.PATTERN, "examples": list(cadence.SUCH_AS)},
+            ]
+        }
+    )
+
+
+# `100 steps`, `20000 examples`, `0.5 epochs` or `10%` of the run; a whole number is steps. See `planner.lengths`.
+_Stretch = Annotated[str, BeforeValidator(lambda value: _cadence(value, 0)), _cadence_schema(0)]
+_Every = Annotated[str, BeforeValidator(lambda value: _cadence(value, 1)), _cadence_schema(1)]
+_AutoOrEvery = Annotated[
+    str,
+    BeforeValidator(lambda value: value if value == "auto" else _cadence(value, 1)),
+    _cadence_schema(1, "auto"),
+]
 
 
 class GptModel(_Section):
@@ -285,16 +318,27 @@ class Schedule(_Section):
     """Learning rate over optimizer steps: linear warmup, then one of three shapes down to `final_fraction`."""
 
     kind: Literal["constant", "linear", "cosine"] = Field(default="constant", description="shape after the warmup")
-    warmup_steps: int = Field(default=0, ge=0, le=2**40, description="optimizer steps from 0 up to the peak rate")
+    warmup: _Stretch = Field(default="0 steps", description="from 0 up to the peak rate; a whole number is steps")
     final_fraction: float = Field(default=0.0, ge=0, le=1, description="of the peak rate, at the last step")
 
 
 class Train(_Section):
-    """How long, with what optimizer, in which precision. Exactly one of `steps` and `epochs`."""
+    """How long, with what optimizer, in which precision. Exactly one of `steps`, `epochs` and `examples`."""
 
-    steps: int | None = Field(default=None, ge=1, le=2**40, description="optimizer steps; or write epochs")
-    epochs: int | None = Field(
-        default=None, ge=1, le=2**20, description="passes over all samples that are not held out; or write steps"
+    steps: int | None = Field(
+        default=None, ge=1, le=cadence.MAX_STEPS, description="optimizer steps; or write epochs or examples"
+    )
+    epochs: float | None = Field(
+        default=None,
+        gt=0,
+        le=cadence.MAX_EPOCHS,
+        description="passes over all samples that are not held out, such as 3 or 0.5; or write steps or examples",
+    )
+    examples: int | None = Field(
+        default=None,
+        ge=1,
+        le=cadence.MAX_EXAMPLES,
+        description="samples to train on: the run ends with the step that reaches them; or write steps or epochs",
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="of the first weights, the data's order and dropout")
     optimizer: AdamW | RMSprop | SGD | OwnOptimizer = Field(
@@ -312,9 +356,12 @@ class Train(_Section):
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            found = "neither" if self.steps is None else "both (null takes one away, as in --set train.epochs=null)"
-            raise ValueError(f"write exactly one of steps and epochs; found {found}")
+        found = [name for name in ("steps", "epochs", "examples") if getattr(self, name) is not None]
+        if len(found) != 1:
+            words = (
+                f"{' and '.join(found)} (null takes one away, as in --set train.{found[-1]}=null)" if found else "none"
+            )
+            raise ValueError(f"write exactly one of steps, epochs and examples; found {words}")
         return self
 
     @model_validator(mode="after")
@@ -330,7 +377,7 @@ class Eval(_Section):
     """Held-out samples, taken out of the training order; 0 samples means no evaluation."""
 
     samples: int = Field(default=0, ge=0, le=MAX_GLOBAL_BATCH, description="rows held out; 0: no evaluation")
-    every_steps: int = Field(default=100, ge=1, le=2**40, description="optimizer steps from one evaluation to the next")
+    every: _Every = Field(default="100 steps", description="from one evaluation to the next; a whole number is steps")
 
 
 class Workers(_Section):
@@ -363,8 +410,9 @@ class Checkpoint(_Section):
     """Where the run lives and how often it commits."""
 
     path: str = Field(default="", description="a folder or an fsspec URL; empty: runs/<name>")
-    every_steps: Literal["auto"] | Annotated[int, Field(ge=1, le=2**40)] = Field(
-        default="auto", description="from one commit to the next; auto: by measured saves and losses"
+    every: _AutoOrEvery = Field(
+        default="auto",
+        description="from one commit to the next; a whole number is steps; auto: by measured saves and losses",
     )
     keep: int = Field(default=2, ge=1, le=10_000, description="newest commits whose files are kept")
 
@@ -443,6 +491,19 @@ class Job(_Section):
                 "objective kto needs a batch.global of at least 2: its KL baseline pairs every prompt with the "
                 "completion of another sample of the same global batch"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _examples_are_whole_steps(self) -> Self:
+        every = self.checkpoint.every
+        written = {
+            "train.schedule.warmup": self.train.schedule.warmup,
+            "eval.every": self.eval.every,
+            **({} if every == "auto" else {"checkpoint.every": every}),
+        }
+        found = {key: cadence.mismatch(cadence.parse(text), self.batch.global_batch) for key, text in written.items()}
+        if wrong := [f"{key}: {words}" for key, words in found.items() if words]:
+            raise ValueError("; ".join(wrong))
         return self
 
     @property

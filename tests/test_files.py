@@ -51,18 +51,18 @@ train:
     betas: [0.9, 0.95]
     eps: 1E-8
     weight_decay: 1
-  schedule: {kind: cosine, warmup_steps: 10, final_fraction: .1}
+  schedule: {kind: cosine, warmup: 10, final_fraction: .1}
   clip_norm: null
   precision: bf16
   activation_checkpointing: true
-eval: {samples: 64, every_steps: 50}
+eval: {samples: 64, every: 50}
 workers:
   min: 2
   max: 16
   cpus: 0.5
   gpus: 0
   resources: {spot-node: 1, "a b": 0.25}
-checkpoint: {path: s3://bucket/run, every_steps: 25, keep: 3}
+checkpoint: {path: s3://bucket/run, every: 25, keep: 3}
 """
 
 
@@ -96,7 +96,7 @@ def test_a_complete_job_reads_every_key():
     assert (job.train.schedule.kind, job.train.schedule.final_fraction) == ("cosine", 0.1)
     assert (job.train.clip_norm, job.train.activation_checkpointing) == (None, True)
     assert job.workers.resources == {"spot-node": 1.0, "a b": 0.25}
-    assert job.checkpoint.model_dump() == {"path": "s3://bucket/run", "every_steps": 25, "keep": 3}
+    assert job.checkpoint.model_dump() == {"path": "s3://bucket/run", "every": "25 steps", "keep": 3}
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_what_yaml_1_1_turned_into_something_else_is_text(written):
     assert parse_job(changed("python-stdlib", written)).data.path == written
 
 
-@pytest.mark.parametrize(("written", "value"), [("", "auto"), ("every_steps: auto", "auto"), ("every_steps: 7", 7)])
+@pytest.mark.parametrize(("written", "value"), [("", "auto"), ("every: auto", "auto"), ("every: 7", "7 steps")])
 def test_the_steps_between_commits_are_measured_or_counted(written, value):
-    assert parse_job(f"{MINIMAL}checkpoint: {{{written}}}\n").checkpoint.every_steps == value
+    assert parse_job(f"{MINIMAL}checkpoint: {{{written}}}\n").checkpoint.every == value
 
 
 @pytest.mark.parametrize("written", ["true", "True", "TRUE"])
@@ -157,7 +157,10 @@ BATCH = "batch: {global: 32, max_micro: 4}"
 OPTIMIZER = "optimizer: {kind: adamw, lr: 1e-3}"
 TEXT = "data: {kind: text, path: python-stdlib}"
 FROM_1 = "write a whole number from 1 to 1048576 (samples per optimizer step)"
-AUTO_OR_FROM_1 = "write auto or a whole number from 1 to 1099511627776 (from one commit to the next; auto: by measured"
+SUCH_AS = "text such as 150 steps, 20000 examples, 0.5 epochs or 10%"
+AUTO_OR_FROM_1 = (
+    f"write auto or a whole number from 1 to 1099511627776 or {SUCH_AS} (from one commit to the next; a whole"
+)
 
 # (what replaces what in the minimal job, the path of the one line, what the line says besides)
 WRONG = [
@@ -233,13 +236,29 @@ WRONG = [
     ("steps: 100", "steps: 1\n  seed: -1", "train.seed", ["found -1", "below 9223372036854775808"]),
     ("name: tiny", "name: tiny\nworkers: {gpus: 2}", "workers.gpus", ["found 2", "from 0 to 1"]),
     # a whole number or a word: one line, whatever each of the two had to say
-    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: 0}", "checkpoint.every_steps", ["found 0", AUTO_OR_FROM_1]),
-    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: Auto}", "checkpoint.every_steps", ['"Auto"', AUTO_OR_FROM_1]),
-    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: '9'}", "checkpoint.every_steps", ['"9"', AUTO_OR_FROM_1]),
-    ("name: tiny", "name: tiny\ncheckpoint: {every_steps:}", "checkpoint.every_steps", ["null", AUTO_OR_FROM_1]),
-    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: true}", "checkpoint.every_steps", ["true", AUTO_OR_FROM_1]),
-    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: [9]}", "checkpoint.every_steps", ["a list", AUTO_OR_FROM_1]),
-    ("name: tiny", "name: tiny\ncheckpoint: {every_steps: 9.0}", "checkpoint.every_steps", ["found 9.0", "write 9"]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every: 0}", "checkpoint.every", ["found 0", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every: Auto}", "checkpoint.every", ['"Auto"', AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every: '9'}", "checkpoint.every", ['"9"', AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every:}", "checkpoint.every", ["null", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every: true}", "checkpoint.every", ["true", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every: [9]}", "checkpoint.every", ["a list", AUTO_OR_FROM_1]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every: 9.0}", "checkpoint.every", ["found 9.0", "write 9"]),
+    ("name: tiny", "name: tiny\neval: {every: 0 steps}", "eval.every", ['found "0 steps" (text)', SUCH_AS]),
+    ("name: tiny", "name: tiny\neval: {every: 0.0%}", "eval.every", ['found "0.0%" (text)', SUCH_AS]),
+    ("name: tiny", "name: tiny\neval: {every: 101%}", "eval.every", ['found "101%" (text)', SUCH_AS]),
+    ("name: tiny", "name: tiny\neval: {every: 0.5 steps}", "eval.every", ['found "0.5 steps" (text)', SUCH_AS]),
+    ("name: tiny", "name: tiny\neval: {every: 9 epochs rounded}", "eval.every", ['"9 epochs rounded"', SUCH_AS]),
+    ("name: tiny", "name: tiny\neval: {every: auto}", "eval.every", ['found "auto" (text)', SUCH_AS]),
+    ("name: tiny", "name: tiny\neval: {every_steps: 9}", "eval.every_steps", ["unknown key; did you mean eval.every?"]),
+    ("steps: 100", "steps: 1\n  schedule: {warmup: -1}", "train.schedule.warmup", ["found -1", SUCH_AS]),
+    (
+        "steps: 100",
+        "steps: 1\n  schedule: {warmup_steps: 9}",
+        "train.schedule.warmup_steps",
+        ["did you mean train.schedule.warmup?"],
+    ),
+    ("steps: 100", "epochs: 0", "train.epochs", ["found 0", "a number above 0 and at most 1048576 or null"]),
+    ("steps: 100", "examples: 0", "train.examples", ["found 0", "a whole number from 1 to"]),
     # a number
     ("1e-3", "0", "train.optimizer.lr", ["found 0", "above 0 and at most 100"]),
     ("1e-3", "1e3", "train.optimizer.lr", ["found 1000.0", "above 0 and at most 100"]),
@@ -322,8 +341,14 @@ WRONG = [
     (TEXT, "data: [x]", "data", ["found a list of 1"]),
     # the model's own rules
     ("heads: 4", "heads: 5", "model", ["width 64 does not split into 5 heads; write a multiple of 5"]),
-    ("steps: 100", "", "train", ["exactly one of steps and epochs; found neither"]),
-    ("steps: 100", "steps: 1\n  epochs: 1", "train", ["exactly one of steps and epochs; found both"]),
+    ("steps: 100", "", "train", ["exactly one of steps, epochs and examples; found none"]),
+    (
+        "steps: 100",
+        "steps: 1\n  epochs: 1",
+        "train",
+        ["of steps, epochs and examples; found steps and epochs"],
+    ),
+    ("steps: 100", "examples: 1\n  epochs: 1", "train", ["found epochs and examples (null takes one away"]),
     ("name: tiny", "name: tiny\nworkers: {min: 9}", "workers", ["min 9 is above max 8"]),
     ("name: tiny", "name: tiny\nworkers: {cpus: 0, gpus: 0}", "workers", ["a worker must take something"]),
     # what is not read of YAML
@@ -796,7 +821,7 @@ def jobs(draw):
             "batch": {"global": draw(st.integers(1, 2**20)), "max_micro": draw(st.integers(1, 4096))},
             "train": {**train, "optimizer": optimizer},
             "workers": {"resources": draw(st.dictionaries(texts(max_size=200), rates, max_size=3))},
-            "checkpoint": {"path": draw(texts()), "every_steps": draw(st.just("auto") | counts)},
+            "checkpoint": {"path": draw(texts()), "every": draw(st.just("auto") | counts)},
         }
     )
 

@@ -24,7 +24,7 @@ train:
   steps: 4
   optimizer: {kind: adamw, lr: 1e-3}
 workers: {gpus: 0}
-checkpoint: {path: RUN, every_steps: 2}
+checkpoint: {path: RUN, every: 2}
 """
 
 

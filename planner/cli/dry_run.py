@@ -20,13 +20,14 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     Raises:
         PlannerError: the start would be refused.
     """
+    from planner.lengths import conversions
     from planner.plan import Facts, batch_sizes, choose
     from planner.report.dry_run import DryRun
 
     job = prepared.job
     prepared, gone = _as_found(prepared)
     notes = [*gone, *_check_driver(prepared.run), *_check_writable(prepared.run)]
-    if not prepared.total_steps:
+    if not prepared.num_samples:
         notes.append("the data cannot be read from here; the workers would check it")
     cluster, waits, room = _at(job, address) if address else _here(job, nodes)
     size = max(min(room, job.workers.max, job.batch.global_batch), min(job.workers.min, job.batch.global_batch))
@@ -35,6 +36,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
         begins=prepared.resume_text,
         step=prepared.committed.step if prepared.committed else 0,
         total_steps=prepared.total_steps,
+        conversions=conversions(job, prepared.num_samples),
         cluster=cluster,
         waits=waits,
         plan=choose(batch_sizes(job), size, Facts()),

@@ -49,11 +49,12 @@ def plan(
 
 
 def _heading(job: Job, reach: "Reach | None") -> list[str]:
+    from planner.lengths import conversions
     from planner.report.clusters import cluster_line
 
     batch = job.batch
     first = f"{job.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch"
-    return [first] if reach is None else [first, cluster_line(reach)]
+    return [first, *conversions(job), *([] if reach is None else [cluster_line(reach)])]
 
 
 def _range(job: Job) -> tuple[int, int]:

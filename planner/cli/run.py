@@ -121,8 +121,10 @@ class Prepared:
     url: str
     accept: frozenset[str]
     run: "Run"
+    num_samples: int
+    """of one epoch; 0 if the data cannot be read from here"""
     total_steps: int
-    """0 if the data cannot be read from here"""
+    """0 if the data cannot be read from here, and it takes the data to know"""
     committed: "Manifest | None"
 
     @property
@@ -160,7 +162,8 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         PlannerError: the store or the data cannot be used, or the run is not this job's.
     """
     from planner.dispatch.launch import absolute
-    from planner.identity import identity_of, job_changes, open_data, require_same, total_steps
+    from planner.identity import identity_of, job_changes, open_data, require_same
+    from planner.lengths import total_steps
     from planner.store.run import Run
     from planner.store.storage import Storage
 
@@ -168,7 +171,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     job = absolute(job, url)
     run = Run(Storage(url))
     committed = _newest_readable(run)
-    steps = job.train.steps or 0
+    num_samples = 0
     try:
         with progress_bar("data checked") as progress:
             dataset, order = open_data(job, progress)
@@ -177,14 +180,22 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         if check_data:
             raise
     else:
-        steps = total_steps(job, order)
+        num_samples = order.num_samples
         if committed is not None:
             before = run.job_if_known(committed.job_digest)
             changes = job_changes(before, job) if before else {}
             require_same(committed.identity, identity_of(job, dataset, order), changes, accept, url)
     if run.storage.exists("run.json"):
         run.identity()
-    return Prepared(job=job, url=url, accept=accept, run=run, total_steps=steps, committed=committed)
+    return Prepared(
+        job=job,
+        url=url,
+        accept=accept,
+        run=run,
+        num_samples=num_samples,
+        total_steps=total_steps(job, num_samples),
+        committed=committed,
+    )
 
 
 def _require_writable(run: "Run") -> None:

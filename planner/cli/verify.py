@@ -97,9 +97,9 @@ def rehearsal_of(job: Job, steps: int) -> Job:
     job = absolute(job, "")
     return job.model_copy(
         update={
-            "train": job.train.model_copy(update={"steps": steps, "epochs": None}),
+            "train": job.train.model_copy(update={"steps": steps, "epochs": None, "examples": None}),
             "workers": job.workers.model_copy(update={"gpus": 0}),
-            "checkpoint": job.checkpoint.model_copy(update={"every_steps": 2}),
+            "checkpoint": job.checkpoint.model_copy(update={"every": "2 steps"}),
         }
     )
 

@@ -139,6 +139,8 @@ def _expected_scalar(node: _Schema) -> str:
         return f"a whole number{_range(node)}"
     if kind == "number":
         return f"a number{_range(node)}"
+    if kind == "string" and "examples" in node:
+        return f"text such as {_or(node['examples'])}"
     if kind == "string" and "pattern" in node:
         return f"text that matches {node['pattern']}"
     if kind == "string":

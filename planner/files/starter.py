@@ -31,7 +31,7 @@ batch:
   # equality: batches          # or bitwise: the same weights to the last bit at any number of workers
 
 train:
-  steps: 60                    # optimizer steps; or epochs, passes over all samples
+  steps: 60                    # optimizer steps; or epochs, passes over all samples; or examples
   # seed: 0
   optimizer:
     kind: adamw                # or rmsprop, sgd
@@ -41,7 +41,7 @@ train:
     weight_decay: 0.1
   schedule:
     kind: cosine               # or linear, constant
-    warmup_steps: 10           # optimizer steps
+    warmup: 10 steps           # or 640 examples, 0.1 epochs, 10% of the run
     final_fraction: 0.1        # of the peak rate, at the last step
   # clip_norm: 1.0             # of the global gradient; null: no clipping
   # precision: fp32            # GPUs: bf16
@@ -50,7 +50,7 @@ train:
 
 eval:
   samples: 64                  # held out of the training order; 0: no evaluation
-  every_steps: 20
+  every: 20 steps
 
 workers:
   # min: 1                     # with fewer the run waits
@@ -63,7 +63,7 @@ workers:
 
 checkpoint:
   path: runs/{name}            # a folder, or a URL such as s3://bucket/run; several machines: one that all of them see
-  # every_steps: auto          # or a number of optimizer steps from one commit to the next
+  # every: auto                # or from one commit to the next: 100 steps, 6400 examples, 0.1 epochs, 10%
   # keep: 2                    # newest commits whose files are kept
 """
 

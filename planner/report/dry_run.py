@@ -23,7 +23,9 @@ class DryRun:
     step: int
     """the step that it would begin with"""
     total_steps: int
-    """0 if the data cannot be read from here"""
+    """0 if the data cannot be read from here, and it takes the data to know"""
+    conversions: tuple[str, ...]
+    """the job's lengths that are not in steps, in steps"""
     cluster: str
     """where it would run, in words"""
     waits: str
@@ -36,14 +38,15 @@ class DryRun:
 
 def dry_run_text(job: Job, dry: DryRun) -> list[str]:
     """Line by line."""
-    every = job.checkpoint.every_steps
-    pace = "as often as pays" if every == "auto" else f"every {counted(every, 'step')}"
+    every = job.checkpoint.every
+    pace = "as often as pays" if every == "auto" else f"every {every}"
     header, *rows = plan_table([dry.plan])
     return [
         f"{job.name}: {dry.begins} in {dry.run}",
         f"cluster  {dry.cluster}",
         *([dry.waits] if dry.waits else []),
         f"steps    [{dry.step}, {dry.total_steps or '?'}), {counted(job.batch.global_batch, 'sample')} each",
+        *(f"length   {words}" for words in dry.conversions),
         f"commits  {pace}, the newest {job.checkpoint.keep} with their files",
         f"writes   below {dry.run}: run.json, jobs, drivers, generations, ledger, manifests, checkpoints, ray",
         *(f"note     {note}" for note in dry.notes),

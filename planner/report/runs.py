@@ -226,9 +226,9 @@ def _driver_words(survey: Survey) -> str:
 
 
 def _interval(survey: Survey, events: Sequence[Event]) -> str:
-    every = survey.job.checkpoint.every_steps if survey.job else ""
+    every = survey.job.checkpoint.every if survey.job else ""
     if every != "auto":
-        return f"every {counted(int(every), 'step')}" if every else ""
+        return f"every {every}" if every else ""
     told = [event.text for event in events if event.text.startswith("commits ")]
     return f"auto: {told[-1].removeprefix('commits ')}" if told else "auto"
 

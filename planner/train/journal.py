@@ -73,7 +73,7 @@ class Journal:
             plan_digest=plan.digest,
             identity=setup.identity,
             job_digest=self._job_digest,
-            total_steps=setup.total_steps,
+            total_steps=setup.lengths.total_steps,
             num_samples=setup.order.num_samples,
             facts=setup.facts,
             changed=start.changed,
@@ -145,7 +145,7 @@ class Journal:
         name = commit_name(step, self._start.generation)
         folder = f"checkpoints/{name}"
         self._world.from_first(lambda: self._run.require_current(self._start.generation))
-        is_certificate = self._job.batch.equality == "bitwise" and step == self._setup.total_steps
+        is_certificate = self._job.batch.equality == "bitwise" and step == self._setup.lengths.total_steps
         tensors = self._state.digests(self._world.rank) if is_certificate else {}
         checkpoint.save(self._run.storage, folder, self._state)
         files = checkpoint.file_digests(self._world, self._run.storage, folder)
@@ -179,7 +179,7 @@ class Journal:
             parent=self._start.parent,
             step=step,
             cursor=cursor,
-            total_steps=self._setup.total_steps,
+            total_steps=self._setup.lengths.total_steps,
             identity=self._setup.identity,
             plan_digest=self._setup.plan.digest,
             world_size=self._world.world_size,

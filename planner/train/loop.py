@@ -18,6 +18,7 @@ from torch import nn
 
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
+from planner.lengths import Lengths
 from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
@@ -134,12 +135,12 @@ class Loop:
         journal: Journal,
         pace: Pace,
         hooks: Hooks,
-        total_steps: int,
+        lengths: Lengths,
     ) -> None:
         self._job, self._world, self._plan = job, world, plan
         self._state, self._objective = state, objective
         self._loader, self._journal, self._pace, self._hooks = loader, journal, pace, hooks
-        self._total_steps = total_steps
+        self._lengths, self._total_steps = lengths, lengths.total_steps
         self._reported_s = float("-inf")
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0
@@ -190,7 +191,7 @@ class Loop:
             if step > committed and (last or totals.commit > 0):
                 self._commit(step, cursor)
                 committed = step
-            if step == self._total_steps or (not last and step % self._job.eval.every_steps == 0):
+            if step == self._total_steps or (not last and step % self._lengths.eval_every == 0):
                 started_s = time.monotonic()
                 self._journal.evaluate(step)
                 self._eval_s = time.monotonic() - started_s
@@ -275,7 +276,7 @@ class Loop:
         """Set the rate that the job's schedule has for this step; a loop of the user's own has set its own."""
         optimizer = self._state.optimizer
         if not self._job.is_own:
-            optimize.set_learning_rate(optimizer, optimize.learning_rate(self._job.train, step, self._total_steps))
+            optimize.set_learning_rate(optimizer, optimize.learning_rate(self._job.train, step, self._lengths))
         return float(optimizer.param_groups[0]["lr"])
 
     def _not_finite(self) -> str:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.job import SGD, AdamW, OwnOptimizer, RMSprop, Schedule, Train
+from planner.lengths import Lengths
 
 
 def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module) -> torch.optim.Optimizer:
@@ -70,8 +71,8 @@ def step(optimizer: torch.optim.Optimizer, pairs: list[tuple[Tensor, Tensor]]) -
             shard.grad = None
 
 
-def learning_rate(train: Train, step: int, total_steps: int) -> float:
-    """The rate of step `step`, 0 <= step < total_steps.
+def learning_rate(train: Train, step: int, lengths: Lengths) -> float:
+    """The rate of step `step`, 0 <= step < total steps.
 
     warmup:    peak * (step + 1) / warmup_steps
     then, with p from 0 at the first step after it to 1 at the last, and f = final_fraction:
@@ -80,10 +81,10 @@ def learning_rate(train: Train, step: int, total_steps: int) -> float:
     cosine:    peak * (f + (1 - f) * (1 + cos(pi * p)) / 2)     (Loshchilov & Hutter 2017, one cycle)
     """
     assert not isinstance(train.optimizer, OwnOptimizer)  # whose rates are not ours
-    schedule, peak = train.schedule, train.optimizer.lr
-    if step < schedule.warmup_steps:
-        return peak * (step + 1) / schedule.warmup_steps
-    return peak * _shape(schedule, (step - schedule.warmup_steps) / max(total_steps - 1 - schedule.warmup_steps, 1))
+    schedule, peak, warmup_steps = train.schedule, train.optimizer.lr, lengths.warmup_steps
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    return peak * _shape(schedule, (step - warmup_steps) / max(lengths.total_steps - 1 - warmup_steps, 1))
 
 
 def _shape(schedule: Schedule, progress: float) -> float:

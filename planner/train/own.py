@@ -71,7 +71,7 @@ class Run:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole job."""
-        return self._generation.setup.total_steps
+        return self._generation.setup.lengths.total_steps
 
     @property
     def finished(self) -> bool:

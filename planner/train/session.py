@@ -18,6 +18,7 @@ from torch import nn
 import planner
 from planner.errors import PlannerError, StoreError
 from planner.job import Job
+from planner.lengths import Lengths, conversions
 from planner.plan.memory import choose_accumulator
 from planner.store.past import read_past
 from planner.store.records import Manifest
@@ -114,10 +115,13 @@ def looping(
         objective=objective,
         loader=loader,
         journal=journal,
-        pace=_make_pace(job, world, run, start),
+        pace=_make_pace(setup.lengths, world, run, start),
         hooks=generation.hooks,
-        total_steps=setup.total_steps,
+        lengths=setup.lengths,
     )
+    if not start.parent or start.changed:  # a resize changes none of them
+        for words in conversions(job, setup.order.num_samples):
+            journal.note(words)
     try:
         with determinism.named_refusals():
             yield loop
@@ -146,11 +150,10 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
     return FixedPointSums(model, world, plan.num_micro_batches, world.from_first(lambda: where))
 
 
-def _make_pace(job: Job, world: World, run: Run, start: Start) -> Pace:
+def _make_pace(lengths: Lengths, world: World, run: Run, start: Start) -> Pace:
     """When to commit; only rank 0 will be asked."""
-    every_steps = job.checkpoint.every_steps
-    if every_steps != "auto":
-        return EverySteps(every_steps)
+    if lengths.commit_every != "auto":
+        return EverySteps(lengths.commit_every)
     past = world.from_first(lambda: read_past(run, before=start.generation, now_s=time.time()))
     return MeasuredPace(past, start.step)
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from planner.data import AnyDataset
 from planner.data.paths import source_stamps
-from planner.identity import identity_of, open_data, total_steps
+from planner.identity import identity_of, open_data
 from planner.job import Job
+from planner.lengths import Lengths, lengths
 from planner.order.order import Order
 from planner.plan import Facts, Plan, batch_sizes, choose
 from planner.store.records import Identity
@@ -50,7 +51,7 @@ class Setup:
     dataset: AnyDataset
     order: Order
     identity: Identity
-    total_steps: int
+    lengths: Lengths
     plan: Plan
     device: str = ""
     """what the bits depend on besides the job; empty unless they are promised"""
@@ -72,6 +73,6 @@ def set_up(job: Job, world_size: int) -> Setup:
         dataset=dataset,
         order=order,
         identity=identity_of(job, dataset, order),
-        total_steps=total_steps(job, order),
+        lengths=lengths(job, order.num_samples),
         plan=choose(batch_sizes(job), world_size, Facts()),
     )

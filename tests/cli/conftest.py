@@ -18,9 +18,9 @@ batch: {global: 6, max_micro: 4}
 train:
   steps: 4
   optimizer: {kind: adamw, lr: 1e-3}
-eval: {samples: 5, every_steps: 2}
+eval: {samples: 5, every: 2}
 workers: {gpus: 0}
-checkpoint: {path: RUN, every_steps: 2}
+checkpoint: {path: RUN, every: 2}
 """
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 40
 

@@ -36,6 +36,25 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_lengths_are_shown_in_steps(cli, job):
+    """As the workers will write them down; without data, what can be known."""
+    words = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
+    settings = [part for word in words for part in ("--set", word)]
+    lines = cli("run", job, *settings, "--dry-run").out.splitlines()
+    steps = int(lines[2].split()[2].removesuffix("),"))
+    every = round(steps * 0.4)
+    assert lines[3:6] == [
+        f"length   train 1 epoch = {steps} steps ({steps * 6} examples)",
+        f"length   eval every 40% = {every} steps ({every * 6} examples)",
+        "length   commit every 20 examples rounded = 3 steps (18 examples)",
+    ]
+    assert cli("plan", job, *settings).out.splitlines()[1:4] == [
+        "train 1 epoch, in steps once the data is open",
+        "eval every 40%, in steps once the data is open",
+        "commit every 20 examples rounded = 3 steps (18 examples)",
+    ]
+
+
 def test_a_resume_says_where_it_would_begin(cli, longer):
     """As JSON, with the plan's own keys; no more workers than samples."""
     run, words = longer

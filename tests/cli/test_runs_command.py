@@ -44,7 +44,7 @@ def test_runs_are_listed_with_their_state(cli, runs):
     before = sorted(runs.rglob("*"))
     answer = cli("runs")
     assert (answer.code, answer.err) == (0, "")
-    lines = [re.sub(r"[\d.]+ s ago", "N s ago", line) for line in answer.out.splitlines()]
+    lines = [re.sub(r"[\d.]+ (s|min) ago", "N s ago", line) for line in answer.out.splitlines()]
     assert [line.split()[:2] for line in lines[:1]] == [["run", "state"]]
     # The name of a run may hold what a terminal library would like to interpret.
     assert {line.split("  ")[0]: line for line in lines[1:]}.keys() == {"[red]torn :skull:", "longer", "whole"}

@@ -25,9 +25,9 @@ def job(tmp_path):
             "data": {"kind": "text", "path": str(tmp_path / "text.txt")},
             "batch": {"global": 7, "max_micro": 2, "equality": "bitwise"},
             "train": {"steps": 4, "optimizer": {"kind": "adamw", "lr": 1e-3}},
-            "eval": {"samples": 3, "every_steps": 2},
+            "eval": {"samples": 3, "every": 2},
             "workers": {"gpus": 0},
-            "checkpoint": {"every_steps": 2},
+            "checkpoint": {"every": 2},
         }
     )
 

@@ -30,9 +30,9 @@ def make_job(tmp_path, *, steps, most, every_steps=5, **train):
             "data": {"kind": "jsonl", "path": str(rows)},
             "batch": {"global": 13, "max_micro": 4},
             "train": {"steps": steps, "optimizer": {"kind": "adamw", "lr": 1e-3}, **train},
-            "eval": {"samples": 5, "every_steps": 1000},
+            "eval": {"samples": 5, "every": 1000},
             "workers": {"min": 1, "max": most, "gpus": 0},
-            "checkpoint": {"path": str(tmp_path / "run"), "every_steps": every_steps},
+            "checkpoint": {"path": str(tmp_path / "run"), "every": every_steps},
         }
     )
 

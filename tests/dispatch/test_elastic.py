@@ -135,7 +135,7 @@ def test_a_loop_of_the_users_own_goes_through_the_same_changes(cluster, tmp_path
         "workers.max=3",
         f"data.path={jobs / 'own_loop.py'}",
         f"checkpoint.path={tmp_path / 'run'}",
-        "checkpoint.every_steps=1000",
+        "checkpoint.every=1000",
     ]
     job = read_job(str(jobs / "own_loop.yaml"), settings)
     gone = []

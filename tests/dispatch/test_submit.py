@@ -32,7 +32,7 @@ train:
   steps: 100000
   optimizer: {kind: adamw, lr: 1e-3}
 workers: {max: 1, gpus: 0}
-checkpoint: {every_steps: 20}
+checkpoint: {every: 20}
 """
 
 

@@ -24,7 +24,7 @@ def audited(url):
 def healthy(workers, texts, tmp_path_factory):
     """Two generations, W = 2 and 3, six steps, clean."""
     url = tmp_path_factory.mktemp("healthy")
-    job = make_job(texts, steps=6, checkpoint={"every_steps": 2})
+    job = make_job(texts, steps=6, checkpoint={"every": 2})
     workers.run(run_job, 2, job, str(url), 3)
     workers.run(run_job, 3, job, str(url))
     assert audited(url).clean
@@ -268,7 +268,7 @@ def test_work_after_the_last_commit_is_told_apart(workers, texts, tmp_path):
 
     from planner.errors import TrainingFailed
 
-    job = make_job(texts, steps=9, checkpoint={"every_steps": 4})
+    job = make_job(texts, steps=9, checkpoint={"every": 4})
     with pytest.raises(TrainingFailed):
         workers.run(crash_at, 2, job, str(tmp_path), 7)
     result = audited(tmp_path)

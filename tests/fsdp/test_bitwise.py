@@ -40,7 +40,7 @@ def bitwise_job(texts, *, steps=5, equality="bitwise", **sections):
         steps=steps,
         global_batch=13,
         max_micro=2,
-        **{**sections, "batch": {"equality": equality}, "eval": {"samples": 3, "every_steps": 2}},
+        **{**sections, "batch": {"equality": equality}, "eval": {"samples": 3, "every": 2}},
     )
 
 
@@ -91,7 +91,7 @@ def test_long_random_histories_change_nothing(workers, texts, tmp_path, name):
 def compare_random_history(workers, texts, tmp_path, dice, *, steps, changes, **sections):
     sections = sections or CONFIGURATIONS["dropout, tied embeddings, clipping"]
     job = bitwise_job(texts, steps=steps, **sections)
-    job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every_steps": 2})})
+    job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every": 2})})
     workers.run(run_job, 1, job, str(tmp_path / "alone"))
     url = str(tmp_path / "history")
     for _ in range(changes):

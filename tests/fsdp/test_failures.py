@@ -38,7 +38,7 @@ def full_disk_at(rank, job, url, record):
 @pytest.mark.parametrize("record", [3, 5])
 def test_a_full_disk_stops_all_workers_at_the_same_step(workers, texts, tmp_path, record):
     """The failure travels in the control message; what was committed stays clean, and the run goes on from there."""
-    job = make_job(texts, steps=30, checkpoint={"every_steps": 2}, eval={"samples": 3, "every_steps": 100})
+    job = make_job(texts, steps=30, checkpoint={"every": 2}, eval={"samples": 3, "every": 100})
     with pytest.raises(StoreError, match="No space left on device"):
         workers.run(full_disk_at, 3, job, str(tmp_path), record)
     assert len(records_so_far(tmp_path)) < 8

@@ -23,14 +23,14 @@ def audited(url):
 def alone(workers, texts, tmp_path_factory):
     """20 undisturbed steps at W=1: what every other history is held against."""
     url = str(tmp_path_factory.mktemp("alone"))
-    workers.run(run_job, 1, make_job(texts, steps=20, eval={"samples": 3, "every_steps": 7}), url)
+    workers.run(run_job, 1, make_job(texts, steps=20, eval={"samples": 3, "every": 7}), url)
     return records(url), records(url, "eval")
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4, 5])
 def test_every_world_size_trains_alike(workers, texts, tmp_path, alone, world_size):
     """The same checksums per step; losses, and held-out losses of 3 samples on up to 5 workers, equal to 1e-6."""
-    job = make_job(texts, steps=20, eval={"samples": 3, "every_steps": 7})
+    job = make_job(texts, steps=20, eval={"samples": 3, "every": 7})
     workers.run(run_job, world_size, job, str(tmp_path))
     steps, evals = alone
     measured = records(tmp_path)
@@ -43,7 +43,7 @@ def test_every_world_size_trains_alike(workers, texts, tmp_path, alone, world_si
 
 def test_resizes_change_nothing(workers, texts, tmp_path, alone):
     """Stopped at W = 4, 2, 5, 1 and 3, mid-epoch, the run goes on to the losses of the undisturbed one."""
-    job = make_job(texts, steps=20, eval={"samples": 3, "every_steps": 7})
+    job = make_job(texts, steps=20, eval={"samples": 3, "every": 7})
     for world_size, stop_at in [(4, 3), (2, 5), (5, 4), (1, 2)]:
         outcome = workers.run(run_job, world_size, job, str(tmp_path), stop_at)
         assert not outcome[0].finished
@@ -67,7 +67,7 @@ def test_resizes_change_nothing(workers, texts, tmp_path, alone):
         pytest.param({"activation_checkpointing": True}, id="activation checkpointing"),
         pytest.param({"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}, id="sgd"),
         pytest.param({"optimizer": {"kind": "rmsprop", "lr": 1e-3}, "clip_norm": None}, id="rmsprop, no clipping"),
-        pytest.param({"schedule": {"kind": "cosine", "warmup_steps": 2}, "clip_norm": 0.1}, id="cosine, clipped"),
+        pytest.param({"schedule": {"kind": "cosine", "warmup": 2}, "clip_norm": 0.1}, id="cosine, clipped"),
     ],
 )
 def test_every_option_resumes_at_another_size(workers, texts, tmp_path, settings):
@@ -83,9 +83,30 @@ def test_every_option_resumes_at_another_size(workers, texts, tmp_path, settings
     assert [s["checksum"] for s in cut] == [s["checksum"] for s in whole]
 
 
+def test_lengths_in_any_unit_are_followed_and_written_down_once(workers, texts, tmp_path):
+    """Evaluations, commits, the warmup and the end are where the conversions say; a resize says nothing of them."""
+    job = make_job(
+        texts,
+        train={"steps": None, "examples": 100, "schedule": {"kind": "constant", "warmup": "26 examples"}},
+        eval={"samples": 3, "every": "40 examples rounded"},
+        checkpoint={"every": "25%"},
+    )
+    workers.run(run_job, 2, job, str(tmp_path), 3)
+    workers.run(run_job, 1, job, str(tmp_path))
+    assert [e["step"] for e in records(tmp_path, "eval")] == [0, 3, 6, 8]
+    assert [c["step"] for c in records(tmp_path, "commit")] == [2, 3, 4, 6, 8]
+    assert [s["lr"] for s in records(tmp_path)] == pytest.approx([5e-4] + [1e-3] * 7)
+    assert [e["message"] for e in records(tmp_path, "event")] == [
+        "train 100 examples = 8 steps (104 examples)",
+        "warmup 26 examples = 2 steps (26 examples)",
+        "eval every 40 examples rounded = 3 steps (39 examples)",
+        "commit every 25% = 2 steps (26 examples)",
+    ]
+
+
 def test_a_crash_goes_back_to_the_last_commit(workers, texts, tmp_path):
     """Steps after it are done again and counted once."""
-    job = make_job(texts, steps=8, checkpoint={"every_steps": 3})
+    job = make_job(texts, steps=8, checkpoint={"every": 3})
     with pytest.raises(TrainingFailed, match="planted crash"):
         workers.run(crash_at, 3, job, str(tmp_path), 5)
     workers.run(run_job, 2, job, str(tmp_path))
@@ -117,7 +138,7 @@ def crash_at(rank, job, url, step, least_step_s=0.0):
 
 def test_rank_0_says_when_to_commit(workers, texts, tmp_path):
     """Others follow it, though they would never commit; the loss is seen by the next generation, and told."""
-    job = make_job(texts, steps=60, checkpoint={"every_steps": "auto"})
+    job = make_job(texts, steps=60, checkpoint={"every": "auto"})
     with pytest.raises(TrainingFailed, match="planted crash"):
         workers.run(commits_after, 3, job, str(tmp_path), 0.1, 40)
     first, *more = [commit["step"] for commit in records(tmp_path, "commit")]
@@ -150,7 +171,7 @@ def commits_after(rank, job, url, first_s, step):
 @pytest.mark.parametrize("harm", ["torn", "altered", "gone", "manifest altered"])
 def test_a_harmed_checkpoint_is_passed_over(workers, texts, tmp_path, harm):
     """The newest whole one is used instead, and the ledger says why."""
-    job = make_job(texts, steps=6, checkpoint={"every_steps": 2, "keep": 3})
+    job = make_job(texts, steps=6, checkpoint={"every": 2, "keep": 3})
     workers.run(run_job, 2, job, str(tmp_path), 4)
     newest = newest_commit(tmp_path)
     file = newest / "__1_0.distcp"
@@ -177,7 +198,7 @@ def test_a_harmed_checkpoint_is_passed_over(workers, texts, tmp_path, harm):
 
 def test_no_whole_checkpoint_is_an_error_and_not_a_fresh_start(workers, texts, tmp_path):
     """A run that has commits never silently begins at step 0."""
-    job = make_job(texts, steps=4, checkpoint={"every_steps": 2})
+    job = make_job(texts, steps=4, checkpoint={"every": 2})
     workers.run(run_job, 1, job, str(tmp_path), 2)
     (newest_commit(tmp_path) / ".metadata").unlink()
     with pytest.raises(StoreError, match="none of 1 commits is whole"):
@@ -193,7 +214,7 @@ def half_done(workers, texts, tmp_path_factory):
 
 
 def half_job(texts, **sections):
-    return make_job(texts, steps=6, checkpoint={"every_steps": 2, "keep": 3}, **sections)
+    return make_job(texts, steps=6, checkpoint={"every": 2, "keep": 3}, **sections)
 
 
 @pytest.fixture
@@ -281,7 +302,7 @@ def claims_late(rank, job, url):
 
 def test_a_foreign_checkpoint_is_refused(workers, texts, tmp_path):
     """A manifest copied from another run is not this run's commit."""
-    job = make_job(texts, steps=4, checkpoint={"every_steps": 2})
+    job = make_job(texts, steps=4, checkpoint={"every": 2})
     for name in ("one", "two"):
         workers.run(run_job, 1, job, str(tmp_path / name), 2)
     manifest = "manifests/000000000002-000001.json"
@@ -342,7 +363,7 @@ def test_storage_that_is_not_shared_is_refused(workers, texts, tmp_path):
 
 def test_a_run_that_was_taken_over_commits_nothing_more(workers, texts, tmp_path):
     """A newer generation's claim refuses the older one's next commit, on every worker."""
-    job = make_job(texts, steps=6, checkpoint={"every_steps": 3})
+    job = make_job(texts, steps=6, checkpoint={"every": 3})
     with pytest.raises(StoreError, match="generation 2 has taken this run over from generation 1"):
         workers.run(taken_over_after, 2, job, str(tmp_path), 2)
     assert not (tmp_path / "manifests").exists()

@@ -59,9 +59,9 @@ def healthy(workers, data, tmp_path_factory):
         str(data),
         steps=20,
         batch={"equality": "bitwise"},
-        eval={"samples": 9, "every_steps": 10},
+        eval={"samples": 9, "every": 10},
         train={"seed": 5},
-        checkpoint={"every_steps": 4},
+        checkpoint={"every": 4},
     )
     workers.run(run_job, 4, job, str(url), 6)
     with pytest.raises(TrainingFailed, match="planted crash"):

@@ -21,7 +21,7 @@ def make_job(texts, *, global_batch=13, max_micro=3, steps=6, **sections):
         "batch": {"global": global_batch, "max_micro": max_micro},
         "train": {"steps": steps, "optimizer": {"kind": "adamw", "lr": 1e-3}},
         "workers": {"gpus": 0},
-        "checkpoint": {"every_steps": 1000},
+        "checkpoint": {"every": 1000},
     }
     for name, section in sections.items():
         job[name] = {**job.get(name, {}), **section}

@@ -215,8 +215,8 @@ def test_a_run_trains_resumes_and_is_audited(url, tmp_path):
     job = make_job(
         tmp_path / "corpus.txt",
         steps=7,
-        eval={"samples": 3, "every_steps": 2},
-        checkpoint={"every_steps": 2, "keep": 1},
+        eval={"samples": 3, "every": 2},
+        checkpoint={"every": 2, "keep": 1},
     )
     asked = []
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from planner.data import check_sum
 from planner.errors import DataError
 from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
+from planner.lengths import Lengths
 from planner.order.order import Order
 from planner.plan import BatchSizes, Facts, choose
 from planner.train import control
@@ -28,9 +29,10 @@ CONTEXT = 12
 
 def rates(kind, total_steps, warmup_steps=0, final_fraction=0.0):
     """The rate of every step."""
-    schedule = Schedule(kind=kind, warmup_steps=warmup_steps, final_fraction=final_fraction)
+    schedule = Schedule(kind=kind, final_fraction=final_fraction)
     train = Train(steps=total_steps, optimizer=AdamW(kind="adamw", lr=PEAK), schedule=schedule)
-    return [learning_rate(train, step, total_steps) for step in range(total_steps)]
+    lengths = Lengths(total_steps=total_steps, warmup_steps=warmup_steps, eval_every=1, commit_every="auto")
+    return [learning_rate(train, step, lengths) for step in range(total_steps)]
 
 
 # -- the learning rate
