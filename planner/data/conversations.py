@@ -1,17 +1,237 @@
-"""Prompts and completions, from the files that people have them in."""
+"""Prompts and completions, from the files that people have them in, tokenized once at opening."""
 
-from planner.data.dataset import Progress, SampleDataset
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import numpy as np
+
+from planner.data.columns import Column
+from planner.data.cut import Cut
+from planner.data.dataset import Progress
+from planner.data.flaws import Flaws
+from planner.data.formats import Answered, BadRow, Example, Format, Plain, format_of
+from planner.data.packing import pack
+from planner.data.rows import Row, read_rows
+from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.data.samples import Ids
+from planner.data.tokenizer import Exchange, Marks, Script, Tokenizer, tokenizer_of
 from planner.errors import DataError
 from planner.job import ChatData, FeedbackData, GptModel, HfModel, PairsData
+
+_ROWS_PER_BATCH = 1000
 
 
 def open_conversations(
     data: ChatData | PairsData | FeedbackData, model: GptModel | HfModel, progress: Progress
-) -> SampleDataset:
+) -> SampleSet:
     """Open and check rows of prompts and completions, tokenized as the model wants them.
 
     Raises:
-        DataError: a file or a row cannot be used.
+        DataError: a file or a row cannot be used; the message names it, and the line or the row's number.
     """
-    del model, progress
-    raise DataError(f"data.kind {data.kind} cannot be read yet")
+    opening = _Opening(data, model.context, tokenizer_of(model))
+    rows = read_rows(data.path, data.split)
+    while batch := list(islice(rows, _ROWS_PER_BATCH)):
+        progress(*batch[0].read)
+        opening.add(batch)
+    return opening.finish()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rendered:
+    where: str
+    text: Script | Exchange
+    is_desirable: bool
+
+
+class _Opening:
+    """Takes rows in their order; what they become lies in columns."""
+
+    def __init__(self, data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer) -> None:
+        self._data, self._tokenizer = data, tokenizer
+        self._cut = Cut(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
+        self._tokens, self._ends, self._marks = Column.new("<i4"), Column.new("<i8"), Column.new("?")
+        self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = 0
+        self._format: tuple[Format, str] | None = None
+        """of the first row that has one, and its place"""
+        self._flaws = Flaws()
+
+    # -- from rows to tokens
+
+    def add(self, rows: list[Row]) -> None:
+        """Read, render, tokenize, cut and keep.
+
+        Raises:
+            DataError: rows are of several formats.
+        """
+        self._num_rows += len(rows)
+        rendered = [each for row in rows for each in self._rendered(row)]
+        # Of one format, so all of one class.
+        scripts = [each.text for each in rendered if isinstance(each.text, Script)]
+        exchanges = [each.text for each in rendered if isinstance(each.text, Exchange)]
+        keeps = [
+            *(partial(self._keep_script, *found) for found in self._tokenizer.sequences(scripts)),
+            *(partial(self._keep_exchange, found) for found in self._tokenizer.exchanges(exchanges)),
+        ]
+        for each, keep in zip(rendered, keeps, strict=True):
+            try:
+                keep(is_desirable=each.is_desirable)
+            except BadRow as error:
+                self._flaws.add(each.where, error)
+
+    def _rendered(self, row: Row) -> list[_Rendered]:
+        """What a row holds, as text; a pair may be two completions. Nothing of a row with a flaw."""
+        try:
+            examples = self._examples(row)
+            texts = [self._tokenizer.render(each, is_marked=self._is_marked(each)) for each in examples]
+        except BadRow as error:
+            self._flaws.add(row.where, error)
+            return []
+        desirable = [isinstance(each, Answered) and each.is_desirable for each in examples]
+        return [_Rendered(where=row.where, text=t, is_desirable=d) for t, d in zip(texts, desirable, strict=True)]
+
+    def _examples(self, row: Row) -> list[Example]:
+        if row.flaw:
+            raise BadRow(row.flaw)
+        found = format_of(row.fields, self._data.kind)
+        if self._format is None:
+            self._format = found, row.where
+        elif found is not self._format[0]:
+            raise DataError(
+                f"{row.where}: a row of {found.name}, after rows of {self._format[0].name} ({self._format[1]}); "
+                "write all rows in one format"
+            )
+        return found.read(row.fields, self._data.kind)
+
+    def _is_marked(self, example: Example) -> bool:
+        """Whether the assistant's tokens are to be told from the others."""
+        if not isinstance(self._data, ChatData) or self._data.loss_on == "all":
+            return False
+        if isinstance(example, Plain):
+            raise DataError(
+                f"data.path: {self._data.path!r} holds rows of text, which have no completions to bear the loss; "
+                "write data.loss_on: all"
+            )
+        return True
+
+    def _require_known(self, *parts: Ids) -> None:
+        size = self._tokenizer.vocabulary
+        if size is not None and (largest := max(int(part.max(initial=0)) for part in parts)) >= size:
+            raise BadRow(
+                f"it has token {largest}, and the model knows {size}, from 0; is it another model's tokenizer?"
+            )
+
+    # -- from tokens to samples
+
+    def _keep_script(self, ids: Ids, marks: Marks, *, is_desirable: bool) -> None:
+        """A conversation; its prompt is what comes before the assistant's first token."""
+        del is_desirable
+        self._require_known(ids)
+        first = int(marks.argmax())
+        num_begin = min(self._tokenizer.num_begin, first)
+        self._keep_conversation(ids[:first], ids[first:], marks, num_begin)
+
+    def _keep_exchange(self, parts: tuple[Ids, ...], *, is_desirable: bool) -> None:
+        self._require_known(*parts)
+        prompt, *completions = parts
+        if not len(prompt):
+            raise BadRow("its prompt is empty, and this tokenizer begins a text with no token of its own")
+        if isinstance(self._data, ChatData):
+            marks = np.full(len(prompt) + len(completions[0]), self._data.loss_on == "all")
+            marks[len(prompt) :] = True
+            self._keep_conversation(prompt, completions[0], marks, self._tokenizer.num_begin)
+            return
+        kept = self._cut.completions(prompt, completions, self._tokenizer.num_begin)
+        if kept is None:
+            raise BadRow(self._gone(len(prompt)))
+        if len(kept) == 3 and np.array_equal(kept[1], kept[2]):
+            is_same = np.array_equal(completions[0], completions[1])
+            raise BadRow(
+                "chosen and rejected are the same" + ("" if is_same else f" up to where {self._cut_words} end")
+            )
+        self._append(kept, sum(map(len, parts)))
+        if isinstance(self._data, FeedbackData):
+            self._marks.append([is_desirable])
+
+    def _keep_conversation(self, prompt: Ids, rest: Ids, marks: Marks, num_begin: int) -> None:
+        kept = self._cut.completions(prompt, [rest], num_begin)
+        tokens = np.concatenate(kept) if kept else np.empty(0, np.int32)
+        # The prompt's own marks, if any, are all alike.
+        kept_marks = np.concatenate([marks[: len(kept[0])], marks[len(prompt) :]])[: len(tokens)] if kept else marks[:0]
+        if not kept_marks[1:].any():
+            raise BadRow(self._gone(len(prompt)) if marks[1:].any() else "nothing in it is the assistant's")
+        self._append((tokens,), len(prompt) + len(rest))
+        self._marks.append(kept_marks)
+
+    @property
+    def _cut_words(self) -> str:
+        return f"model.context: {self._cut.context} tokens"
+
+    def _gone(self, prompt_length: int) -> str:
+        return (
+            f"its prompt of {prompt_length} tokens leaves nothing of the completion within {self._cut_words}; "
+            "set data.max_prompt, or raise model.context"
+        )
+
+    def _append(self, parts: tuple[Ids, ...], num_tokens: int) -> None:
+        for part in parts:
+            self._tokens.append(part)
+            self._end += len(part)
+            self._ends.append([self._end])
+        self._num_samples += 1
+        if (num_cut := num_tokens - sum(map(len, parts))) > 0:
+            self._num_cut += 1
+            self._tokens_cut += num_cut
+
+    # -- the whole
+
+    def finish(self) -> SampleSet:
+        """The data set.
+
+        Raises:
+            DataError: rows cannot be used and the job does not say to leave them out, or none can be used.
+        """
+        if self._flaws.found and (self._data.bad_rows == "refuse" or not self._num_samples):
+            raise DataError(self._flaws.refusal(self._num_rows))
+        if not self._num_samples:
+            raise DataError(f"data.path: {self._data.path!r} holds no rows")
+        tokens, ends, marks, context = self._tokens, self._ends, self._marks, self._cut.context
+        if isinstance(self._data, PairsData):
+            digest = samples_digest("pairs", tokens, ends)
+            return PairSet(tokens=tokens, ends=ends, context=context, fingerprint=digest, notes=self._notes())
+        digest = samples_digest(self._data.kind, tokens, ends, marks)
+        conversations = ChatSet(
+            tokens=tokens, ends=ends, marks=marks, context=context, fingerprint=digest, notes=self._notes()
+        )
+        if isinstance(self._data, ChatData):
+            return packed(conversations) if self._data.packing else conversations
+        return FeedbackSet(**vars(conversations))
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [self._flaws.note(self._num_rows)] if self._flaws.found else []
+        if self._num_cut:
+            num_tokens = self._tokens_cut + self._end
+            notes.append(
+                f"{self._num_cut} of {self._num_samples} samples were cut to {self._cut_words}; "
+                f"{self._tokens_cut} of {num_tokens} tokens are not trained on"
+            )
+        return tuple(notes)
+
+
+def packed(conversations: ChatSet) -> PackedSet:
+    """The same conversations, several in a row of `context` inputs."""
+    ends = conversations.ends.array
+    lengths = np.diff(ends, prepend=0) - 1
+    documents, row_ends = Column.new("<i8"), Column.new("<i8")
+    chosen, starts = pack(lengths, conversations.context)
+    documents.append(chosen)
+    row_ends.append(starts[1:])
+    num_rows, full = len(starts) - 1, lengths.sum() / ((len(starts) - 1) * conversations.context)
+    note = f"{len(lengths)} conversations are packed into {num_rows} rows, which are {full:.1%} full"
+    settings = {
+        **vars(conversations),
+        "fingerprint": samples_digest(f"packed {conversations.fingerprint}", documents, row_ends),
+        "notes": (*conversations.notes, note),
+    }
+    return PackedSet(**settings, packed=documents, row_ends=row_ends)

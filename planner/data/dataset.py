@@ -7,7 +7,7 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.data.samples import Sample
+from planner.data.samples import Sample, check_sum_of
 from planner.job import Data, JsonlData, Model, OwnData, OwnModel, TextData, TokensData
 
 TokenIds = NDArray[np.uint8]
@@ -95,11 +95,21 @@ def evidence(dataset: AnyDataset, row: int) -> tuple[int, int]:
         DataError: the row cannot be read any more.
     """
     from planner.data.own import OwnDataset
+    from planner.data.sample_sets import SampleSet
 
     if isinstance(dataset, OwnDataset):
         return 0, dataset.check_sum(row)
+    if isinstance(dataset, SampleSet):
+        sample = dataset.sample(row)
+        return sample.num_tokens, check_sum_of(row, sample.parts())
     content = cast("Dataset", dataset).tokens(row)
     return len(content) - 1, check_sum(row, content)
+
+
+def notes_of(dataset: AnyDataset) -> tuple[str, ...]:
+    """What became of the rows where not all are there as they were (left out, cut, packed), one sentence each."""
+    notes: tuple[str, ...] = getattr(dataset, "notes", ())
+    return notes
 
 
 def check_sum(row: int, tokens: TokenIds) -> int:

@@ -111,13 +111,17 @@ def _content(line: bytes, field: str, where: str) -> bytes:
         raise DataError(f"{where}: the text is not valid Unicode (a lone surrogate); mend the line") from error
 
 
-# What json calls them, in the words of JSON.
 _JSON_TYPES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def json_type(value: object) -> str:
+    """What it is, in the words of JSON."""
+    return _JSON_TYPES.get(type(value), "a number")
 
 
 def _found(row: object, field: str) -> str:
     if not isinstance(row, dict):
-        return f"{_JSON_TYPES.get(type(row), 'a number')} instead of an object"
+        return f"{json_type(row)} instead of an object"
     if field in row:
-        return f"{_JSON_TYPES.get(type(row[field]), 'a number')} there"
+        return f"{json_type(row[field])} there"
     return f"the keys {sorted(row)[:8]}"

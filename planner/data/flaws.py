@@ -1,0 +1,39 @@
+"""Rows that cannot be used: where they are and why, for an error or for a note."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+_NAMED = 5
+
+
+@dataclass
+class Flaws:
+    """Grows while rows are read."""
+
+    found: list[tuple[str, str]] = field(default_factory=list)
+    """place and reason, in the order of the files"""
+
+    def add(self, where: str, reason: object) -> None:
+        """One more."""
+        self.found.append((where, str(reason)))
+
+    def refusal(self, num_rows: int) -> str:
+        """The first ones, line by line, and what to do."""
+        count = len(self.found)
+        lines = [f"  {where}: {reason}" for where, reason in self.found[:_NAMED]]
+        more = [f"  ... and {count - _NAMED} more"] if count > _NAMED else []
+        way_out = "mend them" if count == num_rows else "mend them, or leave them out: data.bad_rows: skip"
+        return "\n".join([f"data.path: {count} of {num_rows} rows cannot be used; {way_out}", *lines, *more])
+
+    def note(self, num_rows: int) -> str:
+        """How many were left out, the commonest reasons and where the first one of each is."""
+        # Numbers and names differ from row to row where the reason is one.
+        reasons = Counter(_kind_of(reason) for _, reason in self.found)
+        first = {_kind_of(reason): (where, reason) for where, reason in reversed(self.found)}
+        words = [f"{n} as {first[kind][0]}: {first[kind][1]}" for kind, n in reasons.most_common(_NAMED)]
+        return f"{len(self.found)} of {num_rows} rows were left out (data.bad_rows: skip): {'; '.join(words)}"
+
+
+def _kind_of(reason: str) -> str:
+    return re.sub(r"\d+|'[^']*'", "#", reason)

@@ -1,0 +1,180 @@
+"""JSON arrays, JSON lines, parquet files and data set folders as rows: a place, a mapping, and how far one is."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from planner.data.jsonl import json_type
+from planner.data.paths import opened, resolve
+from planner.errors import DataError
+
+_ROWS_PER_READ = 1000
+_PARQUET = b"PAR1"
+# What `save_to_disk` of the datasets library leaves in a folder.
+_SPLITS_FILE, _DATASET_FILE = "dataset_dict.json", "dataset_info.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row as it lies in a file."""
+
+    where: str
+    """the file and the line, or the number of the row from 0"""
+    fields: dict[str, Any]
+    """what it holds; what is null counts as not there"""
+    flaw: str
+    """why it is no row at all; empty if it is one"""
+    read: tuple[int, int]
+    """how much had been read before it, and how much there is"""
+
+
+def read_rows(path: str, split: str | None) -> Iterator[Row]:
+    """Every row of `path` that is of the split, in the order of files and lines.
+
+    Raises:
+        DataError: nothing is there, a file is broken, or the split is not there or not clear.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        yield from _folder_rows(folder, split)
+        return
+    _, files = resolve(path)
+    first = next(_file_rows(files), None)
+    if first is None:
+        return
+    if "split" not in first.fields:
+        if split is not None:
+            raise DataError(f"data.split: {split!r}, but the rows at {path!r} name no split; leave data.split out")
+        yield from _file_rows(files)
+        return
+    # Rows that say which split they are of, as HALOs writes them: all of it is read once more to know which there are.
+    wanted = _chosen({str(row.fields.get("split")) for row in _file_rows(files) if not row.flaw}, split, path)
+    yield from (row for row in _file_rows(files) if row.flaw or str(row.fields.get("split")) == wanted)
+
+
+def _chosen(splits: set[str], wanted: str | None, path: str) -> str:
+    """The split to read.
+
+    Raises:
+        DataError: it is not there, or none was named and there are several.
+    """
+    if wanted is None and len(splits) == 1:
+        return next(iter(splits))
+    if (chosen := wanted or "train") not in splits:
+        raise DataError(f"data.split: no {chosen!r} at {path!r}; write one of {', '.join(sorted(splits))}")
+    return chosen
+
+
+def _file_rows(files: list[Path]) -> Iterator[Row]:
+    """By what a file begins with, whatever its name."""
+    sizes = [file.stat().st_size for file in files]
+    before = (0, *accumulate(sizes))
+    for file, start in zip(files, before, strict=False):
+        with opened(file) as stream:
+            head = stream.read(4096)
+        if head.startswith(_PARQUET):
+            yield from _parquet_rows(file, start, before[-1])
+        elif head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            yield from _array_rows(file, start, before[-1])
+        else:
+            yield from _line_rows(file, start, before[-1])
+
+
+def _line_rows(file: Path, start: int, total: int) -> Iterator[Row]:
+    with opened(file) as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                value, flaw = _parsed(line)
+                yield _row(f"{file}:{number}", value, (start, total), flaw)
+            start += len(line)
+
+
+def _parsed(line: bytes) -> tuple[Any, str]:
+    try:
+        return json.loads(line), ""
+    except ValueError as error:
+        return None, f"not JSON ({error})"
+    except RecursionError:
+        return None, "nested too deeply"
+
+
+def _array_rows(file: Path, start: int, total: int) -> Iterator[Row]:
+    with opened(file) as stream:
+        content = stream.read()
+    try:
+        values = json.loads(content)
+    except ValueError as error:
+        raise DataError(
+            f"data.path: {file} begins as a JSON array and is none ({error}); mend it, or write one object per line"
+        ) from error
+    except RecursionError as error:
+        raise DataError(f"data.path: {file} is nested too deeply") from error
+    for number, value in enumerate(values):
+        yield _row(f"{file}, row {number}", value, (start + len(content) * number // len(values), total))
+
+
+def _parquet_rows(file: Path, start: int, total: int) -> Iterator[Row]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise _missing("pyarrow", f"{file} is a parquet file") from error
+    size = file.stat().st_size
+    try:
+        with parquet.ParquetFile(file) as table:
+            number, count = 0, table.metadata.num_rows
+            for batch in table.iter_batches(_ROWS_PER_READ):
+                for value in batch.to_pylist():
+                    yield _row(f"{file}, row {number}", value, (start + size * number // count, total))
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"data.path: cannot read {file}: {_first_line(error)}") from error
+
+
+def _folder_rows(folder: Path, split: str | None) -> Iterator[Row]:
+    if not (folder / _SPLITS_FILE).is_file() and not (folder / _DATASET_FILE).is_file():
+        raise DataError(
+            f"data.path: {folder} is no data set folder (one that `save_to_disk` of the datasets library wrote); for "
+            f"files in it write a glob, such as {folder}/*.jsonl"
+        )
+    try:
+        from datasets import DatasetDict, load_from_disk
+    except ImportError as error:
+        raise _missing("datasets", f"{folder} is a data set folder") from error
+    try:
+        found = load_from_disk(str(folder))
+    except Exception as error:  # its own errors, pyarrow's, the JSON's
+        raise DataError(f"data.path: cannot read the data set folder {folder}: {_first_line(error)}") from error
+    place = str(folder)
+    if isinstance(found, DatasetDict):
+        chosen = _chosen({str(name) for name in found}, split, place)
+        place, found = f"{folder}/{chosen}", found[chosen]
+    elif split is not None and (found.split is None or str(found.split) != split):
+        raise DataError(
+            f"data.split: {split!r}, but {folder} holds one data set"
+            f"{f', {found.split}' if found.split else ' without a name'}; leave data.split out"
+        )
+    number, count = 0, len(found)
+    for batch in found.with_format(None).iter(_ROWS_PER_READ):
+        names = list(batch)
+        for values in zip(*batch.values(), strict=True):
+            yield _row(f"{place}, row {number}", dict(zip(names, values, strict=True)), (number, count))
+            number += 1
+
+
+def _row(where: str, value: Any, read: tuple[int, int], flaw: str = "") -> Row:
+    if not flaw and not isinstance(value, dict):
+        flaw = f"{json_type(value)} instead of an object"
+    fields = {} if flaw else {key: item for key, item in value.items() if item is not None}
+    return Row(where=where, fields=fields, flaw=flaw, read=read)
+
+
+def _missing(library: str, why: str) -> DataError:
+    return DataError(f"data.path: {why}, and {library} is not installed; install the extra: pip install 'planner[hf]'")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
