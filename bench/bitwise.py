@@ -123,7 +123,7 @@ class Side:
                 seed=train.seed,
             )
             accumulate(state.model, self._objective, step)
-            loss, check_sum = step.result()
+            (loss,), check_sum = step.result()
             if state.sums.settle():
                 break
             state.model.zero_grad(set_to_none=True)

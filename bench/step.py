@@ -53,13 +53,14 @@ def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
     """Our loop, one step for each `next`."""
     from planner.train.loop import Hooks
     from planner.train.objectives import make_objective
+    from planner.train.reference import UniformReference
     from planner.train.session import begin, looping, make_state
     from planner.train.setup import Launch
     from planner.train.step import accumulate
 
     generation = begin(Launch(job=job, url=url), lambda: device, Hooks())
-    state, objective = make_state(generation), make_objective(job.objective)
-    with looping(generation, state, objective) as loop:
+    state, objective = make_state(generation), make_objective(job.objective, UniformReference())
+    with looping(generation, state, lambda _note: objective) as loop:
         for step in loop.steps(0, 0):
             accumulate(state.model, objective, step)
             yield

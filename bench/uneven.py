@@ -47,15 +47,16 @@ def seconds_per_step(rank: int, job: Job, url: str) -> float:
     del rank
     from planner.train.loop import Hooks
     from planner.train.objectives import make_objective
+    from planner.train.reference import UniformReference
     from planner.train.session import begin, looping, make_state
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 
     generation = begin(Launch(job=job, url=url), on_cpu, Hooks())
-    state, objective = make_state(generation), make_objective(job.objective)
+    state, objective = make_state(generation), make_objective(job.objective, UniformReference())
 
     def steps() -> Iterator[float]:
-        with looping(generation, state, objective) as loop:
+        with looping(generation, state, lambda _note: objective) as loop:
             for step in loop.steps(0, 0):
                 for batch in step.micro_batches():
                     part = objective.loss(state.model, batch, step.totals)

@@ -86,12 +86,14 @@ class StepRecord(Value):
     samples: Count
     """samples that entered a forward pass, over all workers"""
     tokens: Count
-    """loss-bearing tokens, the mean's denominator"""
+    """loss-bearing tokens, whether the mean is over them or over samples"""
     checksum: str = Field(pattern=r"^[0-9a-f]{16}$")
     """sum over samples of `planner.data.check_sum`, modulo 2^64"""
     loss: float
     grad_norm: float
     lr: float
+    metrics: dict[str, float] = {}
+    """what the objective measures besides the loss: means over the global batch; one of nothing is left out"""
     skipped: bool = False
     """the gradient was not finite and the job says to skip such steps: the weights were left alone"""
     seconds: float
@@ -105,6 +107,8 @@ class EvalRecord(Value):
     samples: Count
     tokens: Count
     loss: float
+    metrics: dict[str, float] = {}
+    """as a step's, over the held-out samples"""
     seconds: float
 
 

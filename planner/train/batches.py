@@ -14,11 +14,9 @@ from torch import Tensor
 
 from planner.data import Dataset, check_sum_of_parts
 from planner.data.dataset import TokenIds
+from planner.data.samples import NO_LOSS
 from planner.order.order import Order
 from planner.plan import Plan
-
-NO_LOSS = -100
-"""the label that bears no loss (torch's default `ignore_index`)"""
 
 
 class MicroBatch(Protocol):
@@ -118,6 +116,9 @@ class Loader:
     plan: Plan
     rank: int
     make_batch: MakeBatch = token_batch
+    is_coupled: bool = False
+    """whether each sample needs the next one of its global batch beside it, the last one the first: `make_batch` then
+    gets one row more, which follows the others, and neither W, m nor A decide who is whose partner"""
 
     def load(self, cursor: int) -> list[MicroBatch]:
         """The micro-batches of the optimizer step that begins at position `cursor`: one per round.
@@ -125,18 +126,18 @@ class Loader:
         Raises:
             DataError: a row cannot be read any more.
         """
-        slots = self.plan.micro_batches(self.rank)
         return [
-            self._micro_batch(self.order.rows(cursor + slot.start, cursor + slot.stop), cursor + slot.start)
-            for slot in slots
+            self._micro_batch(lambda start, stop: self.order.rows(cursor + start, cursor + stop), slot, cursor)
+            for slot in self.plan.micro_batches(self.rank)
         ]
 
     def load_held_out(self) -> list[MicroBatch]:
         """The micro-batches of this worker's held-out samples, the plan's global batch being all of them."""
-        return [
-            self._micro_batch(self.order.held_out_rows(slot.start, slot.stop), slot.start)
-            for slot in self.plan.micro_batches(self.rank)
-        ]
+        return [self._micro_batch(self.order.held_out_rows, slot, 0) for slot in self.plan.micro_batches(self.rank)]
 
-    def _micro_batch(self, rows: NDArray[np.int64], position: int) -> MicroBatch:
-        return self.make_batch(self.dataset, [int(row) for row in rows], position)
+    def _micro_batch(self, rows_at: Callable[[int, int], NDArray[np.int64]], slot: range, cursor: int) -> MicroBatch:
+        rows = [int(row) for row in rows_at(slot.start, slot.stop)]
+        if self.is_coupled and rows:
+            following = slot.stop % self.plan.global_batch
+            rows += [int(row) for row in rows_at(following, following + 1)]
+        return self.make_batch(self.dataset, rows, cursor + slot.start)

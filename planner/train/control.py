@@ -27,6 +27,8 @@ class Tally:
     samples: int = 0
     loss: float = 0.0
     """the worker's part of the global mean; NaN in the sum if any part was not finite (or above 2^26 / W)"""
+    metrics: tuple[float, ...] = ()
+    """likewise; equally many on every worker"""
     check_sum: int = 0
     """modulo 2^64"""
     stop: int = 0
@@ -39,33 +41,33 @@ class Tally:
     """whether a commit is due before the next step; rank 0 decides it"""
 
 
-def exact_sum(losses: torch.Tensor) -> float:
-    """The sum of losses, each rounded to the unit in which it will be sent.
+def exact_sums(parts: torch.Tensor) -> tuple[float, ...]:
+    """`(n, k)`, the loss and metrics of n micro-batches -> k sums, each part rounded to the unit in which it is sent.
 
     Multiples of one unit add up exactly in float64 (to 2^17, with 2^-36), so the sum over all micro-batches is the
-    same in any order and on any number of workers. NaN and infinity stay what they are.
+    same in any order and on any number of workers. NaN and infinity stay what they are. One wait for the device.
     """
-    return float(torch.round(losses.double() / _LOSS_UNIT).sum()) * _LOSS_UNIT
+    return tuple(total * _LOSS_UNIT for total in torch.round(parts.double() / _LOSS_UNIT).sum(dim=0).tolist())
 
 
 class Pending:
     """A control all-reduce under way."""
 
-    def __init__(self, tensor: torch.Tensor, work: "dist.Work | None") -> None:
-        self._tensor, self._work = tensor, work
+    def __init__(self, tensor: torch.Tensor, work: "dist.Work | None", num_metrics: int) -> None:
+        self._tensor, self._work, self._num_metrics = tensor, work, num_metrics
 
     def wait(self) -> Tally:
         """The sum over all workers."""
         if self._work is not None:
             self._work.wait()
-        return _decode(self._tensor.tolist())
+        return _decode(self._tensor.tolist(), self._num_metrics)
 
 
 def start(world: World, tally: Tally) -> Pending:
     """Begin to sum a tally over all workers. Every worker must call it equally often."""
     tensor = torch.tensor(_encode(tally, world.world_size), dtype=torch.int64)
     work = dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=world.words, async_op=True)
-    return Pending(tensor, work)
+    return Pending(tensor, work, len(tally.metrics))
 
 
 def exchange(world: World, tally: Tally) -> Tally:
@@ -74,12 +76,9 @@ def exchange(world: World, tally: Tally) -> Tally:
 
 
 def _encode(tally: Tally, world_size: int) -> list[int]:
-    finite = math.isfinite(tally.loss) and abs(tally.loss) < _LARGEST_LOSS / world_size
     high, low = divmod(tally.check_sum % 2**64, 2**32)
     return [
         tally.samples,
-        round(tally.loss / _LOSS_UNIT) if finite else 0,
-        0 if finite else 1,
         # Two halves, so that the sum over workers never overflows an int64.
         high,
         low,
@@ -87,19 +86,34 @@ def _encode(tally: Tally, world_size: int) -> list[int]:
         tally.failed,
         tally.report,
         tally.commit,
+        *_fixed(tally.loss, world_size),
+        *(number for metric in tally.metrics for number in _fixed(metric, world_size)),
         *tally.denominators,
     ]
 
 
-def _decode(values: list[int]) -> Tally:
-    samples, loss, not_finite, high, low, stop, failed, report, commit, *denominators = values
+def _decode(values: list[int], num_metrics: int) -> Tally:
+    samples, high, low, stop, failed, report, commit, *rest = values
+    reals, denominators = rest[: 2 + 2 * num_metrics], rest[2 + 2 * num_metrics :]
+    loss, *metrics = map(_real, reals[::2], reals[1::2])
     return Tally(
         denominators=tuple(denominators),
         samples=samples,
-        loss=math.nan if not_finite else loss * _LOSS_UNIT,
+        loss=loss,
+        metrics=tuple(metrics),
         check_sum=(high * 2**32 + low) % 2**64,
         stop=stop,
         failed=failed,
         report=report,
         commit=commit,
     )
+
+
+def _fixed(value: float, world_size: int) -> tuple[int, int]:
+    """A number in units, and whether it has none."""
+    finite = math.isfinite(value) and abs(value) < _LARGEST_LOSS / world_size
+    return (round(value / _LOSS_UNIT) if finite else 0), int(not finite)
+
+
+def _real(units: int, not_finite: int) -> float:
+    return math.nan if not_finite else units * _LOSS_UNIT

@@ -1,4 +1,6 @@
-"""The held-out loss: the exact mean per token over all held-out samples, at any world size."""
+"""The held-out loss and metrics: exact means over all held-out samples, at any world size."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -7,12 +9,22 @@ from planner.plan import Plan
 from planner.train import control
 from planner.train.batches import Loader
 from planner.train.control import Tally
-from planner.train.objectives import Objective, denominators
+from planner.train.log_probs import measuring
+from planner.train.objectives import Objective, denominators, named_metrics, ready
 from planner.train.world import World
 
 
-def evaluate(world: World, plan: Plan, model: nn.Module, objective: Objective, loader: Loader) -> tuple[float, int]:
-    """Mean loss and number of tokens. `plan` has all held-out samples as its global batch.
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Means over the held-out samples."""
+
+    loss: float
+    metrics: dict[str, float]
+    tokens: int
+
+
+def evaluate(world: World, plan: Plan, model: nn.Module, objective: Objective, loader: Loader) -> Evaluation:
+    """Measure. `plan` has all held-out samples as its global batch.
 
     Workers without a sample of their own run ghosts: FSDP gathers weights in a forward pass, and that takes all.
 
@@ -20,14 +32,13 @@ def evaluate(world: World, plan: Plan, model: nn.Module, objective: Objective, l
         PlannerError: on every worker, if any of them cannot read its samples.
     """
     batches = world.agree(loader.load_held_out)
-    totals = control.exchange(world, Tally(denominators=denominators(objective, batches)))
-    model.eval()
-    with torch.no_grad():
-        parts = [objective.loss(model, batch, totals.denominators) for batch in batches]
-    model.train()
-    part = control.exact_sum(torch.stack(parts))
-    zeros = (0,) * objective.num_denominators
-    summed = control.exchange(world, Tally(denominators=zeros, loss=part, samples=sum(len(b.rows) for b in batches)))
+    totals = control.exchange(world, Tally(denominators=denominators(objective, batches))).denominators
+    objective = ready(world, model, objective, batches, totals)
+    with measuring(model):
+        parts = [objective.loss(model, batch, totals).view(-1) for batch in batches]
+    loss, *metrics = control.exact_sums(torch.stack(parts))
+    samples = sum(len(batch.rows) for batch in batches)
+    summed = control.exchange(world, Tally(denominators=(), loss=loss, metrics=tuple(metrics), samples=samples))
     if summed.samples != plan.global_batch:
         raise AssertionError(f"evaluated {summed.samples} of {plan.global_batch} held-out samples")
-    return summed.loss, totals.denominators[0]
+    return Evaluation(loss=summed.loss, metrics=named_metrics(objective, summed.metrics, totals), tokens=totals[0])

@@ -46,11 +46,10 @@ class Journal:
         setup: Setup,
         start: Start,
         state: TrainState,
-        objective: Objective,
         loader: Loader,
     ) -> None:
         self._job, self._world, self._run, self._setup, self._start = job, world, run, setup, start
-        self._state, self._objective, self._loader = state, objective, loader
+        self._state, self._loader = state, loader
         self._job_digest = world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
@@ -111,7 +110,7 @@ class Journal:
         """A step is done."""
         self._write(record)
 
-    def evaluate(self, step: int) -> None:
+    def evaluate(self, step: int, objective: Objective) -> None:
         """Measure the held-out loss before step `step`.
 
         Raises:
@@ -121,16 +120,17 @@ class Journal:
             return
         started_s = time.monotonic()
         loader = replace(self._loader, plan=self._eval_plan)
-        loss, tokens = evaluate(self._world, self._eval_plan, self._state.model, self._objective, loader)
-        if not math.isfinite(loss):
+        found = evaluate(self._world, self._eval_plan, self._state.model, objective, loader)
+        if not math.isfinite(found.loss):
             self.note(f"step {step}: the held-out loss is not finite")
             return
         self._write(
             EvalRecord(
                 step=step,
                 samples=self._job.eval.samples,
-                tokens=tokens,
-                loss=loss,
+                tokens=found.tokens,
+                loss=found.loss,
+                metrics=found.metrics,
                 seconds=time.monotonic() - started_s,
             )
         )

@@ -24,7 +24,7 @@ from planner.store.records import StepRecord
 from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch
 from planner.train.control import Tally
-from planner.train.objectives import Objective, denominators
+from planner.train.objectives import Coupled, Objective, denominators, named_metrics, ready
 from planner.train.pace import Pace
 from planner.train.patience import Patience
 from planner.train.prefetch import Prefetcher
@@ -52,7 +52,7 @@ class Journal(Protocol):
         """A step is done."""
         ...
 
-    def evaluate(self, step: int) -> None:
+    def evaluate(self, step: int, objective: Objective) -> None:
         """Measure the held-out loss before step `step`."""
         ...
 
@@ -116,7 +116,7 @@ class _Evidence:
     """What is known of a step when its gradients are done, kept until the control message has been summed."""
 
     update: _Update
-    tokens: int
+    denominators: tuple[int, ...]
     started_s: float
 
 
@@ -144,6 +144,7 @@ class Loop:
         self._reported_s = float("-inf")
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0
+        self._has_remarked = False
         self._commit_s = self._eval_s = 0.0
         self._patience = Patience(world.set_timeout, has_eval=job.eval.samples > 0)
 
@@ -153,9 +154,19 @@ class Loop:
         Raises:
             PlannerError: on every worker, the same one.
         """
+        model = self._state.model
         for work in self.steps(step, cursor):
-            accumulate(self._state.model, self._objective, work)
+            self._remark(work)
+            accumulate(model, ready(self._world, model, self._objective, work.batches, work.totals), work)
         return self.outcome
+
+    def _remark(self, work: Step) -> None:
+        """Note what the objective has to say of a global batch, the first time that it says anything."""
+        if self._has_remarked or not isinstance(self._objective, Coupled):
+            return
+        if words := self._objective.remark(work.totals):
+            self._journal.note(f"step {work.number}: {words}")
+            self._has_remarked = True
 
     @property
     def outcome(self) -> Outcome:
@@ -182,7 +193,8 @@ class Loop:
         self._step = committed = step
         evidence: _Evidence | None = None
         batches, failure = _ready(prefetcher.start()) if step < self._total_steps else ([], None)
-        pending = control.start(self._world, self._tally(step, 0, 0.0, 0, batches, failure))
+        nothing = (0.0,) * (1 + len(self._objective.metrics))
+        pending = control.start(self._world, self._tally(step, 0, nothing, 0, batches, failure))
         while True:
             totals = pending.wait()
             if evidence is not None:
@@ -193,7 +205,7 @@ class Loop:
                 committed = step
             if step == self._total_steps or (not last and step % self._lengths.eval_every == 0):
                 started_s = time.monotonic()
-                self._journal.evaluate(step)
+                self._journal.evaluate(step, self._objective)
                 self._eval_s = time.monotonic() - started_s
             if totals.failed:
                 self._world.agree(partial(_raise, failure or self._journal.failure))
@@ -203,13 +215,13 @@ class Loop:
             started_s = time.monotonic()
             step, cursor = step + 1, cursor + self._plan.global_batch
             upcoming = prefetcher.start() if step < self._total_steps else None
-            loss, check_sum, work = yield from self._gradients(step - 1, batches, totals)
+            parts, check_sum, work = yield from self._gradients(step - 1, batches, totals)
             self._step = step
             samples = sum(len(batch.rows) for batch in batches)
             batches, failure = _ready(upcoming) if upcoming else ([], None)
-            pending = control.start(self._world, self._tally(step, samples, loss, check_sum, batches, failure))
+            pending = control.start(self._world, self._tally(step, samples, parts, check_sum, batches, failure))
             update = self._update(step - 1, work)
-            evidence = _Evidence(update=update, tokens=totals.denominators[0], started_s=started_s)
+            evidence = _Evidence(update=update, denominators=totals.denominators, started_s=started_s)
 
     def _commit(self, step: int, cursor: int) -> None:
         started_s = time.monotonic()
@@ -219,8 +231,8 @@ class Loop:
 
     def _gradients(
         self, number: int, batches: list[MicroBatch], totals: Tally
-    ) -> Generator[Step, None, tuple[float, int, Work]]:
-        """This worker's part of the loss and of the checksum, and what they took; the gradients are in the shards.
+    ) -> Generator[Step, None, tuple[tuple[float, ...], int, Work]]:
+        """This worker's parts of loss, metrics and checksum, and what they took; the gradients are in the shards.
 
         A step whose gradients outgrew their fixed point is done again, from the same weights, by all workers.
         """
@@ -235,12 +247,12 @@ class Loop:
                 seed=self._job.train.seed,
             )
             yield step
-            loss, check_sum = step.result()
+            parts, check_sum = step.result()
             backward_passes += step.num_backward
             if self._state.sums.settle():
                 # How often a loop of the user's own calls his model, is his business; a micro-batch has one backward.
                 passes = backward_passes if self._job.is_own else self._passes() - before
-                return loss, check_sum, Work(forward_passes=passes, attempts=attempt)
+                return parts, check_sum, Work(forward_passes=passes, attempts=attempt)
             self._repeated_steps += 1
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
@@ -289,7 +301,7 @@ class Loop:
         self,
         step: int,
         samples: int,
-        loss: float,
+        parts: tuple[float, ...],
         check_sum: int,
         upcoming: list[MicroBatch],
         failure: PlannerError | None,
@@ -298,7 +310,8 @@ class Loop:
         return Tally(
             denominators=denominators(self._objective, upcoming),
             samples=samples,
-            loss=loss,
+            loss=parts[0],
+            metrics=parts[1:],
             check_sum=check_sum,
             stop=int(self._hooks.should_stop(step)),
             failed=int(failure is not None or self._journal.failure is not None),
@@ -317,11 +330,12 @@ class Loop:
             step=step - 1,
             cursor=cursor,
             samples=totals.samples,
-            tokens=evidence.tokens,
+            tokens=evidence.denominators[0],
             checksum=f"{totals.check_sum:016x}",
             loss=0.0 if evidence.update.skipped else totals.loss,
             grad_norm=evidence.update.grad_norm,
             lr=evidence.update.lr,
+            metrics=named_metrics(self._objective, totals.metrics, evidence.denominators),
             skipped=evidence.update.skipped,
             seconds=time.monotonic() - evidence.started_s,
         )

@@ -8,11 +8,11 @@ def train(run):                                         # called on every worker
             step.backward(loss_sum(model, batch))       # the sum over the batch's samples, not the mean
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -132,7 +132,7 @@ class Run:
         sum_gradients(model)
         state = TrainState.of(model, optimizer, make_sums(generation, model))
         make_batch = _MakeBatch(collate)
-        with looping(generation, state, objective, make_batch) as loop:
+        with looping(generation, state, lambda _note: objective, make_batch) as loop:
             yield from loop.steps(generation.start.step, generation.start.cursor)
             self._outcome = loop.outcome
 
@@ -226,6 +226,7 @@ class _OwnObjective:
 
     counts: tuple[Count, ...]
     evaluate: Callable[[Any], Sums] | None
+    metrics: ClassVar[Mapping[str, int]] = {}
 
     @property
     def num_denominators(self) -> int:

@@ -17,7 +17,7 @@ from torch import nn
 
 import planner
 from planner.errors import PlannerError, StoreError
-from planner.job import Job
+from planner.job import Job, OwnModel
 from planner.lengths import Lengths, conversions
 from planner.plan.memory import choose_accumulator
 from planner.store.past import read_past
@@ -34,10 +34,15 @@ from planner.train.loop import Hooks, Loop, Outcome
 from planner.train.objectives import Objective, make_objective
 from planner.train.optimize import make_optimizer
 from planner.train.pace import EverySteps, MeasuredPace, Pace
+from planner.train.reference import make_reference
+from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.setup import Launch, Setup, set_up
 from planner.train.shard import make_model
 from planner.train.state import TrainState
 from planner.train.world import World
+
+Note = Callable[[str], None]
+"""writes an event into the ledger"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,11 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
         return train_own(generation)
     state = make_state(generation)
-    with looping(generation, state, make_objective(launch.job.objective)) as loop:
+
+    def objective(_note: Note) -> Objective:
+        return make_objective(launch.job.objective, make_reference(launch.job, generation.world))
+
+    with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
         return loop.run(generation.start.step, generation.start.cursor)
 
 
@@ -94,9 +103,14 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
 @contextlib.contextmanager
 def looping(
-    generation: Generation, state: TrainState, objective: Objective, make_batch: MakeBatch = token_batch
+    generation: Generation,
+    state: TrainState,
+    objective_of: Callable[[Note], Objective],
+    make_batch: MakeBatch = token_batch,
 ) -> Iterator[Loop]:
     """The loop of a generation, with the commit that it goes on from in `state`; its journal is closed afterwards.
+
+    `objective_of` may take long, and note in the ledger how far it is.
 
     Raises:
         PlannerError: on every worker, the same one.
@@ -105,31 +119,49 @@ def looping(
     setup, start = generation.setup, generation.start
     if generation.manifest is not None:
         checkpoint.load(world, run.storage, generation.manifest, state, setup.identity)
-    loader = Loader(dataset=setup.dataset, order=setup.order, plan=setup.plan, rank=world.rank, make_batch=make_batch)
-    journal = Journal(job, world, run, setup, start, state, objective, loader)
-    loop = Loop(
-        job=job,
-        world=world,
+    loader = Loader(
+        dataset=setup.dataset,
+        order=setup.order,
         plan=setup.plan,
-        state=state,
-        objective=objective,
-        loader=loader,
-        journal=journal,
-        pace=_make_pace(setup.lengths, world, run, start),
-        hooks=generation.hooks,
-        lengths=setup.lengths,
+        rank=world.rank,
+        make_batch=make_batch,
+        is_coupled=job.objective.kind == "kto",
     )
+    journal = Journal(job, world, run, setup, start, state, loader)
     if not start.parent or start.changed:  # a resize changes none of them
         for words in conversions(job, setup.order.num_samples):
             journal.note(words)
     try:
         with determinism.named_refusals():
-            yield loop
+            yield Loop(
+                job=job,
+                world=world,
+                plan=setup.plan,
+                state=state,
+                objective=objective_of(journal.note),
+                loader=loader,
+                journal=journal,
+                pace=_make_pace(setup.lengths, world, run, start),
+                hooks=generation.hooks,
+                lengths=setup.lengths,
+            )
     except PlannerError as error:
         journal.note(f"stopped: {error}")
         raise
     finally:
         journal.close()
+
+
+def make_batch_of(job: Job) -> MakeBatch:
+    """How rows of a job's data become a micro-batch."""
+    if job.data.kind == "chat":
+        return text_batch
+    if job.data.kind == "pairs":
+        return pair_batch
+    if job.data.kind == "feedback":
+        assert not isinstance(job.model, OwnModel)  # the job was checked at birth
+        return MakeFeedbackBatch(job.model.context)
+    return token_batch
 
 
 def make_state(generation: Generation) -> TrainState:

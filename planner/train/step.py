@@ -38,7 +38,9 @@ class Step:
         self.number = number
         """of the optimizer step, from 0"""
         self.totals = totals
-        self._model, self._sums, self._batches, self._seed = model, sums, batches, seed
+        self.batches = batches
+        """this worker's, one per round"""
+        self._model, self._sums, self._seed = model, sums, seed
         self._round = 0
         self._parts: list[Tensor] = []
         self._check_sum = 0
@@ -54,11 +56,11 @@ class Step:
         if self._round:
             raise TrainingFailed(f"step {self.number}: its micro-batches were asked for twice")
         self._sums.begin()
-        for number, batch in enumerate(self._batches, 1):
+        for number, batch in enumerate(self.batches, 1):
             self._round = number
-            if number == len(self._batches):
+            if number == len(self.batches):
                 self._sums.last_round()
-            self._model.set_is_last_backward(number == len(self._batches))  # type: ignore[operator]
+            self._model.set_is_last_backward(number == len(self.batches))  # type: ignore[operator]
             seed_randomness(self._seed, batch.position)
             yield batch.content
             self._require_backward()
@@ -74,29 +76,31 @@ class Step:
         self.backward_part(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
 
     def backward_part(self, part: Tensor) -> None:
-        """The same for a part of the mean: sums that were divided by `totals` already."""
+        """The same for what `Objective.loss` returns: sums that were divided by `totals` already, metrics behind it."""
         if len(self._parts) != self._round - 1:
             raise TrainingFailed(f"step {self.number}: call backward once for each micro-batch")
-        batch = self._batches[self._round - 1]
+        batch = self.batches[self._round - 1]
         # A ghost computes something, since FSDP's collectives want every worker, and it counts for nothing.
-        part = part if batch.rows else part * 0.0
-        part.backward()  # type: ignore[no-untyped-call]
+        part = (part if batch.rows else part * 0.0).view(-1)
+        part[0].backward()  # type: ignore[no-untyped-call]
         self._parts.append(part.detach())
         self._check_sum += batch.check_sum()
 
-    def result(self) -> tuple[float, int]:
-        """This worker's part of the loss, and its samples' checksums, of the very values that entered the forward pass.
+    def result(self) -> tuple[tuple[float, ...], int]:
+        """This worker's parts of the loss and of the metrics behind it, and its samples' checksums.
+
+        Those are of the very values that entered the forward pass.
 
         Raises:
             TrainingFailed: not all micro-batches were computed.
         """
-        if len(self._parts) != len(self._batches):
+        if len(self._parts) != len(self.batches):
             raise TrainingFailed(
-                f"step {self.number}: {len(self._parts)} of {len(self._batches)} micro-batches were computed; go "
+                f"step {self.number}: {len(self._parts)} of {len(self.batches)} micro-batches were computed; go "
                 "through all of step.micro_batches() and call step.backward for each"
             )
         # One wait for the device per step.
-        return control.exact_sum(torch.stack(self._parts)), self._check_sum
+        return control.exact_sums(torch.stack(self._parts)), self._check_sum
 
     @property
     def num_backward(self) -> int:

@@ -8,6 +8,7 @@ from planner.identity import identity_of, open_data
 from planner.plan import Facts, batch_sizes, choose
 from planner.train.batches import Loader, collate
 from planner.train.objectives import denominators, make_objective
+from planner.train.reference import UniformReference
 from planner.train.shard import build_model
 
 pytestmark = pytest.mark.fsdp
@@ -25,12 +26,12 @@ def sharded_gradient(rank, job, cursor):
     dataset, order = open_data(job)
     plan = choose(batch_sizes(job), world.world_size, Facts())
     model = shard(build_model(job.model, job.train), world, job.train)
-    objective = make_objective(job.objective)
+    objective = make_objective(job.objective, UniformReference())
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
     step = Step(number=0, model=model, sums=FloatSums(model), batches=batches, totals=totals, seed=0)
     accumulate(model, objective, step)
-    loss, _ = step.result()
+    (loss,), _ = step.result()
     loss = control.exchange(world, control.Tally(denominators=(0,), loss=loss)).loss
     return loss, {name: p.grad.full_tensor().double() for name, p in model.named_parameters()}
 

@@ -1,6 +1,7 @@
 """The parts of a step, one by one, without a process group."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -22,6 +23,7 @@ from planner.train.gradient_sums import FloatSums
 from planner.train.models.gpt import Gpt
 from planner.train.objectives import denominators, make_objective
 from planner.train.optimize import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from planner.train.reference import UniformReference
 
 PEAK = 0.5
 CONTEXT = 12
@@ -172,7 +174,7 @@ def model():
 def gradient(model, batches, totals):
     """The loss summed over micro-batches, and every weight's gradient."""
     model.zero_grad(set_to_none=True)
-    objective, loss = make_objective(LmObjective()), 0.0
+    objective, loss = make_objective(LmObjective(), UniformReference()), 0.0
     for batch in batches:
         part = objective.loss(model, batch, totals)
         part.backward()
@@ -185,7 +187,7 @@ def test_a_ghost_weighs_nothing(model):
     ghost = collate([], [])
     assert (ghost.rows, ghost.num_tokens, ghost.check_sum()) == ((), 0, 0)
     assert ghost.inputs.shape == (1, 1)
-    assert denominators(make_objective(LmObjective()), [ghost]) == (0,)
+    assert denominators(make_objective(LmObjective(), UniformReference()), [ghost]) == (0,)
     for totals in [(0,), (7,)]:
         loss, gradients = gradient(model, [ghost], totals)
         assert loss == 0.0
@@ -215,7 +217,7 @@ def test_the_loss_is_the_mean_over_every_token(model):
     """Of the whole global batch, whatever the split: a short micro-batch's tokens weigh no more."""
     rows = [(0, b"abcdefghijk"), (1, b"xy")]
     losses = [gradient(model, [collated([row])], (1,))[0] for row in rows]
-    objective = make_objective(LmObjective())
+    objective = make_objective(LmObjective(), UniformReference())
     batches = [collated([row]) for row in rows]
     totals = denominators(objective, batches)
     assert totals == (11,)
@@ -226,7 +228,9 @@ def test_the_loss_is_the_mean_over_every_token(model):
 def test_denominators_add_up_over_micro_batches(splits):
     """One number for the language model: loss-bearing tokens, zero for none."""
     expected = sum(len(text) - 1 for rows in splits for _, text in rows)
-    assert denominators(make_objective(LmObjective()), [collated(rows) for rows in splits]) == (expected,)
+    assert denominators(make_objective(LmObjective(), UniformReference()), [collated(rows) for rows in splits]) == (
+        expected,
+    )
 
 
 # -- the loader
@@ -279,18 +283,21 @@ def test_all_workers_together_load_the_held_out_samples(world_size):
 def summed(tallies):
     """What the all-reduce hands to every worker: an int64 must hold it."""
     columns = zip(*(control._encode(tally, len(tallies)) for tally in tallies), strict=True)
-    return control._decode(torch.tensor([list(column) for column in columns]).sum(dim=1).tolist())
+    return control._decode(
+        torch.tensor([list(column) for column in columns]).sum(dim=1).tolist(), len(tallies[0].metrics)
+    )
 
 
 @st.composite
 def groups(draw):
-    """One tally per worker, with equally many denominators."""
-    num_denominators = draw(st.integers(1, 3))
+    """One tally per worker, with equally many denominators and metrics."""
+    num_denominators, num_metrics = draw(st.integers(1, 3)), draw(st.integers(0, 3))
     tally = st.builds(
         Tally,
         denominators=st.tuples(*[st.integers(0, 2**40)] * num_denominators),
         samples=st.integers(0, 2**20),
         loss=st.floats(-100, 100),
+        metrics=st.tuples(*[st.floats(-100, 100)] * num_metrics),
         check_sum=st.integers(0, 2**76),
         stop=st.integers(0, 1),
         failed=st.integers(0, 1),
@@ -308,8 +315,11 @@ def test_a_sum_of_tallies_decodes_to_the_sums(group):
     for name in ["samples", "stop", "failed", "report", "commit"]:
         assert getattr(total, name) == sum(getattr(tally, name) for tally in group)
     assert total.check_sum == sum(tally.check_sum for tally in group) % 2**64
-    exact = math.fsum(tally.loss for tally in group)
-    assert abs(total.loss - exact) <= len(group) * 2.0**-37 + abs(exact) * 1e-15
+    for found, *parts in zip(
+        (total.loss, *total.metrics), *((tally.loss, *tally.metrics) for tally in group), strict=True
+    ):
+        exact = math.fsum(parts)
+        assert abs(found - exact) <= len(group) * 2.0**-37 + abs(exact) * 1e-15
 
 
 @given(group=groups(), data=st.data())
@@ -323,8 +333,9 @@ def test_one_loss_that_is_not_finite_makes_the_sum_nan(group, data, loss):
     """Or one too large for the message; everything else is still summed."""
     i = data.draw(st.integers(0, len(group) - 1))
     others = group[:i] + group[i + 1 :]
-    broken = summed([*others, Tally(denominators=group[i].denominators, samples=5, loss=loss)])
+    broken = summed([*others, replace(group[i], samples=5, loss=loss)])
     assert math.isnan(broken.loss)
+    assert broken.metrics == summed(group).metrics
     assert broken.samples == sum(tally.samples for tally in others) + 5
 
 
@@ -335,6 +346,7 @@ def test_the_largest_message_fits_an_int64(world_size):
         denominators=(2**46,),
         samples=2**20,
         loss=math.nextafter(2.0**26 / world_size, 0),
+        metrics=(-math.nextafter(2.0**26 / world_size, 0),),
         check_sum=2**64 - 1,
         stop=1,
         failed=1,
@@ -343,12 +355,13 @@ def test_the_largest_message_fits_an_int64(world_size):
     )
     values = [value * world_size for value in control._encode(largest, world_size)]
     assert max(values) < 2**63
-    total = control._decode(values)
+    total = control._decode(values, 1)
     assert total.loss == pytest.approx(2.0**26)
+    assert total.metrics == pytest.approx((-(2.0**26),))
     assert total.check_sum == (2**64 - 1) * world_size % 2**64
     assert total.denominators == (2**46 * world_size,)
     too_large = Tally(denominators=(1,), loss=-(2.0**26) / world_size)
-    assert math.isnan(control._decode(control._encode(too_large, world_size)).loss)
+    assert math.isnan(control._decode(control._encode(too_large, world_size), 0).loss)
 
 
 def test_the_optimizer_is_the_one_that_the_job_names():

@@ -6,16 +6,20 @@ N counts the loss-bearing tokens of the whole global batch, so every token weigh
 computed. (A mean of per-micro-batch means would weigh short micro-batches' tokens more.)
 """
 
+from collections.abc import Mapping
+
 from torch import Tensor, nn
 from torch.nn import functional
 
-from planner.train.batches import NO_LOSS, TokenBatch
+from planner.data.samples import NO_LOSS
+from planner.train.batches import TokenBatch
 
 
 class LanguageModelling:
     """One denominator: loss-bearing tokens."""
 
     num_denominators = 1
+    metrics: Mapping[str, int] = {}
 
     def denominators(self, batch: TokenBatch) -> tuple[int, ...]:
         """`(tokens,)`."""

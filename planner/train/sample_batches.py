@@ -1,0 +1,179 @@
+"""Samples of prompts and completions as tensors: one worker's micro-batches of text, pairs or feedback.
+
+Shapes: m samples, n sequences, T tokens (the longest of the micro-batch, and so of nothing else).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from planner.data.dataset import SampleDataset
+from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Text, check_sum_of, text_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences:
+    """What a model reads at once, padded on the right: a causal model never looks there, and no loss is borne there."""
+
+    inputs: Tensor
+    """`(n, T)` int64, on the CPU"""
+    labels: Tensor
+    """`(n, T)` int64, `NO_LOSS` where no loss is borne"""
+    documents: Tensor | None
+    """`(n, T)` int64, of packed rows: attention never crosses from one number to another"""
+    lengths: tuple[int, ...]
+    """of the sequences without their padding, n of them"""
+
+    @classmethod
+    def of(cls, texts: Sequence[Text]) -> "Sequences":
+        """Pad to the longest."""
+        lengths = tuple(len(text.inputs) for text in texts)
+        # Padding is a document of its own, with the number after a row's last one.
+        documents = [text.documents for text in texts if text.documents is not None]
+        return cls(
+            inputs=_padded([text.inputs for text in texts], [0] * len(texts)),
+            labels=_padded([text.labels for text in texts], [NO_LOSS] * len(texts)),
+            documents=_padded(documents, [int(numbers[-1]) + 1 for numbers in documents]) if documents else None,
+            lengths=lengths,
+        )
+
+    def pinned(self) -> "Sequences":
+        """The same in page-locked memory."""
+        documents = None if self.documents is None else self.documents.pin_memory()
+        return replace(self, inputs=self.inputs.pin_memory(), labels=self.labels.pin_memory(), documents=documents)
+
+    def loss_tokens(self) -> Tensor:
+        """Loss-bearing tokens of each, `(n,)` int64."""
+        return (self.labels != NO_LOSS).sum(dim=1)
+
+    def parts(self, i: int) -> tuple[bytes, ...]:
+        """What `Text.parts` would be of the text that stands in row i."""
+        tensors = (self.inputs, self.labels) if self.documents is None else (self.inputs, self.labels, self.documents)
+        return tuple(tensor[i, : self.lengths[i]].numpy().astype("<i4").tobytes() for tensor in tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleBatch:
+    """Samples of text. A ghost has no rows, and in their place one that counts for nothing."""
+
+    rows: tuple[int, ...]
+    position: int
+    """of its first sample in the order: names the micro-batch, whoever computes it"""
+    sequences: Sequences
+    """of the rows' own samples"""
+
+    @property
+    def content(self) -> Self:
+        """What an objective gets."""
+        return self
+
+    @property
+    def num_tokens(self) -> int:
+        """Loss-bearing tokens."""
+        return int(self.sequences.loss_tokens().sum())
+
+    def pinned(self) -> Self:
+        """The same in page-locked memory."""
+        return replace(self, sequences=self.sequences.pinned())
+
+    def check_sum(self) -> int:
+        """Sum of `samples.check_sum_of` over the rows' own samples as they stand in the tensors."""
+        return sum(check_sum_of(row, self._parts(i)) for i, row in enumerate(self.rows))
+
+    def _parts(self, i: int) -> tuple[bytes, ...]:
+        return self.sequences.parts(i)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBatch(SampleBatch):
+    """m pairs as 2m sequences: first the chosen ones, then the rejected ones, so that FSDP gathers weights once."""
+
+    def _parts(self, i: int) -> tuple[bytes, ...]:
+        return self.sequences.parts(i) + self.sequences.parts(i + len(self.rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackBatch(SampleBatch):
+    """m completions, and each one's prompt with the completion of the sample after it."""
+
+    is_desirable: Tensor
+    """`(m,)` bool"""
+    mismatched: Sequences
+    """`(m, T')`: they bear no checksum, since each is made of two samples that do"""
+
+    def pinned(self) -> Self:
+        """The same in page-locked memory."""
+        return replace(
+            self,
+            sequences=self.sequences.pinned(),
+            mismatched=self.mismatched.pinned(),
+            is_desirable=self.is_desirable.pin_memory(),
+        )
+
+    def _parts(self, i: int) -> tuple[bytes, ...]:
+        return (*self.sequences.parts(i), bytes([bool(self.is_desirable[i])]))
+
+
+def text_batch(dataset: SampleDataset, rows: list[int], position: int) -> SampleBatch:
+    """Rows of conversations.
+
+    Raises:
+        DataError: one cannot be read any more.
+    """
+    texts = [cast("Text", dataset.sample(row)) for row in rows]
+    return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts or [_NOTHING]))
+
+
+def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBatch:
+    """Rows of pairs.
+
+    Raises:
+        DataError: one cannot be read any more.
+    """
+    pairs = [cast("Pair", dataset.sample(row)) for row in rows] or [Pair(chosen=_NOTHING, rejected=_NOTHING)]
+    texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    return PairBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts))
+
+
+@dataclass(frozen=True)
+class MakeFeedbackBatch:
+    """A class, not a closure: loader processes unpickle it."""
+
+    context: int
+    """of the model: where the end of a mismatched completion is cut"""
+
+    def __call__(self, dataset: SampleDataset, rows: list[int], position: int) -> FeedbackBatch:
+        """Rows of feedback; the last one is there only as the partner of the one before it (`Loader.is_coupled`).
+
+        Raises:
+            DataError: one cannot be read any more.
+        """
+        samples = [cast("Feedback", dataset.sample(row)) for row in rows]
+        own, partners = samples[:-1], samples[1:]
+        crossed = [
+            text_of(sample.prompt, partner.completion, self.context)
+            for sample, partner in zip(own, partners, strict=True)
+        ]
+        return FeedbackBatch(
+            rows=tuple(rows[:-1]),
+            position=position,
+            sequences=Sequences.of([sample.text for sample in own] or [_NOTHING]),
+            is_desirable=torch.tensor([sample.is_desirable for sample in own], dtype=torch.bool),
+            mismatched=Sequences.of(crossed or [_NOTHING]),
+        )
+
+
+_NOTHING = Text(inputs=np.zeros(1, np.int32), labels=np.full(1, NO_LOSS, np.int32))
+
+
+def _padded(arrays: Sequence[Ids], fills: Sequence[int]) -> Tensor:
+    """N arrays `(k,)` -> `(n, T)` int64."""
+    padded = np.empty((len(arrays), max(len(array) for array in arrays)), np.int64)
+    for row, array, fill in zip(padded, arrays, fills, strict=True):
+        row[: len(array)] = array
+        row[len(array) :] = fill
+    return torch.from_numpy(padded)
