@@ -92,7 +92,7 @@ def compare_bitwise(here: Trace, there: Trace) -> list[Check]:
     """Everything equal, to the last bit; where not, the first step and tensor that differ."""
     return [
         _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
-        _compare_steps("losses", here, there, lambda s: (s.loss, s.skipped)),
+        _compare_steps("losses", here, there, lambda s: (s.loss, s.metrics, s.skipped)),
         _compare_steps("gradient norms", here, there, lambda s: s.grad_norm),
         _compare_steps("learning rates", here, there, lambda s: s.lr),
         _compare_evals(here, there),
@@ -178,7 +178,8 @@ def _compare_evals(here: Trace, there: Trace) -> Check:
     what = "held-out losses"
     for number in sorted(here.evals.keys() | there.evals.keys()):
         mine, theirs = (
-            (e.loss, e.samples, e.tokens) if e else None for e in (here.evals.get(number), there.evals.get(number))
+            (e.loss, e.metrics, e.samples, e.tokens) if e else None
+            for e in (here.evals.get(number), there.evals.get(number))
         )
         if mine != theirs:
             return Check(what=what, passed=False, words=f"differ first before step {number}: {mine} and {theirs}")
