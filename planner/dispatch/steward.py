@@ -156,9 +156,13 @@ class Steward:
         self._memory.placed(len(nodes))
 
     def reported(self, metrics: Mapping[str, Any]) -> None:
-        """Rank 0 reported a step: see `planner.train.loop`."""
-        self._memory.reported(metrics)
+        """Rank 0 reported a step: see `planner.train.loop`. Or progress before the first one: a sign of life."""
         group = self._group
+        if "progress" in metrics:
+            if group is not None:
+                group.seen_s = self._clock()
+            return
+        self._memory.reported(metrics)
         if group is None:
             return
         group.seen_s = self._clock()

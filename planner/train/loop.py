@@ -76,7 +76,8 @@ class Hooks:
     """What the one who started this worker wants to hear and to say."""
 
     report: Callable[[dict[str, Any]], None] = lambda _metrics: None
-    """called on every worker at the same step, about once a second"""
+    """called on every worker at the same step, about once a second; and with `progress` of what is long in the doing
+    before the first step"""
     should_stop: Callable[[int], bool] = lambda _step: False
     """asked before every step, with its number; one worker's yes stops all of them before it"""
     messages: Callable[[], Sequence[str]] = lambda: ()

@@ -11,11 +11,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import nn
 
 import planner
+from planner.data.dataset import SampleDataset
 from planner.errors import PlannerError, StoreError
 from planner.job import Job, OwnModel
 from planner.lengths import Lengths, conversions
@@ -32,9 +34,11 @@ from planner.train.gradient_sums import FixedPointSums, FloatSums, GradientSums
 from planner.train.journal import Journal
 from planner.train.loop import Hooks, Loop, Outcome
 from planner.train.objectives import Objective, make_objective
+from planner.train.objectives.kto import require_both_kinds
 from planner.train.optimize import make_optimizer
 from planner.train.pace import EverySteps, MeasuredPace, Pace
-from planner.train.reference import make_reference
+from planner.train.reference import Reference, make_reference, make_reference_model
+from planner.train.reference_cache import CachedReference, Computing, StopAsked, parts_of
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.setup import Launch, Setup, set_up
 from planner.train.shard import make_model
@@ -72,11 +76,17 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         return train_own(generation)
     state = make_state(generation)
 
-    def objective(_note: Note) -> Objective:
-        return make_objective(launch.job.objective, make_reference(launch.job, generation.world))
+    def objective(note: Note) -> Objective:
+        if launch.job.objective.kind == "kto":
+            dataset = cast("SampleDataset", generation.setup.dataset)
+            generation.world.from_first(lambda: require_both_kinds(dataset, generation.setup.order))
+        return make_objective(launch.job.objective, _reference(generation, state, note))
 
-    with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
-        return loop.run(generation.start.step, generation.start.cursor)
+    try:
+        with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
+            return loop.run(generation.start.step, generation.start.cursor)
+    except StopAsked:
+        return Outcome(step=generation.start.step, total_steps=generation.setup.total_steps, repeated_steps=0)
 
 
 def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:
@@ -162,6 +172,31 @@ def make_batch_of(job: Job) -> MakeBatch:
         assert not isinstance(job.model, OwnModel)  # the job was checked at birth
         return MakeFeedbackBatch(job.model.context)
     return token_batch
+
+
+def _reference(generation: Generation, state: TrainState, note: Note) -> Reference:
+    """What the policy is held to: by forward passes at every step, or from the table in the run's folder.
+
+    Raises:
+        StopAsked: on every worker, before all of the table was computed.
+        PlannerError: on every worker, the same one.
+    """
+    job, world, setup, start = generation.job, generation.world, generation.setup, generation.start
+    if getattr(job.objective, "reference", "") != "cached":
+        return make_reference(job, world)
+    dataset = cast("SampleDataset", setup.dataset)
+    has_first_weights = generation.manifest is None and getattr(job.objective, "reference_model", None) is None
+    computing = Computing(
+        world=world,
+        parts=parts_of(job, setup.identity.model, dataset.fingerprint, dataset.num_rows, generation.run.storage),
+        dataset=dataset,
+        # A policy that has taken no step is its own reference.
+        make_model=lambda: state.model if has_first_weights else make_reference_model(job, world),
+        note=note,
+        should_stop=lambda: generation.hooks.should_stop(start.step),
+        report=generation.hooks.report,
+    )
+    return CachedReference(computing.table())
 
 
 def make_state(generation: Generation) -> TrainState:

@@ -5,6 +5,8 @@ from sample_sets import open_in_memory
 from test_bitwise import result
 from worker_functions import make_job, records, run_job
 
+from planner.errors import DataError
+
 pytestmark = pytest.mark.fsdp
 
 # objective, data
@@ -12,6 +14,7 @@ KINDS = {
     "sft": ({"kind": "sft"}, "chat"),
     "sft over samples": ({"kind": "sft", "mean_over": "samples"}, "chat"),
     "dpo": ({"kind": "dpo", "beta": 0.5}, "pairs"),
+    "dpo, cached": ({"kind": "dpo", "beta": 0.5, "reference": "cached"}, "pairs"),
     "ipo": ({"kind": "ipo"}, "pairs"),
     "simpo": ({"kind": "simpo"}, "pairs"),
     "kto": ({"kind": "kto", "beta": 0.5}, "feedback"),
@@ -81,7 +84,7 @@ def test_losses_and_metrics_do_not_depend_on_the_workers(workers, tmp_path, path
         ]
 
 
-@pytest.mark.parametrize("name", ["dpo", "kto"])
+@pytest.mark.parametrize("name", ["dpo", "dpo, cached", "kto"])
 def test_every_bit_is_equal_through_a_history(workers, tmp_path, path, name):
     """W = 1 and 2, and 3, 2, 1 with a resize in between: weights, losses and metrics."""
     job = sample_job(path, name, equality="bitwise")
@@ -96,3 +99,156 @@ def test_every_bit_is_equal_through_a_history(workers, tmp_path, path, name):
     assert result(history) == expected
     assert measured(history) == measured(tmp_path / "1")
     assert [g["world_size"] for g in records(history, "generation")] == [3, 2, 1]
+
+
+def first_losses(url):
+    """Each step's loss."""
+    return {s["step"]: s["loss"] for s in records(url)}
+
+
+@pytest.mark.parametrize("name", ["dpo", "dpo, cached", "kto"])
+def test_the_reference_is_the_first_weights_after_a_resume(workers, tmp_path, path, name):
+    """Two steps, then three more at another size: as five at once; the checkpoint's weights would give other rewards."""
+    job = sample_job(path, name, eval={"samples": 0})
+    workers.run(run_samples, 2, job, str(tmp_path / "whole"))
+    workers.run(run_samples, 2, job, str(tmp_path / "cut"), 2)
+    workers.run(run_samples, 3, job, str(tmp_path / "cut"))
+    whole, cut = measured(tmp_path / "whole"), measured(tmp_path / "cut")
+    for step in range(5):
+        assert cut["step", step] == pytest.approx(whole["step", step], rel=1e-4, abs=1e-4)
+    # Rewards of weights that are held to themselves would be zero.
+    rewards = "chosen_reward" if name != "kto" else "desirable_reward"
+    assert whole["step", 0][rewards] == pytest.approx(0.0, abs=1e-4)
+    assert abs(cut["step", 2][rewards]) > 0.05
+    assert all(
+        "reference" not in file.name
+        for folder in (tmp_path / "cut" / "checkpoints").iterdir()
+        for file in folder.iterdir()
+    )
+
+
+def test_cached_numbers_are_those_of_the_model(workers, tmp_path, path):
+    """To rounding: only the padding is another."""
+    for name in ("dpo", "dpo, cached"):
+        workers.run(run_samples, 2, sample_job(path, name), str(tmp_path / name))
+    model, cached = measured(tmp_path / "dpo"), measured(tmp_path / "dpo, cached")
+    for key, values in model.items():
+        assert cached[key] == pytest.approx(values, rel=1e-4, abs=1e-4)
+
+
+def small_parts(rank, job, url, *arguments, stop_after=None, **more):
+    """Parts of 16 rows; the last worker asks to stop when it is asked the nth time."""
+    from planner.train import reference_cache
+    from planner.train.reference_cache import Computing
+
+    before, heard = reference_cache._PART_ROWS, Computing.table
+    reference_cache._PART_ROWS = 16
+
+    def table(self):
+        asked = []
+
+        def should_stop():
+            asked.append(None)
+            return rank == self.world.world_size - 1 and len(asked) == stop_after
+
+        object.__setattr__(self, "should_stop", should_stop)
+        return heard(self)
+
+    Computing.table = table
+    try:
+        return run_samples(rank, job, url, *arguments, **more)
+    finally:
+        reference_cache._PART_ROWS, Computing.table = before, heard
+
+
+def parts(url):
+    """The files of the only table, by name."""
+    (folder,) = (url / "reference").iterdir()
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def notes(url):
+    return [
+        event["message"] for event in records(url, "event") if event["message"].startswith(("reference", "stopped"))
+    ]
+
+
+def test_a_stop_keeps_the_parts_that_are_done(workers, tmp_path, path):
+    """All workers stop as one, before the first step; the next ones, another number, compute what is missing."""
+    job = sample_job(path, "dpo, cached", equality="bitwise")
+    url = tmp_path / "run"
+    # 60 rows in parts of 16, 8 chunks each: 4 rounds of 2 workers a part.
+    outcomes = workers.run(small_parts_stopped, 2, job, str(url))
+    assert {(outcome.step, outcome.finished) for outcome in outcomes} == {(0, False)}
+    assert list(parts(url)) == ["000000000000", "000000000016"]
+    assert notes(url) == ["stopped at 32 of 60 rows whose reference log-probabilities were missing"]
+    done = parts(url)
+    workers.run(small_parts, 3, job, str(url))
+    assert len(parts(url)) == 4
+    assert parts(url).items() >= done.items()
+    assert notes(url)[-1].startswith("reference log-probabilities of 28 rows computed in ")
+    workers.run(small_parts, 1, job, str(tmp_path / "alone"))
+    assert parts(tmp_path / "alone") == parts(url)
+    assert result(url) == result(tmp_path / "alone")
+
+
+def small_parts_stopped(rank, job, url):
+    return small_parts(rank, job, url, stop_after=10)
+
+
+@pytest.mark.parametrize("harm", ["torn", "altered", "empty", "gone", "another part's"])
+def test_a_harmed_part_is_computed_again(workers, tmp_path, path, harm):
+    """From the first weights, though there is a checkpoint by now; the others are read, and the ledger says why."""
+    job = sample_job(path, "dpo, cached", equality="bitwise", steps=3)
+    workers.run(small_parts, 2, job, str(tmp_path / "whole"))
+    url = tmp_path / "run"
+    workers.run(small_parts, 2, job, str(url), 1)
+    before = parts(url)
+    (file,) = url.glob("reference/*/000000000032")
+    content = file.read_bytes()
+    if harm == "gone":
+        file.unlink()
+    else:
+        other = file.with_name("000000000016").read_bytes()
+        file.write_bytes(
+            {"torn": content[:-9], "altered": content[:-1] + b"x", "empty": b"", "another part's": other}[harm]
+        )
+    workers.run(small_parts, 3, job, str(url))
+    assert parts(url) == before
+    assert result(url) == result(tmp_path / "whole")
+    told = notes(url)[1:]
+    assert told[-1].startswith("reference log-probabilities of 16 rows computed in ")
+    assert len(told) == (1 if harm == "gone" else 2)
+
+
+def test_feedback_of_one_kind_is_refused(workers, tmp_path, path):
+    """Every worker raises the same words before the first step."""
+    job = sample_job(path, "kto")
+    with pytest.raises(DataError, match="none of the 56 rows to train on is undesirable"):
+        workers.run(only_desirable, 2, job, str(tmp_path / "run"))
+
+
+def only_desirable(rank, job, url):
+    import dataclasses
+
+    import sample_sets
+
+    sample = sample_sets.SampleSet.sample
+    sample_sets.SampleSet.sample = lambda self, row: dataclasses.replace(sample(self, row), is_desirable=True)
+    try:
+        return run_samples(rank, job, url)
+    finally:
+        sample_sets.SampleSet.sample = sample
+
+
+def test_a_batch_of_one_kind_is_noted_once(workers, tmp_path, path):
+    """And its steps have no metric of the kind that is missing."""
+    job = sample_job(path, "kto", steps=8)
+    job = job.model_copy(update={"batch": job.batch.model_copy(update={"global_batch": 2})})
+    workers.run(run_samples, 2, job, str(tmp_path / "run"))
+    told = [e["message"] for e in records(tmp_path / "run", "event") if "global batch" in e["message"]]
+    assert len(told) == 1
+    step = int(told[0].split()[1].rstrip(":"))
+    lacking = [s["step"] for s in records(tmp_path / "run") if len(s["metrics"]) == 2]
+    assert lacking[0] == step
+    assert len(lacking) > 1

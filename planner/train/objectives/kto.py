@@ -18,19 +18,27 @@ Here the pool is the whole global batch, whatever W, m and A: so z0 takes a forw
 and reference over all micro-batches before the first backward pass, without dropout. A noisier z0 of a smaller pool
 is larger on average, since it is cut off at zero: expect it lower here than there.
 
-A global batch wants both kinds: with one kind alone, the loss is that kind's and nothing holds the other side.
+A global batch wants both kinds: with one kind alone, the loss is that kind's and nothing holds the other side. The
+ledger says so the first time; data of one kind alone is refused.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from planner.data.dataset import SampleDataset
+from planner.data.samples import Feedback
+from planner.errors import DataError
 from planner.job import KtoObjective
+from planner.order.order import Order
 from planner.train.log_probs import log_probs
 from planner.train.reference import Reference
 from planner.train.sample_batches import FeedbackBatch, Sequences
 
+# Rows looked at in one piece; nearly always, one is enough.
+_PIECE = 1024
 _SAMPLES, _DESIRABLE, _UNDESIRABLE = 1, 2, 3
 
 
@@ -90,3 +98,22 @@ class KahnemanTversky:
         """`(m,)`: log p - log p_ref; m = 0 for a ghost."""
         ratios = log_probs(model, sequences) - self._reference.log_probs(model, sequences, batch.rows)
         return ratios[: len(batch.rows)]
+
+
+def require_both_kinds(dataset: SampleDataset, order: Order) -> None:
+    """Look at training rows, in the order of the first epoch, until one of either kind was seen.
+
+    Raises:
+        DataError: all are of one kind.
+    """
+    seen = set[bool]()
+    for start in range(0, order.num_samples, _PIECE):
+        for row in order.rows(start, min(start + _PIECE, order.num_samples)):
+            seen.add(cast("Feedback", dataset.sample(int(row))).is_desirable)
+            if len(seen) > 1:
+                return
+    missing = "undesirable" if True in seen else "desirable"
+    raise DataError(
+        f"none of the {order.num_samples} rows to train on is {missing}; kto needs both kinds: give rows of the other "
+        "kind, too, or train on these with objective: sft"
+    )
