@@ -1,7 +1,52 @@
 """Settings for every test."""
 
+import pytest
 from hypothesis import settings
 
 # No deadline: a shared machine stalls now and then, and speed is measured in bench/, not here.
 settings.register_profile("planner", deadline=None, max_examples=200)
 settings.load_profile("planner")
+
+# Families of causal language models, as small as they go.
+_SIZES = {
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FAMILIES = {
+    "llama": {"num_key_value_heads": 2, "tie_word_embeddings": False},
+    "qwen2": {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "qwen3": {"num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": True},
+    "gpt_neox": {"tie_word_embeddings": False},
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 4},
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """`tiny_model(family, dtype="float32", max_shard_size="5GB", **changes)` -> a folder with random weights."""
+
+    def make(family, dtype="float32", max_shard_size="5GB", **changes):
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.for_model(family, **{**_SIZES, **FAMILIES[family], **changes})
+        folder = tmp_path_factory.mktemp(family)
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.ndim == 1:  # ones and zeros would hide that one of them was not read
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+                if "embed" in name and parameter.ndim == 2:
+                    parameter.mul_(20)  # attention that sees the difference
+        model.save_pretrained(folder, max_shard_size=max_shard_size)
+        return folder
+
+    return make

@@ -11,13 +11,13 @@ from planner.lengths import Lengths
 
 
 def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that a job names.
+    """The optimizer that a job names, over what is trained.
 
     `foreach`, not `fused`: on shards the fused CPU kernels round differently from the same kernel on the whole
     tensor (29 of 75 shapes), foreach does not.
     """
     assert not isinstance(config, OwnOptimizer)  # who has one does not come here
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if isinstance(config, AdamW):
         return torch.optim.AdamW(
             parameters,

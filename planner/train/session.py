@@ -202,9 +202,9 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
 def make_state(generation: Generation) -> TrainState:
     """The job's model in shards, an optimizer over them, and the way its gradients are summed."""
     job, world = generation.job, generation.world
-    model = make_model(job.model, job.train, world)
+    model = make_model(job.model, job.train, world, first_weights=generation.manifest is None)
     optimizer = make_optimizer(job.train.optimizer, model)
-    return TrainState.of(model, optimizer, make_sums(generation, model))
+    return TrainState.of(model, optimizer, make_sums(generation, model), only_trained=True)
 
 
 def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
@@ -212,7 +212,7 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
     if generation.job.batch.equality != "bitwise":
         return FloatSums(model)
     world, plan = generation.world, generation.setup.plan
-    num_parameters = sum(p.numel() for p in model.parameters())
+    num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     where = choose_accumulator(plan, num_parameters, free_bytes(world.device))
     return FixedPointSums(model, world, plan.num_micro_batches, world.from_first(lambda: where))
 

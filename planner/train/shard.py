@@ -1,17 +1,33 @@
 """The model in shards: FSDP2 per block, gradients summed and never averaged."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from planner.job import GptModel, Model, Train
+from planner.errors import TrainingFailed
+from planner.job import GptModel, HfModel, Model, Train
 from planner.train.models.gpt import Gpt
 from planner.train.world import World
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def make_model(config: Model, train: Train, world: World) -> nn.Module:
-    """A job's model with its first weights, in shards: the same weights at every world size."""
-    return shard(build_model(config, train), world, train)
+    from planner.train.models.hf import HfCausal
+
+
+def make_model(config: Model, train: Train, world: World, *, first_weights: bool = True) -> nn.Module:
+    """A job's model with its first weights, in shards: the same weights at every world size.
+
+    Without `first_weights`, trained parameters may hold anything: a commit is read into them.
+
+    Raises:
+        UserError: on every worker, there is no such model, or it cannot be trained as the job says.
+    """
+    if isinstance(config, HfModel):
+        return _make_hf(config, train, world, first_weights=first_weights)
+    return shard(build_model(config, train).to(world.device), world, train)
 
 
 def build_model(config: Model, train: Train) -> nn.Module:
@@ -22,22 +38,75 @@ def build_model(config: Model, train: Train) -> nn.Module:
         return Gpt(config, activation_checkpointing=train.activation_checkpointing)
 
 
+def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool) -> nn.Module:
+    """Built without memory, cut, and filled: a worker holds its shard, and one tensor or one block beside it."""
+    from planner.train.models.hf import bare_copy, build_on_meta
+
+    model, folder = world.agree(lambda: build_on_meta(config, activation_checkpointing=train.activation_checkpointing))
+    bare = bare_copy(model)
+    shard(model, world, train)
+    model.to_empty(device=world.device)
+    world.agree(lambda: _fill(config, model, bare, folder, train.seed, first_weights=first_weights))
+    return model
+
+
+def _fill(
+    config: HfModel, model: "HfCausal", bare: "HfCausal", folder: "Path", seed: int, *, first_weights: bool
+) -> None:
+    from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read
+
+    if config.lora is not None and first_weights:
+        draw_adapters(model, bare, seed)
+    if config.lora is not None or first_weights:
+        if config.weights == "random":
+            draw(model, bare, blocks_of(bare), seed)
+        else:
+            read(model, folder)
+    compute_buffers(model, bare)
+
+
 def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
     """Shard every block and then the rest, in place.
 
     Gradients are reduced in float32 after every round, which keeps them sharded: a worker holds 1/W of them, for
     A reduce-scatters a step. (Reducing once, after the last round, would hold a full copy on every worker.)
     """
-    model.to(world.device)
     precision = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if train.precision == "bf16" else None, reduce_dtype=torch.float32
     )
-    blocks = model.get_submodule("blocks")
-    for block in blocks.children():
+    for block in blocks_of(model).values():
         fully_shard(block, mesh=world.mesh, mp_policy=precision)
     fully_shard(model, mesh=world.mesh, mp_policy=precision)
     sum_gradients(model)
     return model
+
+
+def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The blocks that a model is made of, by name, outermost only: what is gathered and computed at once.
+
+    A model of transformers says which classes must not be cut (`_no_split_modules`); of any other they are the
+    elements of the list of modules that has the most parameters.
+
+    Raises:
+        TrainingFailed: there is neither.
+    """
+    classes = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        is_inside = any(name.startswith(f"{outer}.") for outer in found)
+        if type(module).__name__ in classes and not is_inside:
+            found[name] = module
+    return found or _largest_list(model)
+
+
+def _largest_list(model: nn.Module) -> dict[str, nn.Module]:
+    lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    if not lists:
+        raise TrainingFailed(
+            f"{type(model).__name__} has no blocks to shard by: neither _no_split_modules nor a list of modules"
+        )
+    name, largest = max(lists, key=lambda item: sum(p.numel() for p in item[1].parameters()))
+    return {f"{name}.{number}": block for number, block in enumerate(largest)}
 
 
 def sum_gradients(model: nn.Module) -> None:

@@ -24,9 +24,13 @@ class TrainState:
     sums: GradientSums
     shards: Mapping[str, tuple[Tensor, Tensor]]
     """name -> parameter, and the optimizer's own view of its shard; parameters that are trained alone"""
+    only_trained: bool = False
+    """frozen weights are in no checkpoint: they are made anew from where they came from"""
 
     @classmethod
-    def of(cls, model: nn.Module, optimizer: torch.optim.Optimizer, sums: GradientSums) -> "TrainState":
+    def of(
+        cls, model: nn.Module, optimizer: torch.optim.Optimizer, sums: GradientSums, *, only_trained: bool = False
+    ) -> "TrainState":
         """With an optimizer that was made over the model's parameters; from now on it works on their shards.
 
         Raises:
@@ -40,7 +44,7 @@ class TrainState:
                 f"{tuple(unknown[0].shape)}; make it after the model was sharded, over model.parameters()"
             )
         shards = {names[parameter]: (parameter, shard) for parameter, shard in pairs}
-        return cls(model=model, optimizer=optimizer, sums=sums, shards=shards)
+        return cls(model=model, optimizer=optimizer, sums=sums, shards=shards, only_trained=only_trained)
 
     def step(self) -> None:
         """Update the weights by their gradients."""
@@ -60,7 +64,11 @@ class TrainState:
         return found
 
     def _weights(self) -> dict[str, Tensor]:
-        return {f"{MODEL}/{name}": parameter.detach() for name, parameter in self.model.named_parameters()}
+        return {
+            f"{MODEL}/{name}": parameter.detach()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad or not self.only_trained
+        }
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         return {

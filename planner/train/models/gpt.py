@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from planner.job import GptModel
+from planner.train.models.packed import mask_of, positions_in
 
 VOCABULARY = 256
 
@@ -28,27 +29,32 @@ class Block(nn.Module):
         self.feed_forward_in = nn.Linear(config.width, 4 * config.width)
         self.feed_forward_out = nn.Linear(4 * config.width, config.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`(B, T, D)` -> `(B, T, D)`. Checkpointed inside the block, so that FSDP gathers its weights once more."""
-        if self.activation_checkpointing and torch.is_grad_enabled():
-            recomputed: Tensor = checkpoint(self._forward, x, use_reentrant=False)
-            return recomputed
-        return self._forward(x)
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`(B, T, D)` -> `(B, T, D)`. Checkpointed inside the block, so that FSDP gathers its weights once more.
 
-    def _forward(self, x: Tensor) -> Tensor:
-        x = x + self._attend(self.attention_norm(x))
+        `mask` `(B, 1, T, T)` says where attention may look; without one, everywhere before.
+        """
+        if self.activation_checkpointing and torch.is_grad_enabled():
+            recomputed: Tensor = checkpoint(self._forward, x, mask, use_reentrant=False)
+            return recomputed
+        return self._forward(x, mask)
+
+    def _forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self._attend(self.attention_norm(x), mask)
         hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)))
         return x + self._drop(self.feed_forward_out(hidden))
 
     def _drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.dropout, self.training)
 
-    def _attend(self, x: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         b, t, d = x.shape
         heads = self.query_key_value(x).view(b, t, 3, self.heads, d // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, D / H)
         dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
+        )
         return self._drop(self.attention_out(mixed.transpose(1, 2).reshape(b, t, d)))
 
 
@@ -69,13 +75,16 @@ class Gpt(nn.Module):
         self.dropout = config.dropout
         self.apply(_initialise)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """`(B, T)` -> `(B, T, V)`."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        """`(B, T)` -> `(B, T, V)`; with `documents` `(B, T)`, each is read as if it stood alone."""
+        if documents is None:
+            positions, mask = torch.arange(tokens.shape[1], device=tokens.device), None
+        else:
+            positions, mask = positions_in(documents), mask_of(documents)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
         x = functional.dropout(x, self.dropout, self.training)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask)
         logits: Tensor = self.head(self.norm(x))
         return logits
 

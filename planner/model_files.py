@@ -1,0 +1,243 @@
+"""What lies in the folder of a Hugging Face model: read without torch and without transformers.
+
+The driver looks here before it starts anything, and every worker before it builds a model.
+"""
+
+import importlib.util
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from planner.errors import UserError
+from planner.job import HfModel
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+# What a model needs of a repository on the hub: no other framework's weights, no pickles, no code.
+_WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt")
+# Of every tensor, this many bytes from its middle enter the fingerprint.
+_SAMPLED_BYTES = 256
+# The largest header that the safetensors library itself takes (its `MAX_HEADER_SIZE`).
+_MAX_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    """One tensor of a safetensors file."""
+
+    file: Path
+    dtype: str
+    """as safetensors writes it: F32, BF16, F16, ..."""
+    shape: tuple[int, ...]
+    start: int
+    """byte in the file, from its beginning"""
+    end: int
+    """half open"""
+
+
+def require_extra(*, lora: bool) -> None:
+    """Check that the libraries of the `hf` extra are installed.
+
+    Raises:
+        UserError: one is not.
+    """
+    names = ("transformers", "safetensors", *(("peft",) if lora else ()))
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        raise UserError(f"model.kind hf needs {' and '.join(missing)}: pip install 'planner[hf]'")
+
+
+def folder_of(path: str, revision: str | None = None) -> Path:
+    """A local folder, or what the hub's cache has of a name; downloaded once if it is not there.
+
+    Raises:
+        UserError: there is no such folder, and no such name on the hub or no way to it.
+    """
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return local
+    if local.exists() or path.startswith(("/", ".", "~")) or path.count("/") > 1:
+        what = "not a folder" if local.exists() else "no such folder"
+        raise UserError(f"model.path: {path}: {what}; name the folder that holds {CONFIG}")
+    require_extra(lora=False)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        # What is in the cache is used as it is: all workers see the same files, and a run needs no network.
+        found = snapshot_download(path, revision=revision, local_files_only=True)
+        if (Path(found) / CONFIG).exists():
+            return Path(found)
+    except LocalEntryNotFoundError:
+        pass
+    except HFValidationError as error:
+        raise UserError(f"model.path: {path}: no such folder, and not a name on the hub ({error})") from error
+    try:
+        return Path(snapshot_download(path, revision=revision, allow_patterns=list(_WANTED)))
+    except Exception as error:  # the hub's client raises its own, httpx's and OSError
+        raise UserError(
+            f"model.path: {path}: no such folder here, and it cannot be had from the hub "
+            f"({type(error).__name__}: {_first_line(error)})"
+        ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The model's configuration, as it stands in the file.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = _read_json(folder / CONFIG, f"{folder}: not the folder of a Hugging Face model")
+    if not isinstance(found.get("model_type"), str):
+        raise UserError(f"{folder / CONFIG}: names no model_type, so it is not that of a Hugging Face model")
+    return found
+
+
+def check(model: HfModel) -> Path:
+    """Check what can be told of a model from its folder; the folder.
+
+    Raises:
+        UserError: it cannot be trained as the job says.
+    """
+    require_extra(lora=model.lora is not None)
+    folder = folder_of(model.path, model.revision)
+    config = read_config(folder)
+    _require_causal(folder, config)
+    _require_context(folder, config, model.context)
+    if model.weights == "pretrained":
+        stored_tensors(folder)
+    return folder
+
+
+def _require_causal(folder: Path, config: dict[str, Any]) -> None:
+    names = config.get("architectures") or []
+    if names and not any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in names):
+        raise UserError(f"{folder / CONFIG}: {', '.join(map(str, names))} is not a causal language model with a head")
+    if "quantization_config" in config:
+        raise UserError(f"{folder / CONFIG}: its weights are quantized, and cannot be trained; take the original ones")
+
+
+def _require_context(folder: Path, config: dict[str, Any], context: int) -> None:
+    """Check that every position of a sample is one that the model knows.
+
+    Raises:
+        UserError: the job's context is longer, or would make a token's frequencies depend on its neighbours.
+    """
+    known = [config[key] for key in ("max_position_embeddings", "n_positions") if isinstance(config.get(key), int)]
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not known or not isinstance(rope, dict):
+        return
+    original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings") or 0
+    longest = max(known[0], math.floor(float(rope.get("factor") or 1) * (original or known[0])))
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in ("dynamic", "longrope"):
+        # Their frequencies follow from the longest sample of a micro-batch, so from who is in it with whom.
+        longest = original or known[0]
+    if context > longest:
+        raise UserError(
+            f"model.context is {context}, and {folder / CONFIG} knows {longest} positions"
+            f"{f' at which rope {kind!r} is the same for all samples' if kind in ('dynamic', 'longrope') else ''}; "
+            f"write model.context: {longest} or less"
+        )
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the model's safetensors files, by the name it has there. Only headers are read.
+
+    Raises:
+        UserError: there are no such files, or one is torn or missing.
+    """
+    index = folder / INDEX
+    if index.exists():
+        where = _read_json(index, str(index)).get("weight_map")
+        if not isinstance(where, dict):
+            raise UserError(f"{index}: has no weight_map")
+        names = sorted({str(name) for name in where.values()})
+    elif (folder / _SINGLE).exists():
+        names = [_SINGLE]
+    else:
+        others = "; its weights are pickles, save them as safetensors first" if [*folder.glob("*.bin")] else ""
+        raise UserError(
+            f"{folder}: no {_SINGLE} and no {INDEX}{others}" + ("" if others else " (weights: random needs none)")
+        )
+    found: dict[str, StoredTensor] = {}
+    for name in names:
+        found.update(_header(folder / name))
+    return found
+
+
+def fingerprint(folder: Path, *, weights: bool) -> str:
+    """64 hex digits over the configuration and, of the weights, all names, types, shapes and a sample of each tensor.
+
+    A sample: a whole read would cost as much as loading. Training changes every part of a tensor, so other weights of
+    the same shapes are told apart; a single altered number would not be seen.
+
+    Raises:
+        UserError: the files cannot be read.
+    """
+    digest = sha256((folder / CONFIG).read_bytes())
+    if not weights:
+        return digest.hexdigest()
+    tensors = stored_tensors(folder)
+    for name, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].start)):
+        middle = (tensor.start + tensor.end) // 2
+        begin = max(tensor.start, middle - _SAMPLED_BYTES // 2)
+        digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode())
+        with tensor.file.open("rb") as stream:
+            stream.seek(begin)
+            digest.update(stream.read(min(_SAMPLED_BYTES, tensor.end - begin)))
+    return digest.hexdigest()
+
+
+def _header(file: Path) -> Mapping[str, StoredTensor]:
+    """By the format's specification: 8 bytes of length, then JSON, then the tensors.
+
+    Raises:
+        UserError: the file is torn, or none of this format.
+    """
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            content = stream.read(length) if length <= _MAX_HEADER_BYTES else b""
+            size = stream.seek(0, 2)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror or error}") from error
+    try:
+        found = {
+            name: StoredTensor(
+                file=file,
+                dtype=item["dtype"],
+                shape=tuple(item["shape"]),
+                start=8 + length + item["data_offsets"][0],
+                end=8 + length + item["data_offsets"][1],
+            )
+            for name, item in json.loads(content).items()
+            if name != "__metadata__"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file}: not a safetensors file, or torn") from error
+    end = max((tensor.end for tensor in found.values()), default=0)
+    if end > size:
+        raise UserError(f"{file}: torn ({size} bytes, and its tensors end at byte {end}); copy it again")
+    return found
+
+
+def _read_json(file: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except OSError as error:
+        raise UserError(f"{otherwise}: {file.name} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{file}: not a JSON object")
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")

@@ -1,0 +1,204 @@
+"""First values for a transformers model in shards: no worker ever holds more of it than its shard and one unit.
+
+A unit is what is made at once where weights are drawn: a block, or a module outside of all blocks. Weights that are
+read are read row by row of this worker's shard.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from planner.errors import UserError
+from planner.model_files import StoredTensor, stored_tensors
+from planner.train.models import private
+from planner.train.models.hf import ADAPTER, HfCausal, transformers_name
+
+# Names in an error.
+_NAMED = 3
+
+
+@torch.no_grad()
+def read(model: HfCausal, folder: Path) -> None:
+    """Fill this worker's shards of all weights but the adapters' from safetensors files of any floating-point type.
+
+    Raises:
+        UserError: a tensor is missing, has another shape, or is none of this model's.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    stored = stored_tensors(folder)
+    wanted = _match(model, folder, stored)
+    for file in sorted({stored[name].file for name in wanted}):
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name, target in wanted.items():
+                    if stored[name].file == file:
+                        _read_into(target, opened.get_slice(name))
+        except SafetensorError as error:
+            raise UserError(f"{file}: cannot be read: {error}") from error
+
+
+@torch.no_grad()
+def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> None:
+    """Fill this worker's shards of all weights but the adapters' as transformers draws them: by seed and name alone.
+
+    `bare` is the same model without shards and without memory; `blocks` are the names of its blocks.
+    """
+    parameters = dict(model.named_parameters())
+    for name in _units(bare, frozenset(blocks)):
+        unit = bare.get_submodule(name).to_empty(device="cpu")
+        for adapter in (adapter for layer in unit.modules() for adapter in _adapters(layer)):
+            # They draw no random numbers here: the other weights are the same with and without adapters.
+            adapter.apply(private.leave_alone)
+        with _seeded(seed, name):
+            private.initialize(bare, name, recurse=True)
+        for local_name, tensor in unit.named_parameters():
+            if (full := f"{name}.{local_name}") in parameters and not _is_adapters(parameters[full], model):
+                _copy_into(parameters[full], tensor)
+        unit.to_empty(device="meta")
+
+
+@torch.no_grad()
+def draw_adapters(model: HfCausal, bare: HfCausal, seed: int) -> None:
+    """Fill this worker's shards of the adapters as peft draws them: by seed and name alone."""
+    parameters = dict(model.named_parameters())
+    for name, layer in bare.named_modules():
+        if not (adapters := _adapters(layer)):
+            continue
+        for adapter in adapters:
+            adapter.to_empty(device="cpu")
+        with _seeded(seed, name):
+            layer.reset_lora_parameters(ADAPTER, init_lora_weights=True)
+        for local_name, tensor in layer.named_parameters():
+            if tensor.device.type != "meta":
+                _copy_into(parameters[f"{name}.{local_name}"], tensor)
+        for adapter in adapters:
+            adapter.to_empty(device="meta")
+
+
+@torch.no_grad()
+def compute_buffers(model: HfCausal, bare: HfCausal) -> None:
+    """Compute what is in no file, such as a rotary embedding's frequencies, as transformers does.
+
+    Raises:
+        UserError: transformers leaves one of this family's uncomputed.
+    """
+    for name, source in bare.named_modules():
+        if not private.computed_buffers(source):
+            continue
+        source.to_empty(device="cpu", recurse=False)
+        buffers = {key: b for key, b in private.computed_buffers(source).items() if b.is_floating_point()}
+        for buffer in buffers.values():
+            buffer.fill_(torch.nan)
+        private.initialize(bare, name, recurse=False)
+        for key, buffer in private.computed_buffers(source).items():
+            if key in buffers and bool(buffer.isnan().any()):
+                raise UserError(f"{name}.{key} is in no file, and transformers does not say how it is computed")
+            model.get_submodule(name).get_buffer(key).copy_(buffer)
+        source.to_empty(device="meta", recurse=False)
+
+
+def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+    """Name in the files -> what it fills.
+
+    Raises:
+        UserError: they are not this model's tensors.
+    """
+    targets = {transformers_name(name): tensor for name, tensor in _fillable(model)}
+    renamed = private.names_in_model(model.hf, stored, dict(targets))
+    aliases: dict[Tensor, list[str]] = {}
+    for name, tensor in targets.items():
+        aliases.setdefault(tensor, []).append(name)
+    wanted: dict[str, Tensor] = {}
+    missing: list[str] = []
+    reshaped: list[str] = []
+    for tensor, names in aliases.items():
+        found = next((renamed[name] for name in names if name in renamed), None)
+        if found is None:
+            missing.append(names[0])
+        elif stored[found].shape != tuple(tensor.shape):
+            reshaped.append(f"{found} {stored[found].shape} instead of {tuple(tensor.shape)}")
+        else:
+            wanted[found] = tensor
+    unexpected = [
+        n for name, n in renamed.items() if name not in targets and not private.is_superfluous(model.hf, name)
+    ]
+    for what, found_names in (("missing", missing), ("of another shape", reshaped), ("not the model's", unexpected)):
+        if found_names:
+            more = f" and {len(found_names) - _NAMED} more" if len(found_names) > _NAMED else ""
+            raise UserError(
+                f"{folder}: its weights are not those of its configuration; {what}: "
+                f"{', '.join(sorted(found_names)[:_NAMED])}{more}"
+            )
+    return wanted
+
+
+def _fillable(model: HfCausal) -> Iterator[tuple[str, Tensor]]:
+    """Parameters but the adapters', by every name they have; and buffers that files hold."""
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not _is_adapters(parameter, model):
+            yield name, parameter
+    for path, module in model.named_modules():
+        computed = private.computed_buffers(module)
+        for key, buffer in module.named_buffers(recurse=False):
+            if key not in computed:
+                yield f"{path}.{key}", buffer
+
+
+def _is_adapters(parameter: nn.Parameter, model: HfCausal) -> bool:
+    return model.has_adapters and parameter.requires_grad
+
+
+def _adapters(layer: nn.Module) -> list[nn.Module]:
+    """A layer's adapters; none of any other module."""
+    names: Any = getattr(layer, "adapter_layer_names", ())
+    found = (getattr(layer, name) for name in names)
+    return [adapter for adapter in found if isinstance(adapter, nn.Module)]
+
+
+def rows_of(tensor: Tensor) -> slice:
+    """This worker's rows, as FSDP2 cuts them (`torch.chunk`): `ceil(n / W)` each, the last ones fewer or none."""
+    num_rows = tensor.shape[0]
+    if not isinstance(tensor, DTensor):
+        return slice(0, num_rows)
+    size = -(-num_rows // tensor.device_mesh.size())
+    start = min(tensor.device_mesh.get_local_rank() * size, num_rows)
+    stop = min(start + size, num_rows)
+    assert tensor.to_local().shape[0] == stop - start
+    return slice(start, stop)
+
+
+def _read_into(target: Tensor, stored: Any) -> None:
+    rows = rows_of(target)
+    if rows.start < rows.stop:
+        _local(target).copy_(stored[rows.start : rows.stop])
+
+
+def _copy_into(target: Tensor, whole: Tensor) -> None:
+    _local(target).copy_(whole[rows_of(target)])
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _units(bare: HfCausal, blocks: frozenset[str]) -> Iterator[str]:
+    """Blocks, and every module outside of them that has a parameter of its own, in the model's order."""
+    for name, module in bare.named_modules():
+        inside = any(name.startswith(f"{block}.") for block in blocks)
+        if name in blocks or (not inside and next(module.parameters(recurse=False), None) is not None):
+            yield name
+
+
+@contextmanager
+def _seeded(seed: int, name: str) -> Iterator[None]:
+    words = f"weights {seed} {transformers_name(name)}".encode()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little"))
+        yield

@@ -1,0 +1,123 @@
+"""Causal language models of the transformers library, and adapters of the peft library beside them.
+
+Shapes: m rows, T tokens, V vocabulary.
+"""
+
+import copy
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from planner.errors import UserError
+from planner.job import HfModel, Lora
+from planner.model_files import CONFIG, check
+from planner.train.models import private
+from planner.train.models.packed import positions_in
+
+ADAPTER = "default"
+"""peft's name for the one adapter of a model"""
+_PREFIX = "hf."
+
+
+class HfCausal(nn.Module):
+    """A causal language model of transformers, called as every model here is."""
+
+    def __init__(self, hf: Any, *, has_adapters: bool = False) -> None:
+        super().__init__()
+        self.hf = hf
+        self.has_adapters = has_adapters
+        self._flattens = private.is_flash_attention(hf)
+
+    def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Token ids `(m, T)` -> logits `(m, T, V)`.
+
+        With `documents` `(m, T)`, positions begin anew where the number changes, and attention stays within a document:
+        transformers makes the mask from the positions, of each layer's own kind (sliding windows, too).
+        """
+        if documents is None:
+            logits: Tensor = self.hf(input_ids=inputs, use_cache=False).logits
+            return logits
+        positions, shape = positions_in(documents), inputs.shape
+        if self._flattens:
+            # transformers cuts flash attention's sequences by positions only where there is one row (5.23,
+            # `_is_packed_sequence`). A row's positions begin with 0, so rows stay apart as documents do.
+            inputs, positions = inputs.reshape(1, -1), positions.reshape(1, -1)
+        logits = self.hf(input_ids=inputs, position_ids=positions, use_cache=False).logits
+        return logits.view(*shape, -1)
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        """The model as it was before it had adapters, for as long as the context lasts."""
+        return private.without_adapters(self)
+
+
+def transformers_name(name: str) -> str:
+    """Transformers' own name for a parameter, a buffer or a module: without our prefix, and without peft's part."""
+    return name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+
+
+def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) -> tuple[HfCausal, Path]:
+    """The model without any memory for its tensors, in float32, and the folder that it comes from.
+
+    Raises:
+        UserError: the folder holds no model that can be trained as the job says.
+    """
+    folder = check(config)
+    import transformers
+
+    from_config: Any = transformers.AutoModelForCausalLM.from_config
+    try:
+        settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        settings.use_cache = False
+        with torch.device("meta"):
+            hf = from_config(
+                settings, attn_implementation=config.attention, dtype=torch.float32, trust_remote_code=False
+            )
+    except (ValueError, KeyError, ImportError, OSError, AttributeError) as error:
+        # Among them: an unknown model_type, a model with code of its own, attention that is not installed.
+        raise UserError(f"{folder / CONFIG}: transformers makes no model of it: {_first_line(error)}") from error
+    if activation_checkpointing:
+        # The older name goes with transformers 6, the newer one came late in 5.
+        enable = getattr(hf, "activation_checkpointing_enable", None) or hf.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    if config.lora is not None:
+        add_adapters(hf, config.lora)
+    return HfCausal(hf, has_adapters=config.lora is not None), folder
+
+
+def add_adapters(hf: Any, lora: Lora) -> None:
+    """Adapters beside the layers that the job names, in place; all that was there before is frozen.
+
+    Raises:
+        UserError: it names no layer of this model.
+    """
+    from peft import inject_adapter_in_model
+
+    try:
+        inject_adapter_in_model(lora_config(lora), hf, adapter_name=ADAPTER)
+    except ValueError as error:
+        raise UserError(f"model.lora.targets: {_first_line(error)}") from error
+
+
+def lora_config(lora: Lora) -> Any:
+    """The job's adapters in peft's terms."""
+    from peft import LoraConfig, TaskType
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # any number will do
+        lora_dropout=lora.dropout,
+        target_modules="all-linear" if lora.targets is None else list(lora.targets),
+        task_type=TaskType.CAUSAL_LM,
+    )
+
+
+def bare_copy(model: HfCausal) -> HfCausal:
+    """A second model without memory, from which units are taken one by one."""
+    return copy.deepcopy(model)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,103 @@
+"""All that is not public in transformers and peft, and that loading without a whole copy needs.
+
+Seen with transformers 5.23 and peft 0.21; tests/train/test_hf.py and tests/fsdp/test_hf.py hold it.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from planner.errors import UserError
+
+# Left in files of older versions: recomputed, never loaded.
+_RECOMPUTED = r"rotary_emb\.inv_freq$"
+
+
+def is_flash_attention(hf: Any) -> bool:
+    """Whether the model's attention is one that cuts packed rows by positions, in one row alone."""
+    return "flash" in str(hf.config._attn_implementation)
+
+
+@contextlib.contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """The layers of peft give what the layers below them give, for as long as the context lasts.
+
+    Not by peft's own method, which takes `requires_grad` away and gives it back: those are FSDP's parameters.
+    """
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "_disable_adapters")]
+    before = [layer._disable_adapters for layer in layers]
+    try:
+        for layer in layers:
+            layer._disable_adapters = True
+        yield
+    finally:
+        for layer, value in zip(layers, before, strict=True):
+            layer._disable_adapters = value
+
+
+def initialize(root: nn.Module, name: str, *, recurse: bool) -> None:
+    """Give a module, and what is in it, the values that transformers gives one that is in no file."""
+    from transformers import PreTrainedModel
+
+    module, owner = root.get_submodule(name), root.get_submodule(name)
+    # The innermost model of transformers around it knows how it is made.
+    while not isinstance(owner, PreTrainedModel):
+        name = name.rpartition(".")[0]
+        owner = root.get_submodule(name)
+    if recurse:
+        module.apply(owner._initialize_weights)
+    else:
+        owner._initialize_weights(module)
+
+
+def leave_alone(module: nn.Module) -> None:
+    """`initialize` passes over it."""
+    marked: Any = module
+    marked._is_hf_initialized = True
+
+
+def computed_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """A module's own buffers that are in no file."""
+    names = module._non_persistent_buffers_set
+    return {name: buffer for name, buffer in module.named_buffers(recurse=False) if name in names}
+
+
+def is_superfluous(hf: Any, name: str) -> bool:
+    """Whether a tensor in the files is one that transformers knows to be of no use."""
+    patterns = [_RECOMPUTED, *(hf._keys_to_ignore_on_load_unexpected or ())]
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def names_in_model(hf: Any, stored: Iterable[str], known: dict[str, Any]) -> dict[str, str]:
+    """The name in the model -> the name in its files: transformers has renamed some, and adds or drops a prefix.
+
+    Raises:
+        UserError: tensors are stored in another form than they are computed with.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    changes = get_model_conversion_mapping(hf)
+    renamings = [change for change in changes if isinstance(change, WeightRenaming)]
+    converters = [change for change in changes if isinstance(change, WeightConverter)]
+    found = {}
+    for name in stored:
+        new, converter = rename_source_key(name, renamings, converters, hf.base_model_prefix, known)
+        if converter is not None:
+            raise UserError(
+                f"{name} is stored in another form than {hf.config.model_type} computes with, as the experts of a "
+                "mixture are; such models cannot be trained here yet"
+            )
+        found[new] = name
+    return found
+
+
+def as_in_files(hf: Any, name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A tensor of the model as transformers would write it: under the name that files have for it."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    reverted: dict[str, Tensor] = revert_weight_conversion(hf, {name: tensor})
+    return reverted
