@@ -69,6 +69,8 @@ _DECIDED_BY = {
 }
 DEVICE = "device"
 """not of the job, but of where it runs: the last bit depends on it"""
+MODEL = "model"
+"""of the files at model.path, and of the settings: both make the model"""
 ACCEPTABLE = (*_DECIDED_BY, DEVICE)
 """what a user may accept a change of: fields of a run's identity, and the device of a `bitwise` run"""
 
@@ -96,6 +98,24 @@ def require_same(
             f"choose another checkpoint.path, or accept it: {' '.join(f'--accept {field}' for field in refused)}"
         )
     return [f"{field}: accepted by name" for field in differing] + [f"{k}: {words}" for k, words in changes.items()]
+
+
+def require_same_model(before: str, now: str, accept: frozenset[str], where: str) -> list[str]:
+    """Check that the files of a job's models are those that the run was made with, by their fingerprints.
+
+    A checkpoint holds no frozen weights, no reference and no configuration. An empty fingerprint says nothing.
+
+    Raises:
+        ResumeRefused: they are others, and the user has not accepted them by name.
+    """
+    if not (before and now) or before == now:
+        return []
+    if MODEL not in accept:
+        raise ResumeRefused(
+            f"{where}: the model's files (model.path, or the reference's) are not those that the run was made with; "
+            f"put them back, choose another checkpoint.path, or accept these: --accept {MODEL}"
+        )
+    return ["the model's files: others, accepted by name"]
 
 
 def _explain(field: str, changes: dict[str, str]) -> str:

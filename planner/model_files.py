@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UserError
-from planner.job import HfModel
+from planner.job import HfModel, Job
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -52,11 +52,17 @@ def require_extra(*, lora: bool) -> None:
         raise UserError(f"model.kind hf needs {' and '.join(missing)}: pip install 'planner[hf]'")
 
 
-def folder_of(path: str, revision: str | None = None) -> Path:
-    """A local folder, or what the hub's cache has of a name; downloaded once if it is not there.
+def absolute(path: str) -> str:
+    """`path` for a process with another working directory: a folder that is here, by its full path, or a hub's name."""
+    local = Path(path).expanduser()
+    return str(local.absolute()) if local.is_dir() else path
+
+
+def folder_here(path: str, revision: str | None = None) -> Path | None:
+    """A local folder, or what the hub's cache has of a name; None for a name that would have to be downloaded.
 
     Raises:
-        UserError: there is no such folder, and no such name on the hub or no way to it.
+        UserError: it is neither a folder nor a name.
     """
     local = Path(path).expanduser()
     if local.is_dir():
@@ -64,19 +70,30 @@ def folder_of(path: str, revision: str | None = None) -> Path:
     if local.exists() or path.startswith(("/", ".", "~")) or path.count("/") > 1:
         what = "not a folder" if local.exists() else "no such folder"
         raise UserError(f"model.path: {path}: {what}; name the folder that holds {CONFIG}")
-    require_extra(lora=False)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        # What is in the cache is used as it is: all workers see the same files, and a run needs no network.
-        found = snapshot_download(path, revision=revision, local_files_only=True)
-        if (Path(found) / CONFIG).exists():
-            return Path(found)
+        found = Path(snapshot_download(path, revision=revision, local_files_only=True))
     except LocalEntryNotFoundError:
-        pass
+        return None
     except HFValidationError as error:
         raise UserError(f"model.path: {path}: no such folder, and not a name on the hub ({error})") from error
+    return found if (found / CONFIG).exists() else None
+
+
+def folder_of(path: str, revision: str | None = None) -> Path:
+    """A local folder, or what the hub's cache has of a name; downloaded once if it is not there.
+
+    What is in the cache is used as it is: all workers see the same files, and a run needs no network.
+
+    Raises:
+        UserError: there is no such folder, and no such name on the hub or no way to it.
+    """
+    if (found := folder_here(path, revision)) is not None:
+        return found
+    from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(path, revision=revision, allow_patterns=list(_WANTED)))
     except Exception as error:  # the hub's client raises its own, httpx's and OSError
@@ -98,20 +115,41 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
+def check_here(job: Job) -> None:
+    """Check the models of a job as far as they are on this machine; nothing is downloaded.
+
+    Raises:
+        UserError: one cannot be trained as the job says.
+    """
+    for model in _models_of(job):
+        require_extra(lora=model.lora is not None)
+        if (folder := folder_here(model.path, model.revision)) is not None:
+            check_folder(folder, model)
+
+
 def check(model: HfModel) -> Path:
-    """Check what can be told of a model from its folder; the folder.
+    """Find a model and check what can be told of it from its folder; the folder.
 
     Raises:
         UserError: it cannot be trained as the job says.
     """
     require_extra(lora=model.lora is not None)
     folder = folder_of(model.path, model.revision)
+    check_folder(folder, model)
+    return folder
+
+
+def check_folder(folder: Path, model: HfModel) -> None:
+    """Check what can be told of a model from its folder.
+
+    Raises:
+        UserError: it cannot be trained as the job says.
+    """
     config = read_config(folder)
     _require_causal(folder, config)
     _require_context(folder, config, model.context)
     if model.weights == "pretrained":
         stored_tensors(folder)
-    return folder
 
 
 def _require_causal(folder: Path, config: dict[str, Any]) -> None:
@@ -171,7 +209,31 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return found
 
 
-def fingerprint(folder: Path, *, weights: bool) -> str:
+def fingerprint(job: Job) -> str:
+    """64 hex digits over all that a job's models are made from; empty if they are made of the job alone.
+
+    Raises:
+        UserError: the files cannot be read.
+    """
+    found = [
+        folder_fingerprint(folder_of(model.path, model.revision), weights=model.weights == "pretrained")
+        for model in _models_of(job)
+    ]
+    return sha256(" ".join(found).encode()).hexdigest() if found else ""
+
+
+def _models_of(job: Job) -> list[HfModel]:
+    """The model that is trained, and the one that it is held to if that is another."""
+    if not isinstance(job.model, HfModel):
+        return []
+    reference = getattr(job.objective, "reference_model", None)
+    if reference is None:
+        return [job.model]
+    other = job.model.model_copy(update={"path": reference, "revision": None, "weights": "pretrained", "lora": None})
+    return [job.model, other]
+
+
+def folder_fingerprint(folder: Path, *, weights: bool) -> str:
     """64 hex digits over the configuration and, of the weights, all names, types, shapes and a sample of each tensor.
 
     A sample: a whole read would cost as much as loading. Training changes every part of a tensor, so other weights of
@@ -180,6 +242,7 @@ def fingerprint(folder: Path, *, weights: bool) -> str:
     Raises:
         UserError: the files cannot be read.
     """
+    read_config(folder)
     digest = sha256((folder / CONFIG).read_bytes())
     if not weights:
         return digest.hexdigest()

@@ -159,8 +159,9 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     """Check all that can be checked before anything is started.
 
     Raises:
-        PlannerError: the store or the data cannot be used, or the run is not this job's.
+        PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
     """
+    from planner import model_files
     from planner.dispatch.launch import absolute
     from planner.identity import identity_of, job_changes, open_data, require_same
     from planner.lengths import total_steps
@@ -172,6 +173,8 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     run = Run(Storage(url))
     committed = _newest_readable(run)
     num_samples = 0
+    if check_data:
+        model_files.check_here(job)
     try:
         with progress_bar("data checked") as progress:
             dataset, order = open_data(job, progress)

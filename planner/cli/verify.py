@@ -164,11 +164,13 @@ def _print_dry_run(job: Job, sizes: list[int], *, as_json: bool) -> None:
     """The two histories and what would be compared, once the data has been opened."""
     import json
 
+    from planner import model_files
     from planner.identity import open_data
     from planner.report.dry_run import NOTHING_DONE
     from planner.train.history import Stage, stages
     from planner.verify import compared
 
+    model_files.check_here(job)
     open_data(job)
     steps = job.train.steps or 0
     histories = {"fixed": [Stage(world_size=sizes[0], end_step=steps)], "history": stages(sizes, steps)}

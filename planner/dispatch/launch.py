@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from planner.dispatch.embedded import driver_environment
@@ -20,7 +21,7 @@ from planner.dispatch.steward import Steward
 from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import RunError, TrainingFailed, UserError
-from planner.job import Job
+from planner.job import HfModel, Job
 from planner.plan import ResizeCost, batch_sizes
 from planner.train.history import Stage
 from planner.train.setup import Launch
@@ -230,4 +231,18 @@ def absolute(job: Job, url: str) -> Job:
 
     data = job.data.model_copy(update={"path": absolute_path(job.data.path)})
     checkpoint = job.checkpoint.model_copy(update={"path": url})
-    return job.model_copy(update={"data": data, "checkpoint": checkpoint})
+    job = job.model_copy(update={"data": data, "checkpoint": checkpoint})
+    return _with_absolute_models(job)
+
+
+def _with_absolute_models(job: Job) -> Job:
+    """The same for the model that is trained, and for the one that it is held to."""
+    from planner.model_files import absolute as absolute_model
+
+    objective, model = job.objective, job.model
+    if (reference := getattr(objective, "reference_model", None)) is not None:
+        objective = objective.model_copy(update={"reference_model": absolute_model(reference)})
+    if isinstance(model, HfModel):
+        template = model.chat_template and str(Path(model.chat_template).expanduser().absolute())
+        model = model.model_copy(update={"path": absolute_model(model.path), "chat_template": template})
+    return job.model_copy(update={"model": model, "objective": objective})

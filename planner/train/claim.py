@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.errors import NewerFormat, ResumeRefused, StoreError, TrainingFailed
-from planner.identity import DEVICE, job_changes, require_same
+from planner.identity import DEVICE, MODEL, job_changes, require_same, require_same_model
 from planner.job import digest
 from planner.store.records import NO_HEAD, Manifest
 from planner.store.run import Run
@@ -138,8 +138,8 @@ def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) 
     """What differs from the job and the machine that the run was made with, in words.
 
     Raises:
-        ResumeRefused: the run's identity or, where bits are promised, what they depend on differs, and the user has
-            not named the difference.
+        ResumeRefused: the run's identity, the model's files or, where bits are promised, what they depend on differs,
+            and the user has not named the difference.
     """
     if manifest is None:
         return []
@@ -149,6 +149,7 @@ def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) 
     changes = job_changes(before, launch.job) if before else {}
     unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"
     differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
+    differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
     differing += _compare_devices(launch, run, setup, manifest)
     return differing if before else [*differing, unknown]
 

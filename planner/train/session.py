@@ -101,6 +101,7 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     setup = world.agree(lambda: set_up(launch.job, world.world_size))
     world.require_equal("the version of planner", planner.__version__)
     world.require_equal("the data", setup.identity.data)
+    world.require_equal("the model's files", setup.model)
     world.require_equal("the plan", setup.plan.digest)
     if launch.job.batch.equality == "bitwise":
         setup = replace(setup, device=determinism.device_words(world.device))

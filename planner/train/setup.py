@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from planner import model_files
 from planner.data import AnyDataset
 from planner.data.paths import source_stamps
-from planner.identity import identity_of, open_data
+from planner.identity import DEVICE, MODEL, identity_of, open_data
 from planner.job import Job
 from planner.lengths import Lengths, lengths
 from planner.order.order import Order
@@ -55,18 +56,21 @@ class Setup:
     plan: Plan
     device: str = ""
     """what the bits depend on besides the job; empty unless they are promised"""
+    model: str = ""
+    """fingerprint of the files that the first weights come from; empty if they come from the job alone"""
 
     @property
     def facts(self) -> dict[str, str]:
         """What the ledger and the manifests say of the machine."""
-        return {"device": self.device} if self.device else {}
+        facts = {DEVICE: self.device, MODEL: self.model}
+        return {name: value for name, value in facts.items() if value}
 
 
 def set_up(job: Job, world_size: int) -> Setup:
     """Open the data and choose the plan.
 
     Raises:
-        UserError: the data cannot be read, or no plan serves these numbers.
+        UserError: the data or the model's files cannot be read, or no plan serves these numbers.
     """
     dataset, order = open_once(job)
     return Setup(
@@ -75,4 +79,5 @@ def set_up(job: Job, world_size: int) -> Setup:
         identity=identity_of(job, dataset, order),
         lengths=lengths(job, order.num_samples),
         plan=choose(batch_sizes(job), world_size, Facts()),
+        model=model_files.fingerprint(job),
     )

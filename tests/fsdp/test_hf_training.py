@@ -7,7 +7,7 @@ import pytest
 import torch
 from worker_functions import make_job, records, run_job
 
-from planner.errors import UserError
+from planner.errors import ResumeRefused, UserError
 from planner.job import HfModel, Train
 
 pytestmark = pytest.mark.fsdp
@@ -153,3 +153,16 @@ def test_one_hash_for_every_world_size_and_history(workers, texts, tiny_model, t
     assert trained
     assert all("lora_" in tensor for tensor in trained) == bool(lora)
     assert all(tensor.startswith("model/hf.") for tensor in trained)
+
+
+def test_other_files_under_the_same_path_are_noticed(workers, texts, tiny_model, tmp_path):
+    """Frozen weights are in no checkpoint: a run that goes on from others would be another one."""
+    folder = tiny_model("llama")
+    job = hf_job(texts, hf(folder, lora={"rank": 2}))
+    workers.run(run_job, 2, job, str(tmp_path), 1)
+    other = tiny_model("llama", initializer_range=0.1)
+    (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    with pytest.raises(ResumeRefused, match=r"the model's files .* are not those that the run was made with"):
+        workers.run(run_job, 3, job, str(tmp_path))
+    workers.run(run_job, 3, job, str(tmp_path), None, ("model",))
+    assert len(records(tmp_path)) == 3

@@ -108,7 +108,7 @@ def first_losses(url):
 
 @pytest.mark.parametrize("name", ["dpo", "dpo, cached", "kto"])
 def test_the_reference_is_the_first_weights_after_a_resume(workers, tmp_path, path, name):
-    """Two steps, then three more at another size: as five at once; the checkpoint's weights would give other rewards."""
+    """Two steps, then three at another size: as five at once; the checkpoint's weights would give other rewards."""
     job = sample_job(path, name, eval={"samples": 0})
     workers.run(run_samples, 2, job, str(tmp_path / "whole"))
     workers.run(run_samples, 2, job, str(tmp_path / "cut"), 2)

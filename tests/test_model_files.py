@@ -1,0 +1,131 @@
+"""What can be told of a model from its folder, without torch: every mistake in words, before anything is started."""
+
+import json
+import shutil
+import struct
+
+import pytest
+
+from planner import model_files
+from planner.errors import ResumeRefused, UserError
+from planner.identity import require_same_model
+from planner.job import HfModel
+
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}
+
+
+def write_tensors(file, **tensors):
+    """A safetensors file, by the specification: float32 values, a list for each name."""
+    header, offset = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [offset, offset + 4 * len(values)]}
+        offset += 4 * len(values)
+    content = json.dumps(header).encode()
+    values = [value for values in tensors.values() for value in values]
+    file.write_bytes(len(content).to_bytes(8, "little") + content + struct.pack(f"<{len(values)}f", *values))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "model"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(CONFIG))
+    write_tensors(place / "model.safetensors", **{"a.weight": [1.0] * 1000, "b.weight": [2.0] * 10})
+    return place
+
+
+def model(path, **settings):
+    return HfModel.model_validate({"kind": "hf", "path": str(path), "context": 64, **settings})
+
+
+def test_a_whole_folder_passes(folder):
+    """And every tensor is found, with its place in the file."""
+    assert model_files.check(model(folder)) == folder
+    tensors = model_files.stored_tensors(folder)
+    assert {name: (t.shape, t.end - t.start) for name, t in tensors.items()} == {
+        "a.weight": ((1000,), 4000),
+        "b.weight": ((10,), 40),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architectures": ["LlamaForSequenceClassification"]}, "is not a causal language model with a head"),
+        ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
+        ({"max_position_embeddings": 32}, "model.context is 64, and .* knows 32 positions; write model.context: 32"),
+        (
+            {"max_position_embeddings": 32, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0}},
+            "knows 32 positions at which rope 'dynamic' is the same for all samples",
+        ),
+        ({"model_type": None}, "names no model_type"),
+    ],
+)
+def test_a_configuration_that_cannot_be_trained_is_refused(folder, change, words):
+    """By the file, with what it says."""
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
+    with pytest.raises(UserError, match=words):
+        model_files.check(model(folder))
+
+
+def test_a_stretched_rope_knows_more_positions(folder):
+    """By its factor, from the positions that it was trained for."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "max_position_embeddings": 16, "rope_scaling": rope}))
+    model_files.check(model(folder))
+
+
+def test_files_that_are_not_there_or_torn_are_named(folder, tmp_path):
+    """Folder, configuration, weights."""
+    with pytest.raises(UserError, match="no such folder"):
+        model_files.check(model(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"config.json cannot be read"):
+        model_files.check(model(tmp_path))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(UserError, match="torn"):
+        model_files.check(model(folder))
+    weights.write_bytes(b"pickle")
+    with pytest.raises(UserError, match="not a safetensors file"):
+        model_files.check(model(folder))
+    weights.rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="its weights are pickles"):
+        model_files.check(model(folder))
+    model_files.check(model(folder, weights="random"))
+    (folder / model_files.INDEX).write_text(json.dumps({"weight_map": {"a.weight": "gone.safetensors"}}))
+    with pytest.raises(UserError, match=r"gone\.safetensors: cannot be read"):
+        model_files.check(model(folder))
+
+
+def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
+    """peft only where adapters are asked for."""
+    find = model_files.importlib.util.find_spec
+    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None if name == "peft" else find(name))
+    model_files.check(model(folder))
+    with pytest.raises(UserError, match=r"model.kind hf needs peft: pip install 'planner\[hf\]'"):
+        model_files.check(model(folder, lora={}))
+
+
+def test_a_fingerprint_tells_weights_apart(folder, tmp_path):
+    """A copy has the same one; other values of the same shapes, or another configuration, have another."""
+
+    def fingerprint(of=folder, *, weights=True):
+        return model_files.folder_fingerprint(of, weights=weights)
+
+    first, config = fingerprint(), fingerprint(weights=False)
+    shutil.copytree(folder, tmp_path / "copy")
+    assert fingerprint(tmp_path / "copy") == first
+    write_tensors(folder / "model.safetensors", **{"a.weight": [1.0] * 1000, "b.weight": [3.0] * 10})
+    assert fingerprint() != first
+    assert fingerprint(weights=False) == config
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "rms_norm_eps": 1e-5}))
+    assert fingerprint(weights=False) != config
+
+
+def test_other_files_than_the_runs_are_accepted_by_name_alone():
+    """And what is not known is not compared."""
+    assert require_same_model("a", "a", frozenset(), "runs/x") == []
+    assert require_same_model("", "b", frozenset(), "runs/x") == []
+    with pytest.raises(ResumeRefused, match=r"runs/x: the model's files .* --accept model"):
+        require_same_model("a", "b", frozenset({"data"}), "runs/x")
+    assert require_same_model("a", "b", frozenset({"model"}), "runs/x") != []
