@@ -86,7 +86,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
             return loop.run(generation.start.step, generation.start.cursor)
     except StopAsked:
-        return Outcome(step=generation.start.step, total_steps=generation.setup.total_steps, repeated_steps=0)
+        return Outcome(step=generation.start.step, total_steps=generation.setup.lengths.total_steps, repeated_steps=0)
 
 
 def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:

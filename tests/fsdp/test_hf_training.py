@@ -22,7 +22,7 @@ def hf(path, **settings):
 
 def hf_job(texts, model, **sections):
     """Bytes through a model of transformers: its own data wants a tokenizer."""
-    job = make_job(texts, global_batch=7, **{"steps": 3, "eval": {"samples": 3, "every_steps": 2}, **sections})
+    job = make_job(texts, global_batch=7, **{"steps": 3, "eval": {"samples": 3, "every": 2}, **sections})
     return job.model_copy(update={"model": model})
 
 

@@ -30,7 +30,7 @@ def sample_job(path, name, *, steps=5, equality="batches", **sections):
         max_micro=2,
         **{
             "objective": objective,
-            "eval": {"samples": 4, "every_steps": 2},
+            "eval": {"samples": 4, "every": 2},
             **sections,
             # Large steps: first weights find all completions nearly alike.
             "train": {"optimizer": {"kind": "sgd", "lr": 0.3}, "clip_norm": None, **sections.get("train", {})},
