@@ -57,9 +57,11 @@ def _settings_digest(job: Job, beginnings: tuple[str, ...]) -> str:
     return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
 
+# What the samples of prompts and completions depend on, besides the files.
+_TOKENIZER = ("model.chat_template", "model.context", "model.path", "model.revision")
 # Field of the identity -> the keys of a job that decide it, or the beginnings of keys.
 _DECIDED_BY = {
-    "data": ("data.", "eval.samples", "model.context"),
+    "data": ("data.", "eval.samples", *_TOKENIZER),
     "equality": ("batch.equality",),
     "global_batch": ("batch.global",),
     "model": ("model.",),
@@ -122,7 +124,7 @@ def _explain(field: str, changes: dict[str, str]) -> str:
     found = [f"{key}: {words}" for key, words in changes.items() if key.startswith(_DECIDED_BY[field])]
     # Settings decide all of the identity but the data; where they are not known, no change of theirs was found.
     return ", ".join(found) or (
-        "the files at data.path have changed" if field == "data" else "what it was is not known"
+        "the files at data.path, or the tokenizer's, have changed" if field == "data" else "what it was is not known"
     )
 
 

@@ -26,7 +26,12 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
 
     job = prepared.job
     prepared, gone = _as_found(prepared)
-    notes = [*gone, *_check_driver(prepared.run), *_check_writable(prepared.run)]
+    notes = [
+        *(f"data: {note}" for note in prepared.notes),
+        *gone,
+        *_check_driver(prepared.run),
+        *_check_writable(prepared.run),
+    ]
     if not prepared.num_samples:
         notes.append("the data cannot be read from here; the workers would check it")
     cluster, waits, room = _at(job, address) if address else _here(job, nodes)

@@ -126,6 +126,8 @@ class Prepared:
     total_steps: int
     """0 if the data cannot be read from here, and it takes the data to know"""
     committed: "Manifest | None"
+    notes: tuple[str, ...] = ()
+    """what became of the rows of the data, where not all are used as they are"""
 
     @property
     def finished(self) -> bool:
@@ -162,6 +164,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
     """
     from planner import model_files
+    from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
     from planner.identity import identity_of, job_changes, open_data, require_same
     from planner.lengths import total_steps
@@ -173,6 +176,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     run = Run(Storage(url))
     committed = _newest_readable(run)
     num_samples = 0
+    notes: tuple[str, ...] = ()
     if check_data:
         model_files.check_here(job)
     try:
@@ -183,7 +187,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         if check_data:
             raise
     else:
-        num_samples = order.num_samples
+        num_samples, notes = order.num_samples, notes_of(dataset)
         if committed is not None:
             before = run.job_if_known(committed.job_digest)
             changes = job_changes(before, job) if before else {}
@@ -198,6 +202,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         num_samples=num_samples,
         total_steps=total_steps(job, num_samples),
         committed=committed,
+        notes=notes,
     )
 
 
@@ -247,7 +252,7 @@ def execute(
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(Lease(prepared.run.storage, launch.launch_id, partial(out.print, soft_wrap=True)))
-            out.print(opening, soft_wrap=True)
+            out.print("\n".join((opening, *(f"data: {note}" for note in prepared.notes))), soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
             if warning := room_warning(prepared.job, alive_nodes()):

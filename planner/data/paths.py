@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from planner.errors import DataError
+from planner.job import HfModel, Model
 
 STDLIB = "python-stdlib"
 # Folders of the standard library that are not its own source.
 _NOT_SOURCE = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
 
+Stamps = tuple[tuple[str, int, int], ...]
+"""`(file, bytes, time of change in ns)`"""
 # Content above this is fingerprinted by evenly spaced blocks: reading 100 GB at each start would cost minutes.
 _READ_WHOLE_BYTES = 2**30
 _BLOCK_BYTES = 4096
@@ -67,8 +70,27 @@ def absolute(path: str) -> str:
     return path if path == STDLIB else str(Path(path).expanduser().absolute())
 
 
-def source_stamps(path: str) -> tuple[tuple[str, int, int], ...]:
-    """`(file, bytes, time of change in ns)` of every file that the path names: cheap, and enough to see a change.
+def local_folder(path: str) -> Path | None:
+    """The folder of a model that lies here; none: `path` is a name on the hub."""
+    folder = Path(path).expanduser()
+    return folder.absolute() if folder.is_dir() else None
+
+
+def model_stamps(model: Model) -> Stamps:
+    """The same of a model that lies here, and of its chat template: a tokenizer may be made from them.
+
+    Raises:
+        DataError: one cannot be looked at.
+    """
+    if not isinstance(model, HfModel):
+        return ()
+    template = Path(model.chat_template).expanduser() if model.chat_template else None
+    sources = [local_folder(model.path), template if template and template.is_file() else None]
+    return tuple(stamp for source in sources if source for stamp in source_stamps(str(source)))
+
+
+def source_stamps(path: str) -> Stamps:
+    """Of every file that the path names: cheap, and enough to see a change.
 
     Raises:
         DataError: there is none, or one cannot be looked at.

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from planner.data.formats import ASSISTANT, Answered, BadRow, Conversation, Example, Plain, Turns, Words
 from planner.data.jsonl import BOUNDARY
 from planner.data.samples import Ids
-from planner.errors import DataError
 from planner.job import GptModel, HfModel
 
 Marks = NDArray[np.bool_]
@@ -26,7 +25,7 @@ class Script:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A prompt as text, up to where the assistant goes on, and what he may say there."""
+    """A prompt as text, up to where the assistant goes on, and what may follow there."""
 
     prompt: str
     completions: tuple[str, ...]
@@ -70,7 +69,9 @@ def tokenizer_of(model: GptModel | HfModel) -> Tokenizer:
     """
     if isinstance(model, GptModel):
         return ByteTokenizer()
-    raise DataError(f"model.path: the tokenizer of {model.path!r} cannot be read yet")
+    from planner.data.hf_tokenizer import HfTokenizer
+
+    return HfTokenizer.load(model)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class ByteTokenizer:
                 return Script(pieces=((example.text, True),))
             case Conversation():
                 pieces = _pieces(example.messages)
-                return Script(pieces=tuple((text, is_his or not is_marked) for text, is_his in pieces))
+                return Script(pieces=tuple((text, is_assistant or not is_marked) for text, is_assistant in pieces))
             case Answered():
                 completions = tuple(_completion(each) for each in example.completions)
                 return Exchange(prompt=_prompt(example.prompt), completions=completions)
@@ -109,10 +110,10 @@ class ByteTokenizer:
         return [self._sequence(script) for script in scripts]
 
     def _sequence(self, script: Script) -> tuple[Ids, Marks]:
-        pieces = [(BOUNDARY, False), *((text.encode(), is_his) for text, is_his in script.pieces)]
+        pieces = [(BOUNDARY, False), *((text.encode(), is_assistant) for text, is_assistant in script.pieces)]
         if not pieces[-1][0].endswith(BOUNDARY) or len(pieces) == 1:
             pieces.append((BOUNDARY, True))
-        marks = np.repeat([is_his for _, is_his in pieces], [len(content) for content, _ in pieces])
+        marks = np.repeat([is_assistant for _, is_assistant in pieces], [len(content) for content, _ in pieces])
         return _ids(b"".join(content for content, _ in pieces)), marks
 
     def exchanges(self, exchanges: Sequence[Exchange]) -> list[tuple[Ids, ...]]:
@@ -144,8 +145,8 @@ def _pieces(messages: Turns) -> list[tuple[str, bool]]:
         role, content = turn["role"], turn.get("content")
         if not isinstance(content, str):
             raise BadRow(f"message {number} has a content that is no text, and models over bytes read nothing else")
-        is_his = role == ASSISTANT
-        pieces += [("\n" * (number > 0) + f"{role}: ", False), (content + "\0" * is_his, is_his)]
+        is_assistant = role == ASSISTANT
+        pieces += [("\n" * (number > 0) + f"{role}: ", False), (content + "\0" * is_assistant, is_assistant)]
     return pieces
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import planner
 from planner.errors import UserError
-from planner.job import Job
+from planner.job import HfModel, Job
 
 # What Ray's dashboard takes in one request (DASHBOARD_CLIENT_MAX_SIZE in its ray_constants; a larger one was answered
 # with HTTP 413 by Ray 2.60). That Ray's own store takes 512 MiB helps nobody who submits.
@@ -31,7 +31,7 @@ class Shipment:
     job: str
     """the job file's name, here and there"""
     data: tuple[str, ...]
-    """names of the data files, here and there"""
+    """names of the data files and of a local model's, here and there"""
 
     @property
     def files(self) -> Mapping[str, Path]:
@@ -52,7 +52,9 @@ def collect(job_file: str, job: Job) -> Shipment:
         DataError: nothing is at a relative `data.path`.
     """
     shipment = Shipment(
-        package=_package(), job=_inside("the job file", job_file), data=_data(job.data.path, is_code=job.is_own)
+        package=_package(),
+        job=_inside("the job file", job_file),
+        data=(*_data(job.data.path, is_code=job.is_own), *_model(job)),
     )
     if shipment.num_bytes > MAX_BYTES:
         raise UserError(_too_large(shipment))
@@ -110,6 +112,21 @@ def _data(path: str, *, is_code: bool) -> tuple[str, ...]:
     return tuple(_inside("data.path", str(file)) for file in files)
 
 
+def _model(job: Job) -> tuple[str, ...]:
+    """The files of folders with models, and of a chat template, that the job names by relative paths."""
+    if not isinstance(job.model, HfModel):
+        return ()
+    named = {"model.path": job.model.path, "objective.reference_model": getattr(job.objective, "reference_model", None)}
+    folders = [(key, Path(path)) for key, path in named.items() if path and not is_of_the_cluster(path)]
+    files = [(key, file) for key, folder in folders for file in sorted(folder.rglob("*")) if file.is_file()]
+    template = job.model.chat_template
+    if template and not is_of_the_cluster(template):
+        files.append(("model.chat_template", Path(template)))
+        if not Path(template).is_file():
+            raise UserError(f"model.chat_template: no file at {template}")
+    return tuple(_inside(key, str(file)) for key, file in files)
+
+
 def _inside(what: str, path: str) -> str:
     """The path from the current folder."""
     here = Path.cwd()
@@ -124,7 +141,7 @@ def _too_large(shipment: Shipment) -> str:
     largest = ", ".join(f"{name} ({mebibytes(size)})" for size, name in sizes)
     return (
         f"the job would take along {mebibytes(shipment.num_bytes)}, and Ray takes {mebibytes(MAX_BYTES)}; the largest: "
-        f"{largest}; put the data on storage that all nodes see, and write its absolute path as data.path"
+        f"{largest}; put what is large on storage that all nodes see, and write its absolute path into the job"
     )
 
 

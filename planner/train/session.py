@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import planner
-from planner.data.dataset import SampleDataset
+from planner.data.dataset import SampleDataset, notes_of
 from planner.errors import PlannerError, StoreError
 from planner.job import Job, OwnModel
 from planner.lengths import Lengths, conversions
@@ -142,6 +142,8 @@ def looping(
     if not start.parent or start.changed:  # a resize changes none of them
         for words in conversions(job, setup.order.num_samples):
             journal.note(words)
+        for words in notes_of(setup.dataset):
+            journal.note(f"data: {words}")
     try:
         with determinism.named_refusals():
             yield Loop(

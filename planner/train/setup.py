@@ -5,7 +5,7 @@ from typing import Any
 
 from planner import model_files
 from planner.data import AnyDataset
-from planner.data.paths import source_stamps
+from planner.data.paths import model_stamps, source_stamps
 from planner.identity import DEVICE, MODEL, identity_of, open_data
 from planner.job import Job
 from planner.lengths import Lengths, lengths
@@ -35,7 +35,7 @@ def open_once(job: Job) -> tuple[AnyDataset, Order]:
         DataError: the data cannot be read.
     """
     settings = (job.data, job.model, job.eval.samples, job.train.seed)
-    key = (*settings, source_stamps(job.data.path))
+    key = (*settings, source_stamps(job.data.path), model_stamps(job.model))
     if _opened.get("key") != key:
         _opened.update(key=key, data=open_data(job))
     data: tuple[AnyDataset, Order] = _opened["data"]

@@ -1,0 +1,132 @@
+"""Chat templates (Jinja) of Hugging Face tokenizers: messages as text, and which of it the assistant writes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from planner.data.formats import ASSISTANT, BadRow, Turn, Turns
+from planner.errors import DataError
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_DATE = "strftime_now"
+# The day that Llama's templates name where they know none. A template that asks for today's date would make other
+# samples every day, and a run of two days would be two runs.
+_DAY = {"%d": "26", "%-d": "26", "%m": "07", "%b": "Jul", "%B": "July", "%Y": "2024", "%y": "24", "%A": "Friday"}
+Pieces = tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatTemplate:
+    """A tokenizer's own, or the one that a job names."""
+
+    tokenizer: Any
+    own: str | None
+    """the job's; none: the tokenizer's"""
+    where: str
+
+    def text(self, messages: Turns, settings: Mapping[str, Any], *, is_open: bool = False) -> str:
+        """The messages; open: up to where the assistant would go on.
+
+        Raises:
+            BadRow: the template refuses them.
+            DataError: there is none, or it is no Jinja.
+        """
+        return self._rendered(messages, settings, add_generation_prompt=is_open)[0]
+
+    def continued(self, prompt: Turns, completion: Turns, settings: Mapping[str, Any]) -> tuple[str, str]:
+        """The prompt up to where the assistant goes on, and the completion from there.
+
+        Raises:
+            BadRow: the template refuses them, or does not begin both with the same text.
+        """
+        whole = self.text((*prompt, *completion), settings)
+        at = self._beginning(prompt, settings, whole)
+        if at == len(whole):
+            raise BadRow("the chat template writes nothing for the completion")
+        return whole[:at], whole[at:]
+
+    def pieces(self, messages: Turns, settings: Mapping[str, Any]) -> Pieces:
+        """The text in pieces, each with whether the assistant writes it.
+
+        That is what the template itself says (`{% generation %}`), or what each of the assistant's messages adds to
+        those before it.
+
+        Raises:
+            BadRow: the template refuses the messages, or writes one differently when more come after it.
+        """
+        if _GENERATION.search(self._source(settings)):
+            whole, spans = self._rendered(messages, settings, return_assistant_tokens_mask=True)
+            return _cut(whole, spans)
+        whole = self.text(messages, settings)
+        spans = []
+        for number in (i for i, turn in enumerate(messages) if turn["role"] == ASSISTANT):
+            start = self._beginning(messages[:number], settings, whole)
+            with_it = whole if number + 1 == len(messages) else self.text(messages[: number + 1], settings)
+            if not whole.startswith(with_it):
+                raise BadRow(_MOVES)
+            spans.append((start, len(with_it)))
+        return _cut(whole, spans)
+
+    def _beginning(self, messages: Turns, settings: Mapping[str, Any], whole: str) -> int:
+        """How much of a longer conversation's text is the text of its first messages."""
+        if not messages:
+            raise BadRow("the assistant begins, and a chat template without {% generation %} shows no place for that")
+        for is_open in (True, False):
+            text = self.text(messages, settings, is_open=is_open)
+            if whole.startswith(text):
+                return len(text)
+        raise BadRow(_MOVES)
+
+    def _rendered(
+        self, messages: tuple[Turn, ...], settings: Mapping[str, Any], **how: bool
+    ) -> tuple[str, list[tuple[int, int]]]:
+        import jinja2
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        source = self._source(settings)
+        values = {**self.tokenizer.special_tokens_map, **settings, **how}
+        try:
+            texts, spans = render_jinja_template([list(messages)], chat_template=source, **values)
+        except jinja2.TemplateSyntaxError as error:
+            raise DataError(f"{self.where}: its chat template is no Jinja: {error}") from error
+        except Exception as error:  # a template is a program that may fail in any way
+            raise BadRow(
+                f"the chat template refuses it: {' '.join(str(error).split())[:300] or repr(error)}"
+            ) from error
+        text: str = texts[0]
+        return text, spans[0] if spans else []
+
+    def _source(self, settings: Mapping[str, Any]) -> str:
+        try:
+            return _dated(self.tokenizer.get_chat_template(self.own, settings.get("tools")))
+        except ValueError as error:
+            raise DataError(
+                f"{self.where}: its tokenizer has no chat template, and the rows are messages; name a Jinja file, "
+                "model.chat_template: FILE, or write prompts and completions as texts"
+            ) from error
+
+
+_MOVES = (
+    "the chat template writes a message differently when more come after it, so what the assistant wrote cannot be "
+    "told; mark it in the template with {% generation %}, or write data.loss_on: all"
+)
+
+
+@lru_cache
+def _dated(source: str) -> str:
+    if _DATE not in source:
+        return source
+    fixed = "".join(f".replace('{code}', '{words}')" for code, words in _DAY.items())
+    # The line's end is the one that is trimmed after a block.
+    return f"{{% macro {_DATE}(format) %}}{{{{ format{fixed} }}}}{{% endmacro %}}\n{source}"
+
+
+def _cut(text: str, spans: list[tuple[int, int]]) -> Pieces:
+    """The text in pieces at the spans of the assistant."""
+    pieces, at = [], 0
+    for start, end in spans:
+        pieces += [(text[at:start], False), (text[start:end], True)]
+        at = end
+    return (*pieces, (text[at:], False))

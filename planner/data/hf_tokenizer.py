@@ -1,0 +1,206 @@
+"""Tokenizers and chat templates of Hugging Face models. Their library is imported when a job has such a model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.data.chat_template import ChatTemplate
+from planner.data.formats import Answered, BadRow, Conversation, Example, Plain
+from planner.data.paths import local_folder
+from planner.data.samples import Ids
+from planner.data.tokenizer import Exchange, Marks, Script
+from planner.errors import DataError
+from planner.job import HfModel
+
+MISSING = "the library {library} is not installed; install the extra: pip install 'planner[hf]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfTokenizer:
+    """A fast tokenizer, with the ids that begin and end a text, and a chat template if there is one.
+
+    A text's beginning is put in front of it where the tokenizer does so by itself, and the end-of-sequence token behind
+    it; where a text or a template brings them already, once is enough.
+    """
+
+    tokenizer: Any
+    template: ChatTemplate
+    vocabulary: int | None
+    begin: tuple[int, ...]
+    end: int
+
+    @classmethod
+    def load(cls, model: HfModel) -> "HfTokenizer":
+        """From the model's folder, or from the hub.
+
+        Raises:
+            DataError: it cannot be loaded, is not a fast one, or has no end-of-sequence token.
+        """
+        where = f"model.path: the tokenizer of {model.path}"
+        try:
+            from transformers import AutoConfig, AutoTokenizer
+        except ImportError as error:
+            raise DataError(f"{where}: {MISSING.format(library='transformers')}") from error
+        try:
+            path = str(local_folder(model.path) or model.path)
+            tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision)
+            config = AutoConfig.from_pretrained(path, revision=model.revision)
+        except Exception as error:  # the hub's errors, the JSON's, those of a folder that is none
+            raise DataError(f"{where} cannot be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from error
+        if not tokenizer.is_fast:
+            raise DataError(f"{where} is not a fast one (there is no tokenizer.json); convert it first")
+        if tokenizer.eos_token_id is None:
+            raise DataError(f"{where} has no end-of-sequence token; name one in its tokenizer_config.json: eos_token")
+        first = tokenizer("a")["input_ids"][:1]
+        return cls(
+            tokenizer=tokenizer,
+            template=ChatTemplate(tokenizer=tokenizer, own=_template_file(model), where=f"model.path: {model.path}"),
+            vocabulary=getattr(config.get_text_config(), "vocab_size", None),
+            begin=tuple(first) if first == [tokenizer.bos_token_id] else (),
+            end=tokenizer.eos_token_id,
+        )
+
+    @property
+    def num_begin(self) -> int:
+        """1 if the tokenizer begins a text with a token by itself."""
+        return len(self.begin)
+
+    def render(self, example: Example, *, is_marked: bool) -> Script | Exchange:
+        """Messages by the chat template, texts as they are.
+
+        Raises:
+            BadRow: the template refuses the messages, or writes them in a way that shows no completion.
+            DataError: there are messages and no template.
+        """
+        match example:
+            case Plain():
+                return Script(pieces=((example.text, True),))
+            case Conversation(messages=messages, settings=settings) if is_marked:
+                return Script(pieces=self.template.pieces(messages, settings))
+            case Conversation(messages=messages, settings=settings):
+                return Script(pieces=((self.template.text(messages, settings), True),))
+            case Answered():
+                return self._exchange(example)
+
+    def _exchange(self, example: Answered) -> Exchange:
+        prompt = example.prompt
+        if isinstance(prompt, str):
+            return Exchange(prompt=prompt, completions=tuple(c for c in example.completions if isinstance(c, str)))
+        parts = [
+            self.template.continued(prompt, each, example.settings)
+            for each in example.completions
+            if not isinstance(each, str)
+        ]
+        if len({before for before, _ in parts}) > 1:
+            raise BadRow("the chat template writes the prompt in two ways, by what follows it")
+        return Exchange(prompt=parts[0][0], completions=tuple(after for _, after in parts))
+
+    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks]]:
+        """Each tokenized whole; where a token would run over into another one's words, piece by piece."""
+        pieces = [_joined(script) for script in scripts]
+        whole = self._encode(["".join(text for text, _ in each) for each in pieces])
+        apart: dict[int, list[list[int]]] = {}
+        bounds = [self._bounds(whole, i, each) for i, each in enumerate(pieces)]
+        for i in (i for i, found in enumerate(bounds) if found is None):
+            apart[i] = self._ids([text for text, _ in pieces[i]])
+        found = []
+        for i, each in enumerate(pieces):
+            if i in apart:
+                ids = [token for part in apart[i] for token in part]
+                lengths = [len(part) for part in apart[i]]
+            else:
+                ids = whole["input_ids"][i]
+                lengths = np.diff([0, *(bounds[i] or []), len(ids)]).tolist()
+            marks = np.repeat([is_assistant for _, is_assistant in each], lengths)
+            found.append(self._closed(ids, marks))
+        return found
+
+    def _closed(self, ids: list[int], marks: Marks) -> tuple[Ids, Marks]:
+        before = self._missing_begin(ids)
+        after = self._missing_end(ids)
+        marks = np.concatenate([np.zeros(len(before), bool), marks, np.ones(len(after), bool)])
+        return _array([*before, *ids, *after]), marks
+
+    def exchanges(self, exchanges: Sequence[Exchange]) -> list[tuple[Ids, ...]]:
+        """The prompt by itself; a completion by what it adds to that, where it leaves the prompt's tokens alone.
+
+        So a prompt has the same tokens whatever follows it, as when the model is asked to go on from it.
+        """
+        prompts = self._ids([each.prompt for each in exchanges])
+        pairs = [(i, c) for i, each in enumerate(exchanges) for c in each.completions]
+        joint = self._ids([exchanges[i].prompt + c for i, c in pairs])
+        after: list[list[int] | None] = [
+            ids[len(prompts[i]) :] if ids[: len(prompts[i])] == prompts[i] else None
+            for ids, (i, _) in zip(joint, pairs, strict=True)
+        ]
+        alone = iter(self._ids([c for ids, (_, c) in zip(after, pairs, strict=True) if ids is None]))
+        completions: list[list[Ids]] = [[] for _ in exchanges]
+        for (i, _), part in zip(pairs, after, strict=True):
+            ids = next(alone) if part is None else part
+            completions[i].append(_array([*ids, *self._missing_end(ids)]))
+        return [
+            (_array([*self._missing_begin(ids), *ids]), *each) for ids, each in zip(prompts, completions, strict=True)
+        ]
+
+    def _missing_begin(self, ids: list[int]) -> tuple[int, ...]:
+        return () if tuple(ids[: len(self.begin)]) == self.begin else self.begin
+
+    def _missing_end(self, ids: list[int]) -> tuple[int, ...]:
+        """A template may end its turns with the end-of-sequence token and a line's end."""
+        for token in reversed(ids):
+            if token == self.end:
+                return ()
+            if self.tokenizer.decode([token]).strip():
+                break
+        return (self.end,)
+
+    def _bounds(self, whole: Any, number: int, pieces: list[tuple[str, bool]]) -> list[int] | None:
+        """The token that each piece but the first begins with; None if one does not begin with a token of its own."""
+        bounds, at = [], 0
+        for text, _ in pieces[:-1]:
+            at += len(text)
+            last, first = whole.char_to_token(number, at - 1), whole.char_to_token(number, at)
+            if last is None or first is None or first <= last:
+                return None
+            bounds.append(first)
+        return bounds
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
+        return ids
+
+    def _encode(self, texts: list[str]) -> Any:
+        return self.tokenizer(
+            texts or [""],
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+
+
+def _joined(script: Script) -> list[tuple[str, bool]]:
+    """Neighbours of the same hand as one piece, and none that is empty."""
+    pieces = [piece for piece in script.pieces if piece[0]]
+    return [
+        ("".join(text for text, _ in group), is_assistant)
+        for is_assistant, group in groupby(pieces, key=lambda p: p[1])
+    ]
+
+
+def _array(ids: list[int]) -> Ids:
+    return np.array(ids, np.int32)
+
+
+def _template_file(model: HfModel) -> str | None:
+    if model.chat_template is None:
+        return None
+    try:
+        return Path(model.chat_template).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise DataError(f"model.chat_template: cannot read {model.chat_template}: {words}") from error
