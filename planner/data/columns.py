@@ -6,6 +6,7 @@ as this one lives, and nothing is left behind, however it ends.
 
 import mmap
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -21,6 +22,8 @@ class Column:
     def __init__(self, file: BinaryIO, dtype: str) -> None:
         self._file, self._dtype = file, np.dtype(dtype)
         self._array: NDArray[Any] | None = None
+        # What is mapped stays mapped.
+        weakref.finalize(self, file.close)
 
     @classmethod
     def new(cls, dtype: str) -> "Column":
