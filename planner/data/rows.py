@@ -1,9 +1,9 @@
 """JSON arrays, JSON lines, parquet files and data set folders as rows: a place, a mapping, and how far one is."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,35 @@ def read_rows(path: str, split: str | None) -> Iterator[Row]:
         yield from _folder_rows(folder, split)
         return
     _, files = resolve(path)
-    first = next(_file_rows(files), None)
-    if first is None:
-        return
-    if "split" not in first.fields:
+    yield from _of_split(lambda: _file_rows(files), split, path)
+
+
+def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -> Iterator[Row]:
+    """Rows may say which split they are of, as HALOs writes them: then all do, and all is read once more to know which.
+
+    Raises:
+        DataError: the split is not there or not clear.
+    """
+    rows = read()
+    first = list(islice(rows, _ROWS_PER_READ))
+    whole = [row for row in first if not row.flaw]
+    if not whole or not _split_of(whole[0]):
         if split is not None:
             raise DataError(f"data.split: {split!r}, but the rows at {path!r} name no split; leave data.split out")
-        yield from _file_rows(files)
+        for row in chain(first, rows):
+            yield replace(row, flaw="it names a split, and rows before it do not") if _split_of(row) else row
         return
-    # Rows that say which split they are of, as HALOs writes them: all of it is read once more to know which there are.
-    wanted = _chosen({str(row.fields.get("split")) for row in _file_rows(files) if not row.flaw}, split, path)
-    yield from (row for row in _file_rows(files) if row.flaw or str(row.fields.get("split")) == wanted)
+    wanted = _chosen({name for row in read() if (name := _split_of(row))}, split, path)
+    for row in read():
+        if row.flaw or _split_of(row) == wanted:
+            yield row
+        elif not _split_of(row):
+            yield replace(row, flaw="it names no split, and others do")
+
+
+def _split_of(row: Row) -> str:
+    name = row.fields.get("split")
+    return name if isinstance(name, str) else ""
 
 
 def _chosen(splits: set[str], wanted: str | None, path: str) -> str:
@@ -148,17 +166,19 @@ def _folder_rows(folder: Path, split: str | None) -> Iterator[Row]:
         found = load_from_disk(str(folder))
     except Exception as error:  # its own errors, pyarrow's, the JSON's
         raise DataError(f"data.path: cannot read the data set folder {folder}: {_first_line(error)}") from error
-    place = str(folder)
     if isinstance(found, DatasetDict):
-        chosen = _chosen({str(name) for name in found}, split, place)
-        place, found = f"{folder}/{chosen}", found[chosen]
-    elif split is not None and (found.split is None or str(found.split) != split):
-        raise DataError(
-            f"data.split: {split!r}, but {folder} holds one data set"
-            f"{f', {found.split}' if found.split else ' without a name'}; leave data.split out"
-        )
-    number, count = 0, len(found)
-    for batch in found.with_format(None).iter(_ROWS_PER_READ):
+        chosen = _chosen({str(name) for name in found}, split, str(folder))
+        yield from _table_rows(found[chosen], f"{folder}/{chosen}")
+    elif "split" not in found.column_names and split is not None and str(found.split) == split:
+        yield from _table_rows(found, str(folder))
+    else:
+        yield from _of_split(lambda: _table_rows(found, str(folder)), split, str(folder))
+
+
+def _table_rows(table: Any, place: str) -> Iterator[Row]:
+    """Of a data set of the datasets library."""
+    number, count = 0, len(table)
+    for batch in table.with_format(None).iter(_ROWS_PER_READ):
         names = list(batch)
         for values in zip(*batch.values(), strict=True):
             yield _row(f"{place}, row {number}", dict(zip(names, values, strict=True)), (number, count))
