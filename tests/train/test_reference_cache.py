@@ -1,0 +1,111 @@
+"""The files of reference log-probabilities: whole, of their place and of what they follow from, or none."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import TrainingFailed
+from planner.job import Job
+from planner.store.storage import Storage
+from planner.train.reference_cache import Parts, parts_of
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Two parts, of 2049 and of 951 rows."""
+    return Parts(storage=Storage(str(tmp_path)), key="k", num_rows=3000, chunk_rows=3)
+
+
+def values(parts, start):
+    num_rows = sum(map(len, parts.chunks(start)))
+    return np.random.default_rng(start).normal(size=(num_rows, 2)).astype(np.float32)
+
+
+def test_what_was_written_is_read(parts):
+    """To the bit."""
+    assert list(parts.starts) == [0, 2049]
+    for start in parts.starts:
+        assert parts.read(start) == (None, "")
+        parts.write(start, values(parts, start))
+    for start in parts.starts:
+        found, why = parts.read(start)
+        assert np.array_equal(found, values(parts, start))
+        assert not why
+
+
+@pytest.mark.parametrize("harm", ["cut", "a byte", "empty", "only a digest", "another part's", "another key's"])
+def test_a_harmed_part_is_none(parts, tmp_path, harm):
+    """And the words name the file."""
+    for start in parts.starts:
+        parts.write(start, values(parts, start))
+    file = tmp_path / parts.name(2049)
+    content = file.read_bytes()
+    dataclasses.replace(parts, key="other").write(2049, values(parts, 2049))
+    file.write_bytes(
+        {
+            "cut": content[:-8],
+            "a byte": content[:40] + bytes([content[40] ^ 1]) + content[41:],
+            "empty": b"",
+            "only a digest": content[:32],
+            "another part's": (tmp_path / parts.name(0)).read_bytes(),
+            "another key's": (tmp_path / "reference" / "other" / "000000002049").read_bytes(),
+        }[harm]
+    )
+    found, why = parts.read(2049)
+    assert found is None
+    assert why.startswith("reference/k/000000002049: ")
+    assert parts.read(0)[0] is not None
+
+
+@given(num_rows=st.integers(1, 20_000_000), chunk_rows=st.integers(1, 4096))
+def test_parts_cover_all_rows_once(num_rows, chunk_rows):
+    """In chunks that no part cuts, whatever the number of workers: there are never too many files."""
+    parts = Parts(storage=Storage("/nowhere"), key="k", num_rows=num_rows, chunk_rows=chunk_rows)
+    assert len(parts.starts) <= 1024
+    assert parts.rows_each % chunk_rows == 0
+    for start in (parts.starts[0], parts.starts[-1]):
+        chunks = parts.chunks(start)
+        assert chunks[0].start == start
+        assert all(0 < len(chunk) <= chunk_rows and chunk.start % chunk_rows == 0 for chunk in chunks)
+        assert chunks[-1].stop == min(start + parts.rows_each, num_rows)
+
+
+def test_a_number_that_is_not_finite_is_named_by_its_row(parts):
+    """And nothing is kept."""
+    broken = values(parts, 2049)
+    broken[5, 1] = np.nan
+    with pytest.raises(TrainingFailed, match="log-probability of row 2054 is not finite"):
+        parts.write(2049, broken)
+    assert parts.read(2049) == (None, "")
+
+
+def test_whatever_the_numbers_follow_from_makes_another_table(tmp_path):
+    """The data, the model, another reference, the seed, the precision and the chunk; not the batch or the beta."""
+    job = {
+        "name": "test",
+        "model": {"kind": "hf", "path": "m", "context": 16},
+        "data": {"kind": "pairs", "path": "rows.json"},
+        "objective": {"kind": "dpo", "reference": "cached"},
+        "batch": {"global": 8, "max_micro": 2},
+        "train": {"steps": 1, "optimizer": {"kind": "sgd", "lr": 0.1}},
+    }
+
+    def key(model="0", fingerprint="1", num_rows=60, **sections):
+        changed = {name: {**job[name], **section} for name, section in sections.items()}
+        made = Job.model_validate({**job, **changed})
+        return parts_of(made, model, fingerprint, num_rows, Storage(str(tmp_path))).key
+
+    others = {
+        key(model="2"),
+        key(fingerprint="2"),
+        key(num_rows=61),
+        key(objective={"reference_model": "other"}),
+        key(train={"seed": 1}),
+        key(train={"precision": "bf16"}),
+        key(batch={"max_micro": 3}),
+    }
+    assert len({key(), *others}) == 8
+    assert key(batch={"global": 9}, objective={"beta": 0.7}, train={"steps": 2}) == key()
