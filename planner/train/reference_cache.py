@@ -124,19 +124,22 @@ class Parts:
         return hashlib.sha256(f"{self.key} {start} ".encode() + numbers).digest()
 
 
-def parts_of(job: Job, model_digest: str, fingerprint: str, num_rows: int, storage: Storage) -> Parts:
-    """Where a job's table lies: another model, data, precision or chunk is another table."""
+def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> Parts:
+    """Where a job's table lies: another model, data, precision or chunk is another table.
+
+    `model` names its settings and the files that its first weights come from.
+    """
     followed_from = {
-        "model": model_digest,
+        "model": model,
         "reference_model": getattr(job.objective, "reference_model", None),
         "seed": job.train.seed,
         "precision": job.train.precision,
         "chunk": job.batch.max_micro,
-        "data": fingerprint,
-        "rows": num_rows,
+        "data": dataset.fingerprint,
+        "rows": dataset.num_rows,
     }
     key = hashlib.sha256(json.dumps(followed_from, sort_keys=True).encode()).hexdigest()[:16]
-    return Parts(storage=storage, key=key, num_rows=num_rows, chunk_rows=job.batch.max_micro)
+    return Parts(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro)
 
 
 @dataclass(frozen=True, kw_only=True)

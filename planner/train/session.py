@@ -191,7 +191,7 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
     has_first_weights = generation.manifest is None and getattr(job.objective, "reference_model", None) is None
     computing = Computing(
         world=world,
-        parts=parts_of(job, setup.identity.model, dataset.fingerprint, dataset.num_rows, generation.run.storage),
+        parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
         dataset=dataset,
         # A policy that has taken no step is its own reference.
         make_model=lambda: state.model if has_first_weights else make_reference_model(job, world),

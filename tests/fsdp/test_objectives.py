@@ -1,14 +1,17 @@
 """Objectives over prompts and completions in real FSDP processes: exact, bitwise, and held to the first weights."""
 
 import pytest
-from sample_sets import open_in_memory
+from sample_sets import write_rows
 from test_bitwise import result
 from worker_functions import make_job, records, run_job
 
+from planner.audit import audit
 from planner.cli.verify import compare
 from planner.errors import DataError
+from planner.store.run import Run
+from planner.store.storage import Storage
 from planner.train.history import stages
-from planner.train.rehearse import rehearse
+from planner.train.rehearse import rehearse, train_observed
 from planner.train.setup import Launch
 
 pytestmark = pytest.mark.fsdp
@@ -25,10 +28,10 @@ KINDS = {
 }
 
 
-def sample_job(path, name, *, steps=5, equality="batches", **sections):
+def sample_job(folder, name, *, steps=5, equality="batches", **sections):
     objective, data = KINDS[name]
     return make_job(
-        path,
+        "",
         steps=steps,
         global_batch=7,
         max_micro=2,
@@ -38,30 +41,10 @@ def sample_job(path, name, *, steps=5, equality="batches", **sections):
             **sections,
             # Large steps: first weights find all completions nearly alike.
             "train": {"optimizer": {"kind": "sgd", "lr": 0.3}, "clip_norm": None, **sections.get("train", {})},
-            "data": {"kind": data, "path": str(path)},
+            "data": {"kind": data, "path": write_rows(folder / f"{data}.jsonl", data)},
             "batch": {"equality": equality},
         },
     )
-
-
-def run_samples(rank, job, url, *arguments, **more):
-    """`run_job` on data that is made in memory."""
-    from planner import identity
-
-    before = identity.open_dataset
-    identity.open_dataset = open_in_memory
-    try:
-        return run_job(rank, job, url, *arguments, **more)
-    finally:
-        identity.open_dataset = before
-
-
-@pytest.fixture
-def path(tmp_path):
-    """A file to name: what is read is made in memory."""
-    file = tmp_path / "rows.json"
-    file.write_text("[]")
-    return file
 
 
 def measured(url):
@@ -70,30 +53,19 @@ def measured(url):
     return steps | {("eval", s["step"]): {"loss": s["loss"], **s["metrics"]} for s in records(url, "eval")}
 
 
-def observe_samples(rank, launch, end_step):
-    """`train_observed` on data that is made in memory."""
-    from planner import identity
-    from planner.train.rehearse import train_observed
-
-    before = identity.open_dataset
-    identity.open_dataset = open_in_memory
-    try:
-        return train_observed(rank, launch, end_step)
-    finally:
-        identity.open_dataset = before
-
-
 IN_BATCHES = [(name, "batches") for name in KINDS]
 BITWISE = [(name, "bitwise") for name in ("sft", "dpo", "dpo, cached", "kto")]
 
 
 @pytest.mark.parametrize(("name", "equality"), IN_BATCHES + BITWISE)
-def test_verify_passes(workers, tmp_path, path, name, equality):
+def test_verify_passes(workers, tmp_path, name, equality):
     """2 workers throughout, and 3, 2, 1, with a prime batch: samples, losses, metrics, weights and forward passes."""
-    job = sample_job(path, name, equality=equality)
+    job = sample_job(tmp_path, name, equality=equality)
     folders = tmp_path / "fixed", tmp_path / "history"
     for folder, sizes in zip(folders, ([2], [3, 2, 1]), strict=True):
-        rehearse(workers, Launch(job=job, url=str(folder)), stages(sizes, 5), observe_samples)
+        rehearse(workers, Launch(job=job, url=str(folder)), stages(sizes, 5), train_observed)
+        found = audit(Run(Storage(str(folder))))
+        assert found.clean, found.findings
     checks = compare(job, *folders, [3, 2, 1])
     assert {check.what: check.words for check in checks if not check.passed} == {}
     here, there = map(measured, folders)
@@ -106,12 +78,12 @@ def test_verify_passes(workers, tmp_path, path, name, equality):
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])
-def test_the_reference_is_the_first_weights_after_a_resume(workers, tmp_path, path, name):
+def test_the_reference_is_the_first_weights_after_a_resume(workers, tmp_path, name):
     """Two steps, then three more at another size: as five at once. The checkpoint's would give other rewards."""
-    job = sample_job(path, name, eval={"samples": 0})
-    workers.run(run_samples, 2, job, str(tmp_path / "whole"))
-    workers.run(run_samples, 2, job, str(tmp_path / "cut"), 2)
-    workers.run(run_samples, 3, job, str(tmp_path / "cut"))
+    job = sample_job(tmp_path, name, eval={"samples": 0})
+    workers.run(run_job, 2, job, str(tmp_path / "whole"))
+    workers.run(run_job, 2, job, str(tmp_path / "cut"), 2)
+    workers.run(run_job, 3, job, str(tmp_path / "cut"))
     whole, cut = measured(tmp_path / "whole"), measured(tmp_path / "cut")
     for step in range(5):
         assert cut["step", step] == pytest.approx(whole["step", step], rel=1e-4, abs=1e-4)
@@ -121,10 +93,10 @@ def test_the_reference_is_the_first_weights_after_a_resume(workers, tmp_path, pa
     assert abs(cut["step", 2][rewards]) > 0.05
 
 
-def test_cached_numbers_are_those_of_the_model(workers, tmp_path, path):
+def test_cached_numbers_are_those_of_the_model(workers, tmp_path):
     """To rounding: only the padding is another."""
     for name in ("dpo", "dpo, cached"):
-        workers.run(run_samples, 2, sample_job(path, name), str(tmp_path / name))
+        workers.run(run_job, 2, sample_job(tmp_path, name), str(tmp_path / name))
     model, cached = measured(tmp_path / "dpo"), measured(tmp_path / "dpo, cached")
     for key, values in model.items():
         assert cached[key] == pytest.approx(values, rel=1e-4, abs=1e-4)
@@ -150,7 +122,7 @@ def small_parts(rank, job, url, *arguments, stop_after=None, **more):
 
     Computing.table = table
     try:
-        return run_samples(rank, job, url, *arguments, **more)
+        return run_job(rank, job, url, *arguments, **more)
     finally:
         reference_cache._PART_ROWS, Computing.table = before, heard
 
@@ -167,9 +139,9 @@ def notes(url):
     ]
 
 
-def test_a_stop_keeps_the_parts_that_are_done(workers, tmp_path, path):
+def test_a_stop_keeps_the_parts_that_are_done(workers, tmp_path):
     """All workers stop as one, before the first step; the next ones, another number, compute what is missing."""
-    job = sample_job(path, "dpo, cached", equality="bitwise")
+    job = sample_job(tmp_path, "dpo, cached", equality="bitwise")
     url = tmp_path / "run"
     # 60 rows in parts of 16, 8 chunks each: 4 rounds of 2 workers a part.
     outcomes = workers.run(small_parts_stopped, 2, job, str(url))
@@ -190,9 +162,9 @@ def small_parts_stopped(rank, job, url):
     return small_parts(rank, job, url, stop_after=10)
 
 
-def test_a_harmed_part_is_computed_again(workers, tmp_path, path):
+def test_a_harmed_part_is_computed_again(workers, tmp_path):
     """From the first weights, though there is a checkpoint by now; the others are read, and the ledger says why."""
-    job = sample_job(path, "dpo, cached", equality="bitwise", steps=3)
+    job = sample_job(tmp_path, "dpo, cached", equality="bitwise", steps=3)
     url = tmp_path / "run"
     workers.run(small_parts, 2, job, str(url), 1)
     before = parts(url)
@@ -205,31 +177,19 @@ def test_a_harmed_part_is_computed_again(workers, tmp_path, path):
     assert computed.startswith("reference log-probabilities of 16 rows computed in ")
 
 
-def test_feedback_of_one_kind_is_refused(workers, tmp_path, path):
+def test_feedback_of_one_kind_is_refused(workers, tmp_path):
     """Every worker raises the same words before the first step."""
-    job = sample_job(path, "kto")
+    job = sample_job(tmp_path, "kto")
+    write_rows(tmp_path / "feedback.jsonl", "feedback", only_desirable=True)
     with pytest.raises(DataError, match="none of the 56 rows to train on is undesirable"):
-        workers.run(only_desirable, 2, job, str(tmp_path / "run"))
+        workers.run(run_job, 2, job, str(tmp_path / "run"))
 
 
-def only_desirable(rank, job, url):
-    import dataclasses
-
-    import sample_sets
-
-    sample = sample_sets.SampleSet.sample
-    sample_sets.SampleSet.sample = lambda self, row: dataclasses.replace(sample(self, row), is_desirable=True)
-    try:
-        return run_samples(rank, job, url)
-    finally:
-        sample_sets.SampleSet.sample = sample
-
-
-def test_a_batch_of_one_kind_is_noted_once(workers, tmp_path, path):
+def test_a_batch_of_one_kind_is_noted_once(workers, tmp_path):
     """And its steps have no metric of the kind that is missing."""
-    job = sample_job(path, "kto", steps=8)
+    job = sample_job(tmp_path, "kto", steps=8)
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"global_batch": 2})})
-    workers.run(run_samples, 2, job, str(tmp_path / "run"))
+    workers.run(run_job, 2, job, str(tmp_path / "run"))
     told = [e["message"] for e in records(tmp_path / "run", "event") if "global batch" in e["message"]]
     assert len(told) == 1
     step = int(told[0].split()[1].rstrip(":"))

@@ -1,6 +1,8 @@
 """The files of reference log-probabilities: whole, of their place and of what they follow from, or none."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from planner.errors import TrainingFailed
 from planner.job import Job
 from planner.store.storage import Storage
 from planner.train.reference_cache import Parts, parts_of
+
+sys.path.append(str(Path(__file__).parent.parent / "fsdp"))
+from sample_sets import SampleSet
 
 
 @pytest.fixture
@@ -84,6 +89,7 @@ def test_a_number_that_is_not_finite_is_named_by_its_row(parts):
 
 def test_whatever_the_numbers_follow_from_makes_another_table(tmp_path):
     """The data, the model, another reference, the seed, the precision and the chunk; not the batch or the beta."""
+    pairs = SampleSet(kind="pairs")
     job = {
         "name": "test",
         "model": {"kind": "hf", "path": "m", "context": 16},
@@ -93,15 +99,15 @@ def test_whatever_the_numbers_follow_from_makes_another_table(tmp_path):
         "train": {"steps": 1, "optimizer": {"kind": "sgd", "lr": 0.1}},
     }
 
-    def key(model="0", fingerprint="1", num_rows=60, **sections):
+    def key(model="0", dataset=pairs, **sections):
         changed = {name: {**job[name], **section} for name, section in sections.items()}
         made = Job.model_validate({**job, **changed})
-        return parts_of(made, model, fingerprint, num_rows, Storage(str(tmp_path))).key
+        return parts_of(made, model, dataset, Storage(str(tmp_path))).key
 
     others = {
         key(model="2"),
-        key(fingerprint="2"),
-        key(num_rows=61),
+        key(dataset=SampleSet(kind="pairs", context=25)),
+        key(dataset=SampleSet(kind="pairs", num_rows=61)),
         key(objective={"reference_model": "other"}),
         key(train={"seed": 1}),
         key(train={"precision": "bf16"}),
