@@ -1,0 +1,73 @@
+"""What TRL does with the same rows: run by bench/trl.py in a virtual environment that has TRL, under torchrun.
+
+    torchrun --nproc-per-node W bench/_trl_side.py SETTINGS.json
+
+Writes the loss of each optimizer step to `settings["out"]`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, TrainerCallback
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+
+class Losses(TrainerCallback):
+    """Keeps what the trainer logs of each step."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def on_log(self, _args, _state, _control, logs=None, **_kwargs) -> None:  # noqa: ANN001, ANN003 TRL's own
+        """`loss` is of this step alone: logging_steps is 1."""
+        if logs and "loss" in logs:
+            self.found.append(float(logs["loss"]))
+
+
+def main() -> None:
+    """One run."""
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    rows = [json.loads(line) for line in Path(settings["data"]).read_text().splitlines()]
+    shared = {
+        "output_dir": settings["folder"],
+        "per_device_train_batch_size": settings["micro"],
+        "gradient_accumulation_steps": settings["accumulation"],
+        "max_steps": settings["steps"],
+        "learning_rate": settings["lr"],
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.0,
+        "max_grad_norm": settings["clip_norm"],
+        "max_length": settings["context"],
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "train_sampling_strategy": "sequential",
+        "disable_tqdm": True,
+    }
+    losses = Losses()
+    tokenizer = AutoTokenizer.from_pretrained(settings["model"])
+    if settings["method"] == "sft":
+        args, make = SFTConfig(**shared), SFTTrainer
+    else:
+        args, make = DPOConfig(**shared, beta=settings["beta"]), DPOTrainer
+    trainer = make(
+        model=settings["model"],
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[losses],
+    )
+    trainer.train()
+    if trainer.accelerator.is_main_process:
+        Path(settings["out"]).write_text(json.dumps(losses.found))
+
+
+if __name__ == "__main__":
+    main()
