@@ -3,9 +3,9 @@
     python -m venv /tmp/trl && /tmp/trl/bin/pip install torch trl
     python bench/trl.py /tmp/trl/bin/python
 
-Twenty optimizer steps of SFT and of DPO from one tiny Llama (jobs/make_llama.py), rows in one order (ours, which TRL reads
-sequentially), each with its own tokenizing, templates, batching and losses. What is measured is the largest difference
-of a step's loss; TRL's recipe is 2 processes of 4 rows, accumulated twice. In float32, on this machine's CPU.
+Twenty optimizer steps of SFT and of DPO from one tiny Llama (jobs/make_llama.py), rows in one order (ours, which TRL
+reads sequentially), each with its own tokenizing, templates, batching and losses. What is measured is the largest
+difference of a step's loss; TRL's recipe is 2 processes of 4 rows, accumulated twice. In float32, on this CPU.
 """
 
 import json
