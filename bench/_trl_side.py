@@ -1,4 +1,4 @@
-"""What TRL does with the same rows: run by bench/trl.py in a virtual environment that has TRL, under torchrun.
+"""What TRL does with the same rows: run by bench/same_as_trl.py in a virtual environment that has TRL, under torchrun.
 
     torchrun --nproc-per-node W bench/_trl_side.py SETTINGS.json
 

@@ -1,7 +1,7 @@
 """The same recipe in TRL at its native number of workers, and here at that number, at seven, and through 4, 3, 5.
 
     python -m venv /tmp/trl && /tmp/trl/bin/pip install torch trl
-    python bench/trl.py /tmp/trl/bin/python
+    python bench/same_as_trl.py /tmp/trl/bin/python
 
 Twenty optimizer steps of SFT and of DPO from one tiny Llama (jobs/make_llama.py), rows in one order (ours, which TRL
 reads sequentially), each with its own tokenizing, templates, batching and losses. What is measured is the largest
@@ -145,7 +145,7 @@ def main() -> None:
                 difference = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
                 row[f"largest_difference_{words}"] = float(f"{difference:.2g}")
             result.append(row)
-    write("trl", result)
+    write("same_as_trl", result)
 
 
 if __name__ == "__main__":
