@@ -15,7 +15,7 @@ def table() -> str:
     """The lines between the two comments."""
     rows = [
         row
-        for make in (_step, _uneven, _resize, _flapping, _bitwise, _control, _order, _plan, _loading)
+        for make in (_step, _uneven, _resize, _flapping, _bitwise, _control, _order, _plan, _loading, _same_as_trl)
         for row in make()
     ]
     lines = ["| what | planner | beside it | bench |", "|---|---|---|---|", *rows]
@@ -53,6 +53,18 @@ def _uneven() -> list[str]:
         )
         for r in _rows("uneven")
         if r["largest_divisor"] != r["workers"]
+    ]
+
+
+def _same_as_trl() -> list[str]:
+    return [
+        _row(
+            "same_as_trl",
+            f"{r['method'].upper()}, {r['steps']} steps: the losses at W = 7, and through 4, 3, 5",
+            f"within {r['largest_difference_7']:.0e} and {r['largest_difference_4-3-5']:.0e} of TRL's",
+            f"TRL at its own W = {r['their_world_size']}, loss {r['first_loss']:.2f} to {r['last_loss']:.2f}",
+        )
+        for r in _rows("same_as_trl")
     ]
 
 
