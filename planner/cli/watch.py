@@ -12,7 +12,7 @@ from rich.table import Table
 
 from planner.errors import StoreError
 from planner.report.text import counted
-from planner.report.view import RunView, fold, step_line
+from planner.report.view import RunView, fold, metric_words, step_line
 from planner.store.follow import Follower
 from planner.store.run import Run
 
@@ -118,7 +118,7 @@ class Watch:
         loss = "-" if view.loss is None else f"{view.loss:.4f}"
         held_out = "" if view.held_out is None else f"   held out {view.held_out:.4f}"
         table.add_row("step", f"{view.step} / {view.total_steps or '?'}   (committed {view.committed_step})")
-        table.add_row("loss", f"{loss}{held_out}")
+        table.add_row("loss", "  ".join([loss, *metric_words(view.metrics)]) + held_out)
         table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
         table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
         quiet = f"   no step for {self._silence_s:.0f} s" if self._silence_s > _SILENCE_S else ""

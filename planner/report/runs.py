@@ -4,7 +4,7 @@ import dataclasses
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -14,7 +14,7 @@ from planner.identity import recorded_sizes
 from planner.plan import Facts, choose
 from planner.report.plans import split_text
 from planner.report.text import ago, aligned, counted, printable
-from planner.report.view import RunView, fold
+from planner.report.view import RunView, fold, metric_words
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
 from planner.store.run import commit_of
 from planner.store.survey import Segment, Survey
@@ -90,6 +90,8 @@ class RunDetail:
     samples_per_s: float
     """over the last steps"""
     loss: float | None
+    metrics: Mapping[str, float]
+    """of the last step, what the objective measures besides the loss"""
     interval: str
     kept_steps: tuple[int, ...]
     """steps whose commits have their files, ascending"""
@@ -197,6 +199,7 @@ def run_detail(survey: Survey) -> RunDetail:
         driver=_driver_words(survey),
         samples_per_s=view.samples_per_s,
         loss=view.loss,
+        metrics=view.metrics,
         interval=_interval(survey, events),
         kept_steps=tuple(sorted(step for step, _ in map(commit_of, survey.kept))),
         num_commits=survey.num_commits,
@@ -327,7 +330,7 @@ def detail_text(detail: RunDetail, now_s: float) -> list[str]:
         ("data", f"fingerprint {detail.data[:16]}, seed {detail.seed}" if detail.data else ""),
         ("driver", detail.driver),
         ("step", f"{line.step} of {line.total_steps or '?'}"),
-        ("loss", "" if detail.loss is None else f"{detail.loss:.4f}"),
+        ("loss", "" if detail.loss is None else ", ".join([f"{detail.loss:.4f}", *metric_words(detail.metrics)])),
         ("speed", f"{detail.samples_per_s:.1f} samples/s over the last steps" if detail.samples_per_s else ""),
         ("committed", committed),
         (

@@ -1,7 +1,7 @@
 """What a run looks like while it runs: a value folded from ledger records, and its lines of text."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from planner.identity import recorded_sizes
 from planner.plan import Facts, choose
@@ -26,6 +26,8 @@ class RunView:
     total_steps: int = 0
     global_batch: int = 0
     loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """of the last step"""
     held_out: float | None = None
     samples_per_s: float = 0.0
     committed_step: int = 0
@@ -47,9 +49,24 @@ def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
     return view, lines
 
 
+# Those that people watch, by the names that a line has room for.
+_SHOWN = {
+    "reward_margin": "margin",
+    "reward_accuracy": "accuracy",
+    "kl": "kl",
+    "desirable_reward": "desirable",
+    "undesirable_reward": "undesirable",
+}
+
+
+def metric_words(metrics: Mapping[str, float]) -> list[str]:
+    """`margin 0.42`, `accuracy 0.91`: what is shown of an objective's metrics."""
+    return [f"{words} {metrics[name]:.2f}" for name, words in _SHOWN.items() if name in metrics]
+
+
 def step_line(view: RunView) -> str:
     """The state in one line."""
-    loss = "" if view.loss is None else f"loss {view.loss:.4f}  "
+    loss = "" if view.loss is None else "  ".join([f"loss {view.loss:.4f}", *metric_words(view.metrics), ""])
     speed = f"{view.samples_per_s:.1f} samples/s  " if view.samples_per_s else ""
     return (
         f"step {view.step}/{view.total_steps}  {loss}{counted(view.world_size, 'worker')} ({view.split})  "
@@ -63,7 +80,8 @@ def _after(view: RunView, record: Record) -> tuple[RunView, str]:
     if isinstance(record, GenerationRecord):
         return _after_generation(view, record)
     if isinstance(record, EvalRecord):
-        return replace(view, held_out=record.loss), f"step {record.step}: held-out loss {record.loss:.4f}"
+        words = ", ".join([f"held-out loss {record.loss:.4f}", *metric_words(record.metrics)])
+        return replace(view, held_out=record.loss), f"step {record.step}: {words}"
     if isinstance(record, CommitRecord):
         return replace(view, committed_step=record.step), f"step {record.step}: committed in {record.seconds:.2f} s"
     return view, record.message
@@ -72,7 +90,7 @@ def _after(view: RunView, record: Record) -> tuple[RunView, str]:
 def _after_step(view: RunView, record: StepRecord) -> RunView:
     rate = record.samples / max(record.seconds, 1e-9)
     smooth = rate if not view.samples_per_s else _SMOOTHING * view.samples_per_s + (1 - _SMOOTHING) * rate
-    return replace(view, step=record.step + 1, loss=record.loss, samples_per_s=smooth)
+    return replace(view, step=record.step + 1, loss=record.loss, metrics=record.metrics, samples_per_s=smooth)
 
 
 def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView, str]:

@@ -331,6 +331,19 @@ def test_a_hang_ends_the_group():
     assert any("no step for" in words for words in cluster.words)
 
 
+def test_progress_before_the_first_step_is_a_sign_of_life():
+    """A group that computes reference log-probabilities for hours is left alone; one that falls silent is not."""
+    cluster = Cluster(4)
+    cluster.tick()
+    cluster.hung = True
+    for done in range(8):
+        cluster.run(1500)
+        cluster.steward.reported({"progress": done, "of": 8})
+    assert cluster.sizes == [4]
+    cluster.run(1900)
+    assert cluster.sizes == [4, 4]
+
+
 def test_flapping_is_watched_before_it_is_followed():
     """W and W+1 in turn every 10 s for five minutes, with new processes at 8 s a resize: two resizes, not 29."""
     cluster = Cluster(4, global_batch=48, grow_s=8.0, shrink_s=8.0).run(30)

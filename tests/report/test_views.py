@@ -289,6 +289,18 @@ def test_a_run_from_its_first_step_to_its_second_generation():
     assert view.held_out == 3.25
 
 
+def test_metrics_stand_beside_the_loss():
+    """Those that people watch, of the last step and of held-out samples; where there are none, the loss alone."""
+    metrics = {"reward_margin": 0.418, "reward_accuracy": 0.9062, "chosen_reward": 0.5, "rejected_reward": 0.1}
+    records = [generation(1, world_size=5), step(0, loss=0.61).model_copy(update={"metrics": metrics})]
+    view, _ = fold(RunView(), records)
+    assert step_line(view).startswith("step 1/160  loss 0.6100  margin 0.42  accuracy 0.91  5 workers ")
+    _, lines = fold(view, [held_out(1, 0.5).model_copy(update={"metrics": {"kl": 0.1, "desirable_reward": -0.25}})])
+    assert lines == ["step 1: held-out loss 0.5000, kl 0.10, desirable -0.25"]
+    view, _ = fold(view, [step(1, loss=2.0)])
+    assert "loss 2.0000  5 workers" in step_line(view)
+
+
 def test_a_planned_resize_has_nothing_to_do_again():
     """From the very step that was committed last."""
     done = [generation(1, world_size=2), step(0), step(1), commit(2)]
