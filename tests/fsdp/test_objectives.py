@@ -1,13 +1,14 @@
 """Objectives over prompts and completions in real FSDP processes: exact, bitwise, and held to the first weights."""
 
 import pytest
-from sample_sets import write_rows
+from sample_sets import SampleSet, write_rows
 from test_bitwise import result
 from worker_functions import make_job, records, run_job
 
 from planner.audit import audit
 from planner.cli.verify import compare
 from planner.errors import DataError
+from planner.job import HfModel
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.history import stages
@@ -196,3 +197,41 @@ def test_a_batch_of_one_kind_is_noted_once(workers, tmp_path):
     lacking = [s["step"] for s in records(tmp_path / "run") if len(s["metrics"]) == 2]
     assert lacking[0] == step
     assert len(lacking) > 1
+
+
+def in_memory(data, model, _progress=None):
+    """Bytes for a model that has no tokenizer."""
+    return SampleSet(kind=data.kind, context=model.context)
+
+
+def run_hf(rank, job, url, stop_at=None):
+    from planner import identity
+    from planner.train import reference
+
+    before, make_model = identity.open_dataset, reference.make_model
+    identity.open_dataset = in_memory
+    if job.objective.reference_model is None:
+        reference.make_model = None  # no second model is wanted
+    try:
+        return run_job(rank, job, url, stop_at)
+    finally:
+        identity.open_dataset, reference.make_model = before, make_model
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_adapters_are_held_to_what_lies_below_them(workers, tiny_model, tmp_path, name):
+    """Without a second model, after a resume, too: as a frozen copy of the same files says."""
+    folder = str(tiny_model("llama"))
+    model = HfModel.model_validate({"kind": "hf", "path": folder, "context": 24, "lora": {"rank": 2, "dropout": 0.1}})
+    job = sample_job(tmp_path, name, steps=4, equality="bitwise", train={"optimizer": {"kind": "sgd", "lr": 10.0}})
+    job = job.model_copy(update={"model": model})
+    workers.run(run_hf, 3, job, str(tmp_path / "below"), 2)
+    workers.run(run_hf, 2, job, str(tmp_path / "below"))
+    objective = job.objective.model_copy(update={"reference_model": folder})
+    workers.run(run_hf, 1, job.model_copy(update={"objective": objective}), str(tmp_path / "beside"))
+    below, beside = measured(tmp_path / "below"), measured(tmp_path / "beside")
+    assert below.keys() == beside.keys()
+    for key, values in below.items():
+        assert beside[key] == pytest.approx(values, rel=1e-3, abs=1e-3), key
+    reward = "chosen_reward" if name == "dpo" else "desirable_reward"
+    assert abs(below["step", 3][reward]) > 0.01

@@ -19,6 +19,7 @@ from planner.store.records import (
     StepRecord,
     canonical,
     chained,
+    parse_record,
 )
 from planner.store.storage import Storage
 
@@ -70,6 +71,12 @@ RECORDS = [
     EventRecord(message='a "quoted"\nline\0 with \u2028, ü and 🙂', time_s=2.0),
     step_record(2),
 ]
+
+
+def test_records_from_before_there_were_metrics_are_read():
+    """As having none; and the chain is over what stands in the file."""
+    fields = {name: value for name, value in step_record(0).model_dump().items() if name != "metrics"}
+    assert parse_record(json.dumps(fields), "ledger") == step_record(0)
 
 
 def written(storage, previous=NO_HEAD, records=RECORDS):
