@@ -1,6 +1,7 @@
 """Each objective against an independent float64 computation, sample by sample and without padding."""
 
 import dataclasses
+import pickle
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from planner.train.batches import Loader
 from planner.train.control import exact_sums
 from planner.train.log_probs import measuring
 from planner.train.objectives import Coupled, denominators, make_objective, named_metrics
+from planner.train.prefetch import _Pickled
 from planner.train.reference import FrozenReference, UniformReference
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.shard import build_model
@@ -327,3 +329,17 @@ def test_packed_rows_keep_their_documents():
         assert (numbers[n:] == 3).all()
     batch.sequences.documents[1, 0] = 1
     assert batch.check_sum() != sum(check_sum_of(row, text.parts()) for row, text in enumerate(packed))
+
+
+@pytest.mark.parametrize("kind", ["chat", "pairs", "feedback"])
+def test_batches_come_back_from_a_loader_process(kind):
+    """As they were made: tensors, rows and partners."""
+    (loader,) = loaders(kind, 5, 1, 2)
+    made = loader.load(10)
+    sent = pickle.loads(_Pickled(pickle.loads(pickle.dumps(loader)).load)[10])
+    for before, after in zip(made, sent, strict=True):
+        assert (after.rows, after.position, after.check_sum()) == (before.rows, before.position, before.check_sum())
+        assert torch.equal(after.sequences.inputs, before.sequences.inputs)
+        if kind == "feedback":
+            assert after.mismatched.parts(0) == before.mismatched.parts(0)
+            assert torch.equal(after.is_desirable, before.is_desirable)
