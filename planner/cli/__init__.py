@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner import __version__
-from planner.cli import audit, demo, init, plan, prepare, run, runs, schema, show, submit, verify
+from planner.cli import audit, demo, export, init, plan, prepare, run, runs, schema, show, submit, verify
 from planner.errors import PlannerError
 
 
@@ -46,6 +46,7 @@ app.command("runs")(runs.runs)
 app.command("show")(show.show)
 app.command("submit")(submit.submit)
 app.command("audit")(audit.audit)
+app.command("export")(export.export)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 app.command("schema")(schema.schema)

@@ -1,14 +1,19 @@
 """Models of transformers in shards: the weights that their files hold, and the same training at every world size."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from worker_functions import make_job, records, run_job
 
-from planner.errors import ResumeRefused, UserError
-from planner.job import HfModel, Train
+from planner.errors import ResumeRefused, StoreError, UserError
+from planner.job import HfModel, Job, Train
+from planner.model_files import stored_tensors
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.train.export import commit_at, export
 
 pytestmark = pytest.mark.fsdp
 
@@ -21,9 +26,25 @@ def hf(path, **settings):
 
 
 def hf_job(texts, model, **sections):
-    """Bytes through a model of transformers: its own data wants a tokenizer."""
-    job = make_job(texts, global_batch=7, **{"steps": 3, "eval": {"samples": 3, "every": 2}, **sections})
-    return job.model_copy(update={"model": model})
+    """Supervised fine-tuning on texts, all of whose tokens bear loss."""
+    settings = {
+        "model": model.model_dump(),
+        "data": {"kind": "chat", "path": texts, "loss_on": "all"},
+        "objective": {"kind": "sft"},
+        "eval": {"samples": 3, "every": 2},
+    }
+    job = make_job(texts, global_batch=7, steps=3).model_dump(by_alias=True, mode="json", exclude={"model", "data"})
+    merged = {**job, **{name: {**job.get(name, {}), **section} for name, section in {**settings, **sections}.items()}}
+    return Job.model_validate(merged)
+
+
+def run_hf(rank, job, url, stop_at=None, accept=()):
+    """One generation, over the bytes of the texts: a model of random weights has no tokenizer."""
+    from planner.data import conversations
+    from planner.data.tokenizer import ByteTokenizer
+
+    conversations.tokenizer_of = lambda _model: ByteTokenizer()
+    return run_job(rank, job, url, stop_at, accept)
 
 
 def logits_of(_rank, models):
@@ -143,10 +164,10 @@ def test_one_hash_for_every_world_size_and_history(workers, texts, tiny_model, t
     job = hf_job(texts, hf(folder, **lora), train=train, batch={"equality": "bitwise"})
     results = []
     for world_size in (1, 2, 3):
-        workers.run(run_job, world_size, job, str(tmp_path / str(world_size)))
+        workers.run(run_hf, world_size, job, str(tmp_path / str(world_size)))
         results.append(result(tmp_path / str(world_size)))
-    workers.run(run_job, 3, job, str(tmp_path / "history"), 2)
-    workers.run(run_job, 2, job, str(tmp_path / "history"))
+    workers.run(run_hf, 3, job, str(tmp_path / "history"), 2)
+    workers.run(run_hf, 2, job, str(tmp_path / "history"))
     results.append(result(tmp_path / "history"))
     assert all(other == results[0] for other in results)
     trained = [tensor for tensor in results[0][0] if tensor.startswith("model/")]
@@ -159,10 +180,139 @@ def test_other_files_under_the_same_path_are_noticed(workers, texts, tiny_model,
     """Frozen weights are in no checkpoint: a run that goes on from others would be another one."""
     folder = tiny_model("llama")
     job = hf_job(texts, hf(folder, lora={"rank": 2}))
-    workers.run(run_job, 2, job, str(tmp_path), 1)
+    workers.run(run_hf, 2, job, str(tmp_path), 1)
     other = tiny_model("llama", initializer_range=0.1)
     (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     with pytest.raises(ResumeRefused, match=r"the model's files .* are not those that the run was made with"):
-        workers.run(run_job, 3, job, str(tmp_path))
-    workers.run(run_job, 3, job, str(tmp_path), None, ("model",))
+        workers.run(run_hf, 3, job, str(tmp_path))
+    workers.run(run_hf, 3, job, str(tmp_path), None, ("model",))
     assert len(records(tmp_path)) == 3
+
+
+@pytest.fixture(scope="module")
+def trained(workers, texts, tiny_model, tmp_path_factory):
+    """`trained(family, **settings)` -> a run of three steps on 3 and then 2 workers; made once each."""
+    made = {}
+
+    def train(family, **settings):
+        key = f"{family} {settings}"
+        if key not in made:
+            job = hf_job(texts, hf(tiny_model(family), **settings))
+            url = tmp_path_factory.mktemp("run")
+            workers.run(run_hf, 3, job, str(url), 2)
+            workers.run(run_hf, 2, job, str(url))
+            made[key] = Run(Storage(str(url))), job
+        return made[key]
+
+    return train
+
+
+def logits_of_commit(_rank, job, url):
+    """Of the training model itself, in shards, with a commit loaded."""
+    from planner.train import checkpoint
+    from planner.train.gradient_sums import FloatSums
+    from planner.train.optimize import make_optimizer
+    from planner.train.shard import make_model
+    from planner.train.state import TrainState
+    from planner.train.world import World, on_cpu
+
+    world = World.join(on_cpu)
+    model = make_model(job.model, job.train, world)
+    optimizer = make_optimizer(job.train.optimizer, model)
+    state = TrainState.of(model, optimizer, FloatSums(model), only_trained=True)
+    run = Run(Storage(url))
+    manifest = run.manifest(run.commits()[-1])
+    checkpoint.load(world, run.storage, manifest, state, manifest.identity)
+    with torch.no_grad():
+        return model.eval()(INPUTS).numpy()
+
+
+def logits_trained(workers, run, job):
+    return torch.from_numpy(workers.run(logits_of_commit, 2, job, run.storage.url)[0])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox"])
+def test_an_exported_model_is_the_trained_one(workers, trained, tmp_path, family):
+    """Loaded by plain transformers: the same logits; and by planner, as the first weights of another run."""
+    run, job = trained(family)
+    done = export(run, commit_at(run, None), tmp_path / "out")
+    expected = logits_trained(workers, run, job)
+    assert torch.equal(logits_by_transformers(tmp_path / "out"), expected)
+    assert float((logits_by_transformers(job.model.path) - expected).abs().max()) > 1e-3
+    again = workers.run(logits_of, 3, [hf(tmp_path / "out")])[0][0]
+    assert float((torch.from_numpy(again) - expected).abs().max()) <= 1e-6
+    assert (done.step, done.what) == (3, "model")
+    before, after = (sorted(stored_tensors(Path(folder))) for folder in (job.model.path, tmp_path / "out"))
+    assert before == after  # names of files, not of modules
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_an_export_in_bf16_and_in_many_files(trained, tmp_path, monkeypatch):
+    """Half the bytes, rounded; files with an index that transformers follows."""
+    from planner.train.models import saving
+
+    run, _ = trained("llama")
+    export(run, commit_at(run, 2), tmp_path / "whole")
+    real = saving.write
+    monkeypatch.setattr(saving, "write", lambda *arguments: real(*arguments, most_bytes=20_000))
+    done = export(run, commit_at(run, 2), tmp_path / "out", dtype="bf16")
+    assert len(list((tmp_path / "out").glob("model-*-of-*.safetensors"))) > 2
+    assert done.step == 2
+    whole, rounded = logits_by_transformers(tmp_path / "whole"), logits_by_transformers(tmp_path / "out")
+    assert 0 < float((whole - rounded).abs().max()) < 0.05
+    assert {t.dtype for t in stored_tensors(tmp_path / "out").values()} == {"BF16"}
+
+
+def test_exported_adapters_are_the_trained_ones(workers, trained, tmp_path):
+    """By plain peft over the base, and merged into it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    run, job = trained("qwen2", lora={"rank": 2})
+    expected = logits_trained(workers, run, job)
+    assert export(run, commit_at(run, None), tmp_path / "adapter").what == "adapter"
+    base = AutoModelForCausalLM.from_pretrained(job.model.path, dtype=torch.float32)
+    with torch.no_grad():
+        found = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()(INPUTS).logits
+    assert float((found - expected).abs().max()) <= 1e-6
+    assert export(run, commit_at(run, None), tmp_path / "merged", merge=True).what == "merged model"
+    assert float((logits_by_transformers(tmp_path / "merged") - expected).abs().max()) <= 1e-5
+    assert float((logits_by_transformers(job.model.path) - expected).abs().max()) > 1e-3
+
+
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, trained, tmp_path):
+    """A folder that is there, no commit, no such step, adapters of a run without, another kind, a damaged commit."""
+    run, _ = trained("llama")
+    newest = commit_at(run, None)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match=r"out: is there already"):
+        export(run, newest, tmp_path / "out")
+    (tmp_path / "out").rmdir()
+    with pytest.raises(StoreError, match="no commit at step 7; its commits are at step 2, 3"):
+        commit_at(run, 7)
+    with pytest.raises(StoreError, match="no run here"):
+        commit_at(Run(Storage(str(tmp_path / "none"))), None)
+    with pytest.raises(UserError, match="--merge puts adapters into the weights, and the run has none"):
+        export(run, newest, tmp_path / "out", merge=True)
+    gpt = Run(Storage(str(tmp_path / "gpt")))
+    workers.run(run_job, 1, make_job(texts, steps=1), gpt.storage.url)
+    with pytest.raises(UserError, match=r"its model\.kind is gpt"):
+        export(gpt, commit_at(gpt, None), tmp_path / "out")
+    shutil.copytree(run.storage.url, tmp_path / "damaged")
+    damaged = Run(Storage(str(tmp_path / "damaged")))
+    file = max((tmp_path / "damaged" / "checkpoints" / newest.name).glob("*.distcp"))
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(StoreError, match="altered since it was written"):
+        export(damaged, newest, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged", "gpt"]
+
+
+def test_a_failure_halfway_leaves_no_folder(trained, tmp_path, monkeypatch):
+    """Neither the folder nor the half one."""
+    from planner.train import export as module
+
+    run, _ = trained("llama")
+    monkeypatch.setattr(module.private, "name_in_files", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export(run, commit_at(run, None), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

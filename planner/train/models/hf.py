@@ -58,6 +58,12 @@ def transformers_name(name: str) -> str:
     return name.removeprefix(_PREFIX).replace(".base_layer.", ".")
 
 
+def peft_name(name: str) -> str:
+    """Peft's own name for an adapter's parameter, in its files."""
+    before, _, after = name.removeprefix(_PREFIX).rpartition(f".{ADAPTER}")
+    return f"base_model.model.{before}{after}"
+
+
 def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) -> tuple[HfCausal, Path]:
     """The model without any memory for its tensors, in float32, and the folder that it comes from.
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from planner.errors import UserError
@@ -95,9 +96,15 @@ def names_in_model(hf: Any, stored: Iterable[str], known: dict[str, Any]) -> dic
     return found
 
 
-def as_in_files(hf: Any, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A tensor of the model as transformers would write it: under the name that files have for it."""
+def name_in_files(hf: Any, name: str) -> str:
+    """The name that a model's files have for a tensor, as transformers writes them."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    reverted: dict[str, Tensor] = revert_weight_conversion(hf, {name: tensor})
-    return reverted
+    (found,) = revert_weight_conversion(hf, {name: torch.empty(0, device="meta")})
+    return str(found)
+
+
+def delta_weight(layer: Any) -> Tensor:
+    """What a layer's adapter adds to the weight below it."""
+    delta: Tensor = layer.get_delta_weight(*layer.active_adapters)
+    return delta.detach()

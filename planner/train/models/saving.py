@@ -1,0 +1,96 @@
+"""Tensors into safetensors files in the Hugging Face layout, one after another: never two of them in memory.
+
+The library's own writer takes all tensors of a file at once, so the format is written here: 8 bytes of length, a JSON
+header with each tensor's type, shape and place, then the tensors (github.com/huggingface/safetensors, "Format").
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from planner.model_files import INDEX
+
+# What transformers cuts by, too (`save_pretrained`, decimal gigabytes).
+MOST_BYTES = 5 * 10**9
+_CODES = {torch.float32: "F32", torch.bfloat16: "BF16"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A tensor that will come."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def write(
+    folder: Path,
+    stem: str,
+    planned: Sequence[Planned],
+    tensors: Iterable[Tensor],
+    dtype: torch.dtype,
+    metadata: Mapping[str, str],
+    most_bytes: int = MOST_BYTES,
+) -> list[Path]:
+    """Write `tensors`, which come in the order of `planned`, to one file, or to several with an index.
+
+    Returns the files that hold tensors.
+    """
+    parts = list(_cut(planned, dtype.itemsize, most_bytes))
+    count = len(parts)
+    names = [
+        f"{stem}.safetensors" if count == 1 else f"{stem}-{number:05d}-of-{count:05d}.safetensors"
+        for number in range(1, count + 1)
+    ]
+    coming = iter(tensors)
+    for name, part in zip(names, parts, strict=True):
+        with ExitStack() as stack:
+            stream = stack.enter_context((folder / name).open("wb"))
+            stream.write(_header(part, dtype, metadata))
+            for plan in part:
+                tensor = next(coming)
+                assert tuple(tensor.shape) == plan.shape
+                flat = tensor.to(dtype).contiguous().view(-1)
+                stream.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    if count > 1:
+        where = {plan.name: name for name, part in zip(names, parts, strict=True) for plan in part}
+        size = sum(_num_bytes(plan, dtype.itemsize) for plan in planned)
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    return [folder / name for name in names]
+
+
+def _cut(planned: Sequence[Planned], itemsize: int, most_bytes: int) -> Iterator[list[Planned]]:
+    """In order, as many as fit into a file; one that does not fit into any has a file of its own."""
+    part: list[Planned] = []
+    size = 0
+    for plan in planned:
+        num_bytes = _num_bytes(plan, itemsize)
+        if part and size + num_bytes > most_bytes:
+            yield part
+            part, size = [], 0
+        part.append(plan)
+        size += num_bytes
+    yield part
+
+
+def _header(part: Sequence[Planned], dtype: torch.dtype, metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    offset = 0
+    for plan in part:
+        end = offset + _num_bytes(plan, dtype.itemsize)
+        entries[plan.name] = {"dtype": _CODES[dtype], "shape": list(plan.shape), "data_offsets": [offset, end]}
+        offset = end
+    content = json.dumps(entries, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % 8)  # the tensors begin aligned, as the library writes them
+    return len(content).to_bytes(8, "little") + content
+
+
+def _num_bytes(plan: Planned, itemsize: int) -> int:
+    return prod(plan.shape) * itemsize
