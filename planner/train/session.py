@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -19,7 +20,7 @@ from torch import nn
 import planner
 from planner.data.dataset import SampleDataset, notes_of
 from planner.errors import PlannerError, StoreError
-from planner.job import Job, OwnModel
+from planner.job import HfModel, Job, OwnModel
 from planner.lengths import Lengths, conversions
 from planner.plan.memory import choose_accumulator
 from planner.store.past import read_past
@@ -203,9 +204,18 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
 
 
 def make_state(generation: Generation) -> TrainState:
-    """The job's model in shards, an optimizer over them, and the way its gradients are summed."""
+    """The job's model in shards, an optimizer over them, and the way its gradients are summed.
+
+    Raises:
+        UserError: on every worker, the model cannot be made or cannot read the data.
+    """
     job, world = generation.job, generation.world
     model = make_model(job.model, job.train, world, first_weights=generation.manifest is None)
+    if isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
+        from planner.train.models.hf import HfCausal, require_packed
+
+        assert isinstance(model, HfCausal)
+        world.agree(partial(require_packed, model))
     optimizer = make_optimizer(job.train.optimizer, model)
     return TrainState.of(model, optimizer, make_sums(generation, model), only_trained=True)
 

@@ -53,6 +53,26 @@ class HfCausal(nn.Module):
         return private.without_adapters(self)
 
 
+@torch.no_grad()
+def require_packed(model: HfCausal) -> None:
+    """Check that a model keeps a packed row's documents apart, by what it does; every worker must call it.
+
+    Whatever is masked has a weight of exactly zero, so the logits are the same to the bit, not nearly.
+
+    Raises:
+        UserError: other tokens in one document change the logits of the next.
+    """
+    device = next(model.parameters()).device
+    documents = torch.tensor([[0, 0, 0, 1, 1]], device=device)
+    is_training = model.training
+    model.eval()
+    one, other = (model(torch.tensor([[*begin, 5, 6]], device=device), documents) for begin in ((1, 2, 3), (4, 3, 2)))
+    model.train(is_training)
+    if not torch.equal(one[:, 3:], other[:, 3:]):
+        kind = model.hf.config.model_type
+        raise UserError(f"data.packing: {kind} lets a packed row's documents see each other; leave packing out")
+
+
 def transformers_name(name: str) -> str:
     """Transformers' own name for a parameter, a buffer or a module: without our prefix, and without peft's part."""
     return name.removeprefix(_PREFIX).replace(".base_layer.", ".")
