@@ -4,8 +4,10 @@ PlannerError              what it says is for the user: no traceback, a non-zero
 +-- UserError             the input is wrong (exit code 2)
 |   +-- JobError          a job file
 |   +-- ClusterError      a cluster file
+|   +-- RecipeError       another system's recipe
 |   +-- PlanError         batch sizes or a world size that no plan can serve
 |   +-- DataError         a data set
++-- NotExact              another system cannot train this batch at that count (exit code 1)
 +-- RunError              the run cannot go on (exit code 1)
     +-- StoreError        the run directory: unreachable, torn, foreign
     |   +-- StaleGeneration   another driver has taken the run over
@@ -36,12 +38,20 @@ class ClusterError(UserError):
     """A cluster file is wrong, or not one. The message has one line per mistake."""
 
 
+class RecipeError(UserError):
+    """Another system's recipe is wrong, or does not say enough. The message has one line per mistake."""
+
+
 class PlanError(UserError):
     """No plan serves these numbers."""
 
 
 class DataError(UserError):
     """The data set cannot be read, or is too small for what is asked of it."""
+
+
+class NotExact(PlannerError):
+    """Another system has no setting that trains exactly this batch at that GPU count."""
 
 
 class RunError(PlannerError):

@@ -1,5 +1,8 @@
 """Settings for every test."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -50,3 +53,7 @@ def tiny_model(tmp_path_factory):
         return folder
 
     return make
+
+
+# The shipped recipes are written out for more than one folder of tests.
+sys.path.append(str(Path(__file__).parent / "interop"))

@@ -11,7 +11,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner import __version__
-from planner.cli import audit, demo, export, init, plan, prepare, run, runs, schema, show, submit, verify
+from planner.cli import audit, check, convert, demo, export, init, plan, prepare, run, runs, schema, show, submit, verify
+from planner.cli.recipes import FOREIGN_OPTIONS
 from planner.errors import PlannerError
 
 
@@ -41,6 +42,8 @@ def _root(
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
+app.command("convert", context_settings=FOREIGN_OPTIONS)(convert.convert)
+app.command("check", context_settings=FOREIGN_OPTIONS)(check.check)
 app.command("prepare")(prepare.prepare)
 app.command("runs")(runs.runs)
 app.command("show")(show.show)

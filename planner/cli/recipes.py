@@ -1,0 +1,83 @@
+"""Arguments that `convert` and `check` share."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.errors import UserError
+from planner.job import MAX_MICRO, MAX_WORKERS
+
+if TYPE_CHECKING:
+    from planner.interop import Options
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="a config (YAML, JSON), a Hydra folder, a script that trains, or its command line in quotes",
+        show_default=False,
+    ),
+]
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="the recipe's own overrides: key=value, ++key=value, --key value"),
+]
+AccelerateOption = Annotated[
+    str | None, typer.Option("--accelerate", metavar="FILE", help="the accelerate file that the recipe is run with")
+]
+MethodOption = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="of a TRL recipe: sft, dpo, orpo, kto or grpo")
+]
+HalosOption = Annotated[
+    str | None,
+    typer.Option(
+        "--halos-batch",
+        metavar="MEANING",
+        help="what HALOs' batch_size counts: total (since May 2025) or per-accumulation (before)",
+    ),
+]
+MicroOption = Annotated[
+    int | None, typer.Option("--max-micro", metavar="M", help="the most samples that one GPU holds in a forward pass")
+]
+# What the recipe's own system would be given: its options are not ours.
+FOREIGN_OPTIONS = {"ignore_unknown_options": True, "allow_interspersed_args": True}
+
+
+def options_of(
+    *,
+    gpus: int | None,
+    gpus_option: str,
+    accelerate: str | None,
+    method: str | None,
+    halos_batch: str | None,
+    max_micro: int | None,
+    is_for_job: bool,
+) -> "Options":
+    """The options as a value.
+
+    Raises:
+        UserError: a number is out of bounds.
+    """
+    from planner.interop import Options
+
+    check_number(gpus_option, gpus, MAX_WORKERS)
+    check_number("--max-micro", max_micro, MAX_MICRO)
+    return Options(
+        gpus=gpus,
+        max_micro=max_micro,
+        accelerate=accelerate,
+        halos_batch=halos_batch,
+        method=method,
+        is_for_job=is_for_job,
+        needs_micro=is_for_job,
+    )
+
+
+def check_number(option: str, value: int | None, most: int) -> None:
+    """Check an option's bounds.
+
+    Raises:
+        UserError: the value is out of them.
+    """
+    if value is not None and not 1 <= value <= most:
+        raise UserError(f"{option} {value}: write a whole number from 1 to {most}")

@@ -1,0 +1,62 @@
+"""accelerate's configuration files: how many processes are started, and in which way."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from planner.interop.entries import Keys, flat
+from planner.interop.texts import mapping_of, text_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What starts a script, as far as batches depend on it."""
+
+    num_processes: int | None
+    """over all machines"""
+    kind: str = ""
+    """FSDP, DEEPSPEED, MULTI_GPU, NO, or empty where it is not known"""
+    accumulation: int | None = None
+    """of DeepSpeed's section; none where it is `auto` or not there"""
+    source: str = ""
+
+
+def is_accelerate(tree: dict[str, Any]) -> bool:
+    """Whether these are the keys of such a file."""
+    return "distributed_type" in tree or {"num_processes", "num_machines"} <= set(tree)
+
+
+def read_launch(path: str) -> Launch:
+    """The file's facts.
+
+    Raises:
+        RecipeError: it cannot be read, or is none.
+    """
+    tree = mapping_of(text_of(path), path)
+    keys = Keys(source=path, entries=flat(tree, path), fix="KEY: VALUE")
+    if not is_accelerate(tree):
+        keys.wrong("found no accelerate file (distributed_type, num_processes); write the path of one")
+        keys.raise_mistakes()
+    accumulation = keys.value("deepspeed_config.gradient_accumulation_steps")
+    launch = Launch(
+        num_processes=keys.whole("num_processes") if keys.has("num_processes") else None,
+        kind=str(keys.value("distributed_type", "")).upper(),
+        accumulation=keys.whole("deepspeed_config.gradient_accumulation_steps")
+        if isinstance(accumulation, int)
+        else None,
+        source=path,
+    )
+    machines = keys.whole("num_machines", 1)
+    if launch.num_processes and launch.num_processes % machines:
+        keys.wrong(
+            f"num_processes: {launch.num_processes} do not divide over num_machines {machines}; mend one of them"
+        )
+    keys.raise_mistakes()
+    return launch
+
+
+def file_text(gpus: int, accumulation: int, *, kind: str = "DEEPSPEED") -> str:
+    """A file that starts so many processes on one machine."""
+    lines = ["compute_environment: LOCAL_MACHINE", f"distributed_type: {kind}"]
+    if kind == "DEEPSPEED":
+        lines += ["deepspeed_config:", f"  gradient_accumulation_steps: {accumulation}", "  zero_stage: 3"]
+    return "\n".join([*lines, "mixed_precision: bf16", "num_machines: 1", f"num_processes: {gpus}", ""])

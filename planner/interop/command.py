@@ -1,0 +1,111 @@
+"""Shell scripts and command lines -> the one training command in them, its launcher's options and its arguments."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from planner.interop.texts import recipe_error
+
+_SCRIPT = re.compile(r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|dpo|orpo|kto|grpo)\.py)(?=\s|$)")
+_TRL = re.compile(r"(?:^|\s)trl\s+(sft|dpo|orpo|kto|grpo)(?=\s|$)")
+# A backslash at a line's end, also where a remark follows it, as in READMEs.
+_CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
+_ASSIGNMENT = re.compile(
+    r"^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE
+)
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_END = re.compile(r"^([|;&]+|\d*>.*|<.*)$")
+_MAX_VARIABLES_IN_VARIABLES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One training command; variables that the script itself sets are filled in, others stand as `$NAME`."""
+
+    script: str
+    """the program: `train.py`, `launch.py`, `dpo.py`, or `dpo` for `trl dpo`"""
+    launcher: Mapping[str, str]
+    """options before the script, such as `--config_file`; and variables such as `CUDA_VISIBLE_DEVICES`"""
+    words: tuple[str, ...]
+    """what stands behind the script"""
+    group_size: int | None
+    """completions per prompt that a sampling command of the same script makes"""
+
+
+def is_command(text: str) -> bool:
+    """Whether a training command stands in it."""
+    return bool(_SCRIPT.search(text) or _TRL.search(text))
+
+
+def command_of(text: str, source: str) -> Command:
+    """The one training command in a script or a command line.
+
+    Raises:
+        RecipeError: there is none, there are several, or its quotes do not match.
+    """
+    lines = [line.strip() for line in _CONTINUED.sub(" ", text).splitlines()]
+    found = [line for line in lines if not line.startswith("#") and is_command(line)]
+    if not found:
+        raise recipe_error(source, "found no training command (train.py, launch.py, sft.py, trl dpo, ...); write one")
+    if len(dict.fromkeys(found)) > 1:
+        raise recipe_error(source, f"found {len(found)} training commands; keep one, or write the command itself")
+    known = _variables(text)
+    words = [_fill(word, known) for word in _split(found[0], source)]
+    words = [part for word in words for part in (word.split() if " " in word and "=" in word else [word])]
+    at, script = _find_script(words)
+    sampled = re.search(r"--num_samples_per_prompt[= ]+(\d{1,6})", _CONTINUED.sub(" ", text))
+    return Command(
+        script=script,
+        launcher=_launcher(words[:at]),
+        words=tuple(takewhile(lambda word: not _END.match(word), words[at + 1 :])),
+        group_size=int(sampled[1]) if sampled else None,
+    )
+
+
+def _split(line: str, source: str) -> list[str]:
+    """The words of a line, also of one that stands inside `bash -c "..."` with its quotes and dollars escaped."""
+    line = line.replace('\\"', '"').replace("\\$", "$").strip("`")
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        raise recipe_error(source, f"found a command that a shell cannot split ({error}); mend its quotes") from None
+
+
+def _find_script(words: list[str]) -> tuple[int, str]:
+    for at, word in enumerate(words):
+        if word == "trl" and at + 1 < len(words):
+            return at + 1, words[at + 1]
+        if _SCRIPT.search(f" {word}"):
+            return at, word.rpartition("/")[2]
+    return len(words) - 1, words[-1]
+
+
+def _launcher(words: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        name, sign, value = word.partition("=")
+        if name.startswith("--"):
+            options[name] = value if sign else "" if after.startswith("-") else after
+        elif sign and name.isupper():
+            options[name] = value
+    return options
+
+
+def _variables(text: str) -> dict[str, str]:
+    """What the script sets, if it sets it once and not from its arguments or from a command."""
+    values: dict[str, set[str]] = {}
+    for name, value in _ASSIGNMENT.findall(text.replace("\\$", "$")):
+        values.setdefault(name, set()).add(value.strip("\"'"))
+    single = {name: next(iter(its)) for name, its in values.items() if len(its) == 1}
+    return {name: value for name, value in single.items() if not re.search(r"\$[0-9@*(]|`", value)}
+
+
+def _fill(word: str, known: Mapping[str, str]) -> str:
+    for _ in range(_MAX_VARIABLES_IN_VARIABLES):
+        filled = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), word)
+        if filled == word or len(filled) > 10_000:
+            break
+        word = filled
+    return word

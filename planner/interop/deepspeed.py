@@ -1,0 +1,144 @@
+"""DeepSpeed's JSON: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x GPUs.
+
+Any of them may be left out (runtime/config.py): what is missing is worked out by `//`, and all are asserted to fit.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from planner.interop.drafting import Options, finish, job_name, make_own, order_sections, set_batch, set_workers
+from planner.interop.entries import Keys
+from planner.interop.recipe import Draft, Outcome, Question, Recipe, Trap, Unit
+
+TITLE = "DeepSpeed"
+_BATCH, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
+_STEPS = "gradient_accumulation_steps"
+_REASONS = {
+    "zero_optimization": "planner shards by FSDP2",
+    "bf16": "precision is your loop's",
+    "fp16": "precision is your loop's",
+    "optimizer": "the optimizer is your loop's",
+    "scheduler": "the schedule is your loop's",
+    "steps_per_print": "the ledger has every step",
+    "wall_clock_breakdown": "the ledger has every step's time",
+}
+
+
+def is_deepspeed(tree: dict[str, Any]) -> bool:
+    """Whether these are the keys of such a file."""
+    return _BATCH in tree or _MICRO in tree or ("zero_optimization" in tree and _STEPS in tree)
+
+
+def read(keys: Keys, options: Options) -> Recipe:
+    """The batch facts; a DeepSpeed file says nothing of model, data or loss. Mistakes are noted in `keys`."""
+    written = {name: _number(keys, name) for name in (_BATCH, _MICRO, _STEPS)}
+    if not any(written.values()) and not keys.mistakes:
+        keys.wrong(f"found none of {_BATCH}, {_MICRO} and {_STEPS}; write two of them")
+    facts = DeepSpeedFacts(batch=written[_BATCH], micro=written[_MICRO], accumulation=written[_STEPS])
+    each = (facts.micro or 1) * (facts.accumulation or 1)
+    if facts.batch and facts.batch % each:
+        keys.wrong(
+            f"{_BATCH}: {facts.batch} is no multiple of {_MICRO} x {_STEPS} = {each}, at any GPU count; mend one"
+        )
+    gpus = options.gpus
+    batch, micro, steps = 1, 1, facts.accumulation or 1
+    if facts.batch is None and gpus is None and not keys.mistakes:
+        keys.wrong(
+            f"the GPU count: without {_BATCH} the global batch is GPUs x {_MICRO} x {_STEPS}; write the count "
+            "that the file "
+            "was tuned for (convert --gpus W, check --tuned-for W)"
+        )
+    elif gpus is not None:
+        sizes = facts.sizes(gpus)
+        if sizes is None and not keys.mistakes:
+            keys.lacks(facts.outcome(gpus).text + "; write numbers that fit, or leave one out")
+        batch, micro, steps = sizes or (1, 1, 1)
+    else:
+        batch, micro = facts.batch or 1, facts.micro or 0
+    draft = Draft()
+    draft.set("name", job_name(keys.source.rpartition("/")[2].removesuffix(".json")))
+    how = f"{batch} = {gpus} GPUs x {micro} x {steps}" if gpus else f"{batch}: {_BATCH}"
+    set_batch(draft, keys, options, batch, micro or None, how)
+    clip = keys.number("gradient_clipping", 0.0)
+    draft.derive("train.clip_norm", clip or None, f"train.clip_norm {clip or 'null'}: gradient_clipping")
+    draft.derive("train.epochs", 1, "train.epochs 1: a DeepSpeed file does not say how long; mend it")
+    set_workers(draft, batch, gpus)
+    order_sections(draft)
+    finish(draft, keys, _REASONS, "nothing here stands for it")
+    make_own(draft, "what your script trains", "a DeepSpeed file says nothing of model, data and loss")
+    fixed = DeepSpeedFacts(batch=facts.batch, micro=facts.micro, accumulation=facts.accumulation, tuned=batch)
+    return Recipe(
+        source=keys.source,
+        system="deepspeed",
+        method="what your script trains",
+        unit="sample",
+        global_batch=batch,
+        accumulation=steps,
+        gpus=gpus,
+        micro=micro or None,
+        eval_batch=None,
+        draft=draft,
+        foreign=fixed,
+    )
+
+
+def _number(keys: Keys, name: str) -> int | None:
+    if keys.value(name) == "auto":
+        keys.wrong(f"{name}: found auto, which the Trainer fills in; write the TRL recipe, or a number")
+        return None
+    return keys.whole(name) if keys.has(name) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedFacts:
+    """A file as DeepSpeed reads it; None is what it does not say."""
+
+    batch: int | None
+    micro: int | None
+    accumulation: int | None
+    tuned: int = 0
+
+    @property
+    def title(self) -> str:
+        """The system's name."""
+        return TITLE
+
+    def sizes(self, gpus: int) -> tuple[int, int, int] | None:
+        """Batch, micro-batch and accumulation, what is missing filled in as DeepSpeed does; none if they do not fit."""
+        batch, micro, steps = self.batch, self.micro, self.accumulation
+        if batch is None:
+            micro, steps = micro or 1, steps or 1
+            return micro * steps * gpus, micro, steps
+        if micro is None:
+            steps = steps or 1
+            micro = batch // gpus // steps
+        elif steps is None:
+            steps = batch // micro // gpus
+        return (batch, micro, steps) if micro * steps * gpus == batch and micro and steps else None
+
+    def outcome(self, gpus: int) -> Outcome:
+        """What happens at a GPU count."""
+        sizes = self.sizes(gpus)
+        if sizes is None:
+            micro, steps = self.micro or "?", self.accumulation or "?"
+            text = f"AssertionError: train_batch_size {self.batch} != {micro} x {steps} x {gpus}"
+            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
+        return Outcome(gpus=gpus, verdict="exact" if sizes[0] == self.tuned else "other batch", batch=sizes[0])
+
+    def units(self) -> list[Unit]:
+        """Nothing in a DeepSpeed file misleads by its unit."""
+        return []
+
+    def traps(self, question: Question) -> list[Trap]:
+        """What the outcome alone does not show."""
+        if self.batch is not None or all(self.outcome(count).verdict == "exact" for count in question.counts):
+            return []
+        text = f"Without {_BATCH} nothing holds the batch: it grows with the GPUs."
+        return [Trap(name="no global batch", text=text)]
+
+
+def file_text(gpus: int, micro: int, accumulation: int) -> str:
+    """A file with all three numbers, which DeepSpeed holds against each other."""
+    sizes = {_BATCH: gpus * micro * accumulation, _MICRO: micro, _STEPS: accumulation}
+    return json.dumps({**sizes, "zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}, indent=2) + "\n"

@@ -1,0 +1,165 @@
+"""A foreign configuration as dotted keys, each with where it stands; knows who has read what."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.errors import RecipeError
+from planner.files.words import Mistake, cut, escape, listed, show
+from planner.interop.scalars import Unresolved
+
+MOST = 2**40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A value, and where it stands."""
+
+    value: Any
+    where: str
+    """the file, `the command line`, or whose default it is"""
+    is_default: bool = False
+    """of the foreign system itself: nobody wrote it into the recipe"""
+
+
+def flat(tree: Mapping[Any, Any], where: str, *, is_default: bool = False, prefix: str = "") -> dict[str, Entry]:
+    """`{"a": {"b": 1}}` -> `{"a.b": 1}`; lists stay whole."""
+    entries: dict[str, Entry] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            entries |= flat(value, where, is_default=is_default, prefix=f"{name}.")
+        else:
+            entries[name] = Entry(value=value, where=where, is_default=is_default)
+    return entries
+
+
+@dataclass(kw_only=True)
+class Keys:
+    """Entries that are asked for one by one. A wrong value is noted and a stand-in returned: one reading tells all."""
+
+    source: str
+    entries: Mapping[str, Entry]
+    mistakes: list[str] = field(default_factory=list)
+    is_for_job: bool = True
+    """whether a job is to be made; if not, only what concerns batches must be there"""
+    fix: str = "KEY=VALUE"
+    """how a value is given behind the recipe"""
+    _read: set[str] = field(default_factory=set)
+
+    def has(self, key: str) -> bool:
+        """Whether a value stands there that is not null."""
+        return key in self.entries and self.entries[key].value is not None
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """What stands there, whatever it is; what cannot be resolved is the default."""
+        self._read.add(key)
+        entry = self.entries.get(key)
+        if entry is None or entry.value is None or isinstance(entry.value, Unresolved):
+            return default
+        return entry.value
+
+    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number of at least `least`; without a default it must be there."""
+        value = self._needed(key, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST:
+            return value
+        if value is not _NOTHING:
+            self.refuse(key, f"write a whole number from {least} to 2**40")
+        return default if default is not None else least
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number of at least 0; without a default it must be there."""
+        value = self._needed(key, default)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
+            return float(value)
+        if value is not _NOTHING:
+            self.refuse(key, "write a number of at least 0")
+        return default if default is not None else 0.0
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self.value(key, default)
+        if isinstance(value, bool):
+            return value
+        self.refuse(key, "write true or false")
+        return default
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text that is not empty; without a default it must be there."""
+        value = self._needed(key, default)
+        if isinstance(value, str) and value:
+            return value
+        if value is not _NOTHING:
+            self.refuse(key, "write a text")
+        return default or "?"
+
+    def refuse(self, key: str, fix: str) -> None:
+        """Note what stands at `key`, and what should."""
+        entry = self.entries.get(key)
+        found = "nothing" if entry is None or entry.value is None else show(entry.value)
+        self.mistakes.append(f"{key}: found {found}; {fix}")
+
+    def wrong(self, text: str) -> None:
+        """Note a mistake in words of one's own."""
+        self.mistakes.append(text)
+
+    def lacks(self, text: str) -> None:
+        """Note that something is missing which only a job needs."""
+        if self.is_for_job:
+            self.wrong(text)
+
+    def written(self) -> Iterable[tuple[str, Entry]]:
+        """The entries without the defaults that nobody wrote."""
+        return ((key, its) for key, its in self.entries.items() if not its.is_default)
+
+    def was_read(self, key: str) -> bool:
+        """Whether anybody has asked for it."""
+        return key in self._read
+
+    def where(self, key: str) -> str:
+        """Where a key stands; empty where it does not."""
+        return self.entries[key].where if key in self.entries else ""
+
+    def raise_mistakes(self) -> None:
+        """Ends the reading if anything was wrong.
+
+        Raises:
+            RecipeError: one line per mistake.
+        """
+        if self.mistakes:
+            lines = [Mistake(text=text) for text in dict.fromkeys(self.mistakes)]
+            raise RecipeError(listed(escape(self.source), lines))
+
+    def _needed(self, key: str, default: Any) -> Any:
+        """The value, the default, or `_NOTHING` with the mistake noted."""
+        self._read.add(key)
+        entry = self.entries.get(key)
+        if entry is not None and isinstance(entry.value, Unresolved):
+            if not self.is_for_job and key.rpartition(".")[2] not in _BATCH_KEYS:
+                return _NOTHING
+            given = self.fix.replace("KEY", key)
+            self.wrong(
+                f"{key}: found {cut(entry.value.text)} in {entry.where}, {entry.value.why}; write {given} behind it"
+            )
+            return _NOTHING
+        if entry is None or entry.value is None:
+            if default is None:
+                self.lacks(f"{key}: found nothing; write {self.fix.replace('KEY', key)} behind the recipe")
+                return _NOTHING
+            return default
+        return entry.value
+
+
+_NOTHING = object()
+_BATCH_KEYS = (
+    "batch_size",
+    "eval_batch_size",
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+    "eval_every",
+    "num_generations",
+)

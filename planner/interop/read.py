@@ -1,0 +1,293 @@
+"""A recipe on disk or on a command line -> a `Recipe`: which system's it is goes by its keys."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from planner.files import read_job
+from planner.files.words import cut
+from planner.interop import accelerate, deepspeed, dpo, halos, hydra, trl
+from planner.interop.accelerate import Launch
+from planner.interop.command import Command, command_of, is_command
+from planner.interop.drafting import Options
+from planner.interop.entries import Entry, Keys, flat
+from planner.interop.halos_runs import Meaning
+from planner.interop.recipe import Draft, Recipe
+from planner.interop.texts import mapping_of, recipe_error, text_of
+
+_SYSTEMS = (
+    "the DPO repository (batch_size, trainer), HALOs (model.batch_size, loss), TRL (per_device_train_batch_size), "
+    "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
+)
+_GROUPS = ("model", "loss")
+
+
+@dataclass(kw_only=True)
+class _Found:
+    """What lies at the path that a user named, before it is known whose it is."""
+
+    source: str
+    tree: dict[str, Any] = field(default_factory=dict)
+    """of a file with keys and values"""
+    folder: Path | None = None
+    """of Hydra's files"""
+    command: Command | None = None
+    words: list[str] = field(default_factory=list)
+    """overrides, those of the recipe's own command first"""
+    asked: list[str] = field(default_factory=list)
+    """those among them that stand behind the recipe"""
+    text: str = ""
+
+
+def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = None) -> Recipe:
+    """The recipe at a path: a file, a folder of Hydra's, or the text of a command; `words` are overrides.
+
+    Raises:
+        RecipeError: it cannot be read, contradicts itself, or does not say enough; the message has a line per mistake.
+        JobError: it is a job of ours, and wrong.
+    """
+    options = options or Options()
+    found = _find(path, list(words))
+    found.asked = list(words)
+    if found.command is not None:
+        return _of_command(found, options)
+    if found.folder is not None:
+        return _of_hydra(found, options)
+    return _of_tree(path, found, options)
+
+
+def _find(path: str, words: list[str]) -> _Found:
+    if is_command(path) and not _is_there(path):
+        return _of_text(path, "the command", None, words)
+    place = Path(path)
+    if _is_there(path) and place.is_dir():
+        for folder in (place, place / "config"):
+            if (folder / "config.yaml").is_file():
+                return _Found(source=str(folder), folder=folder, words=words)
+        near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
+        hint = f"; the files there are {near}, write the path of one" if near else ""
+        raise recipe_error(
+            path, f"found a folder without config.yaml{hint}, or write the folder of a Hydra configuration"
+        )
+    text = text_of(path)
+    looks_like_yaml = place.suffix in {".yaml", ".yml", ".json"}
+    if not looks_like_yaml and is_command(text):
+        return _of_text(text, path, place.parent, words)
+    tree = mapping_of(text, path)
+    if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
+        return _Found(source=path, folder=place.parent, words=words)
+    return _Found(source=path, tree=tree, words=words, text=text)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return os.path.lexists(path)
+    except ValueError:
+        return False
+
+
+def _of_text(text: str, source: str, beside: Path | None, words: list[str]) -> _Found:
+    """A command, with the Hydra folder of the checkout that its script lies in, if it does."""
+    command = command_of(text, source)
+    folders = [] if beside is None else [beside / "config", beside.parent / "config", beside]
+    folder = next((each for each in folders if (each / "config.yaml").is_file() and (each / "model").is_dir()), None)
+    return _Found(source=source, folder=folder, command=command, words=[*command.words, *words])
+
+
+def _of_command(found: _Found, options: Options) -> Recipe:
+    command = found.command
+    assert command is not None
+    if command.script in {"train.py", "launch.py"}:
+        if command.script == "train.py" and command.launcher.get("CUDA_VISIBLE_DEVICES") and not options.gpus:
+            options = replace(options, gpus=len(command.launcher["CUDA_VISIBLE_DEVICES"].split(",")))
+        return _of_hydra(found, options)
+    entries: dict[str, Entry] = {}
+    words = list(found.words)
+    config = _config_of(words)
+    written = tuple(words)
+    if config:
+        tree = mapping_of(text_of(_beside(found.source, config)), config)
+        entries |= flat(tree, config)
+    others = trl.overrides(words, entries)
+    keys = Keys(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
+    keys.mistakes += [
+        f"{cut(word)}: neither --key value nor key=value; take it out" for word in others if "$" not in word
+    ]
+    _shell_variables(keys)
+    recipe = trl.read(keys, options, script=command.script, launch=_launch(command, options, found.source))
+    keys.raise_mistakes()
+    return replace(recipe, words=written, config=config)
+
+
+def _config_of(words: list[str]) -> str:
+    """The file that `--config` names; it is taken out of the words."""
+    for at, word in enumerate(words):
+        if word.startswith("--config="):
+            return words.pop(at).partition("=")[2]
+        if word == "--config" and at + 1 < len(words):
+            words.pop(at)
+            return words.pop(at)
+    return ""
+
+
+def _shell_variables(keys: Keys) -> None:
+    for key, entry in keys.entries.items():
+        if isinstance(entry.value, str) and entry.value.startswith("$"):
+            keys.wrong(
+                f"{key}: found {cut(entry.value)}, a shell variable that is not set; write --{key} VALUE behind it"
+            )
+
+
+def _beside(source: str, path: str) -> str:
+    """A path that a command names: from here, or from the folder that the command's file lies in or below."""
+    places = [Path(path), *(parent / path for parent in list(Path(source).parents)[:3])]
+    return str(next((place for place in places if place.is_file()), places[0]))
+
+
+def _launch(command: Command, options: Options, source: str) -> Launch | None:
+    """What the launcher's own options, its file, or the file's shipped name say."""
+    launcher = command.launcher
+    said = launcher.get("--num_processes") or launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")
+    file = options.accelerate or launcher.get("--config_file")
+    launch = None
+    if file and Path(_beside(source, file)).is_file():
+        launch = accelerate.read_launch(_beside(source, file))
+    elif options.accelerate:
+        launch = accelerate.read_launch(options.accelerate)
+    elif file and (shipped := halos.processes_of(file)):
+        launch = Launch(num_processes=shipped, kind="FSDP", source=f"{file}, as HALOs ships it")
+    if said:
+        if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
+            raise recipe_error(source, f"--num_processes: found {cut(said)}; write a count")
+        kind, steps = (launch.kind, launch.accumulation) if launch else ("", None)
+        launch = Launch(num_processes=int(said), kind=kind, accumulation=steps, source="--num_processes")
+    return launch
+
+
+def _of_hydra(found: _Found, options: Options) -> Recipe:
+    """The DPO repository's or HALOs', by the keys of the folder, or by the script that the command starts."""
+    script = found.command.script if found.command else ""
+    is_halos = script == "launch.py"
+    if found.folder is not None and not script:
+        keys = mapping_of(text_of(found.folder / "config.yaml"), str(found.folder / "config.yaml"))
+        is_halos = "batch_size" not in keys
+    chosen = {its.key: str(its.value) for its in hydra.parse_overrides(found.words)[0] if its.key in _GROUPS}
+    module = halos if is_halos else dpo
+    base = module.base(chosen) if found.folder is None else {}
+    made = hydra.compose(base, found.folder, found.words, source=found.source, groups=_GROUPS)
+    keys_found = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    recipe = _hydra_recipe(keys_found, made.choices, found, options, is_halos=is_halos)
+    for word in made.words:
+        if word in found.asked:
+            keys_found.wrong(f"{cut(word)}: no option of planner, nor key=value; take it out")
+        elif not word.startswith("-"):
+            recipe.draft.drop(cut(word), "a word that is no override and cannot be resolved here")
+    keys_found.raise_mistakes()
+    return replace(recipe, words=tuple(found.words)) if found.command else recipe
+
+
+def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: Options, *, is_halos: bool) -> Recipe:
+    top, below = keys.has("batch_size"), keys.has("model.batch_size")
+    if top and below:
+        keys.wrong(
+            "batch_size and model.batch_size: the DPO repository reads the first and HALOs the second; take one out"
+        )
+    if not is_halos:
+        return dpo.read(keys, choices, options)
+    launch = _launch(found.command, options, found.source) if found.command else None
+    if options.accelerate and launch is None:
+        launch = accelerate.read_launch(options.accelerate)
+    if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
+        keys.wrong(
+            f"--gpus {options.gpus}: {launch.source} says num_processes {launch.num_processes}; leave one of them out"
+        )
+    group = found.command.group_size if found.command else None
+    return halos.read(keys, choices, options, told=_told(found), launch=launch, group=group)
+
+
+def _told(found: _Found) -> Meaning | None:
+    """What a comment in HALOs' files says that batch_size counts."""
+    if found.folder is None:
+        return halos.told_meaning(found.text)
+    file = found.folder / "model" / "base_model.yaml"
+    return halos.told_meaning(text_of(file)) if file.is_file() else None
+
+
+def _of_tree(path: str, found: _Found, options: Options) -> Recipe:
+    """By the keys of one file."""
+    tree, source = found.tree, found.source
+    batch, model = tree.get("batch"), tree.get("model")
+    if isinstance(batch, dict) and "global" in batch:
+        return _of_job(path, found.words)
+    if "per_device_train_batch_size" in tree or (
+        "gradient_accumulation_steps" in tree and "model_name_or_path" in tree
+    ):
+        return _of_trl(found, options)
+    if deepspeed.is_deepspeed(tree):
+        entries = flat(tree, source)
+        trl.overrides(found.words, entries)
+        keys = Keys(source=source, entries=entries, fix="KEY=VALUE", is_for_job=options.is_for_job)
+        recipe = deepspeed.read(keys, options)
+        keys.raise_mistakes()
+        return recipe
+    if accelerate.is_accelerate(tree):
+        text = (
+            "found an accelerate file, which says how many processes there are and not what is trained; write "
+            "the recipe"
+        )
+        raise recipe_error(source, f"{text}, and this file behind --accelerate")
+    is_dpo = "batch_size" in tree and ("trainer" in tree or not isinstance(model, dict) or "batch_size" not in model)
+    if is_dpo or (isinstance(model, dict) and "batch_size" in model):
+        return _of_resolved(found, options, is_halos=not is_dpo)
+    raise recipe_error(source, f"found no recipe that planner knows: {_nearest(tree)}")
+
+
+def _nearest(tree: dict[str, Any]) -> str:
+    fingerprints = ("batch_size", "per_device_train_batch_size", "train_batch_size", "gradient_accumulation_steps")
+    for key in tree:
+        if near := get_close_matches(key, fingerprints, n=1, cutoff=0.8):
+            return f"{cut(key)} is near {near[0]}; write it so if it is meant"
+    return f"its keys are {cut(', '.join(tree), 100)}; write one of {_SYSTEMS}"
+
+
+def _of_resolved(found: _Found, options: Options, *, is_halos: bool) -> Recipe:
+    """One file with all keys, as the DPO repository leaves it in a run's folder."""
+    entries = flat({key: value for key, value in found.tree.items() if key != "defaults"}, found.source)
+    made = hydra.compose(entries, None, found.words, source=found.source, groups=())
+    keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    keys.mistakes += [f"{cut(word)}: no option of planner, nor key=value; take it out" for word in made.words]
+    recipe = _hydra_recipe(keys, {}, found, options, is_halos=is_halos)
+    keys.raise_mistakes()
+    return recipe
+
+
+def _of_trl(found: _Found, options: Options) -> Recipe:
+    entries = flat(found.tree, found.source)
+    others = trl.overrides(found.words, entries)
+    keys = Keys(source=found.source, entries=entries, is_for_job=options.is_for_job)
+    keys.mistakes += [f"{cut(word)}: neither --key value nor key=value; take it out" for word in others]
+    launch = accelerate.read_launch(options.accelerate) if options.accelerate else None
+    recipe = trl.read(keys, options, script="", launch=launch)
+    keys.raise_mistakes()
+    return recipe
+
+
+def _of_job(path: str, words: list[str]) -> Recipe:
+    """A job of ours: overrides are those of `--set`."""
+    job = read_job(path, words)
+    return Recipe(
+        source=path,
+        system="job",
+        method="a loop of your own" if job.is_own else job.objective.kind,
+        unit="sample",
+        global_batch=job.batch.global_batch,
+        accumulation=1,
+        gpus=None,
+        micro=job.batch.max_micro,
+        eval_batch=None,
+        draft=Draft(job=job.model_dump(by_alias=True)),
+        foreign=None,
+    )

@@ -1,0 +1,177 @@
+"""A recipe at a GPU count -> what to type into a foreign system for exactly the same batch, or why that cannot be."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import PurePath
+
+from planner.errors import NotExact
+from planner.interop import accelerate, deepspeed, dpo, halos, say, torchtitan, trl
+from planner.interop.halos_runs import HalosFacts
+from planner.interop.job_text import job_of
+from planner.interop.recipe import Recipe, Rewrite, product
+from planner.interop.split import accumulation_for, nearest_counts, nearest_multiple, percent
+from planner.interop.trl_runs import TrlFacts
+from planner.job import Job
+
+TARGETS = ("dpo", "halos", "trl", "accelerate", "deepspeed", "torchtitan")
+_TITLES = {
+    "dpo": dpo.TITLE,
+    "halos": halos.TITLE,
+    "trl": trl.TITLE,
+    "accelerate": "accelerate",
+    "deepspeed": deepspeed.TITLE,
+    "torchtitan": torchtitan.TITLE,
+}
+# What each can train; the last three say nothing of a loss.
+_METHODS = {
+    "dpo": ("sft", "dpo", "ipo"),
+    "halos": ("sft", "dpo", "ipo", "simpo", "kto"),
+    "trl": ("sft", "dpo", "ipo", "kto", "simpo"),
+    "torchtitan": ("lm", "sft"),
+}
+_BATCH_KEYS = (
+    "batch_size",
+    "eval_batch_size",
+    "gradient_accumulation_steps",
+    "per_device_train_batch_size",
+    "trainer",
+)
+_SAY: dict[str, Callable[[Job], say.Said]] = {
+    "dpo": say.to_dpo,
+    "halos": say.to_halos,
+    "trl": say.to_trl,
+    "torchtitan": say.to_torchtitan,
+}
+
+
+def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
+    """How `target` trains exactly this batch on so many GPUs.
+
+    Of all splits B = W x A x m, the one with the fewest accumulation steps whose micro-batch m one GPU was known to
+    hold, and m of at least 2 for KTO: accumulation costs a full gradient under FSDP, and time everywhere.
+
+    Raises:
+        NotExact: there is no such split; the message names the nearest counts and the nearest batch.
+    """
+    job = job_of(recipe)[0] if needs_job(recipe, target) else None
+    if job is not None and not job.is_own and job.objective.kind not in _METHODS[target]:
+        raise NotExact(
+            f"{_TITLES[target]} has no {job.objective.kind}: it trains {', '.join(_METHODS[target])}; planner run "
+            "keeps "
+            "it exact here"
+        )
+    accumulation = _accumulation(recipe, gpus)
+    if accumulation is None:
+        raise NotExact(_refusal(recipe, target, gpus))
+    micro = recipe.global_batch // gpus // accumulation
+    command, file, notes = _written(recipe, target, gpus, micro, accumulation)
+    unsaid: list[str] = []
+    if job is not None and not job.is_own:
+        extra, unsaid = _SAY[target](job)
+        command = _with(recipe, target, gpus, micro, accumulation, extra)
+    return Rewrite(
+        command=command,
+        file=file,
+        arithmetic=product(gpus, micro, accumulation, recipe.global_batch),
+        notes=tuple(notes),
+        unsaid=tuple(unsaid),
+    )
+
+
+def needs_job(recipe: Recipe, target: str) -> bool:
+    """Whether more than batch sizes must be said: another system does not know the rest of the recipe."""
+    return recipe.system != target and target in _SAY
+
+
+def _accumulation(recipe: Recipe, gpus: int) -> int | None:
+    least = 2 if recipe.method.startswith("kto") else 1
+    kept = recipe.accumulation
+    share = recipe.global_batch // gpus
+    if recipe.micro is None and not recipe.global_batch % (gpus * kept) and share // kept >= least:
+        return kept
+
+    def is_possible(micro: int, steps: int) -> bool:
+        return micro >= least and (
+            not isinstance(recipe.foreign, TrlFacts | HalosFacts) or recipe.foreign.takes(gpus, micro, steps)
+        )
+
+    return accumulation_for(recipe.global_batch, gpus, recipe.micro, is_possible)
+
+
+def _refusal(recipe: Recipe, target: str, gpus: int) -> str:
+    batch = recipe.global_batch
+    below, above = nearest_counts(gpus, lambda count: _accumulation(recipe, count) is not None, batch)
+    run = f"planner run {recipe.source}"
+    if recipe.foreign:
+        run = "convert it without --to, and planner run the job"
+    counts = " or ".join(f"{count}" for count in (below, above) if count)
+    nearest = nearest_multiple(batch, gpus)
+    rest = (
+        f"{batch} % {gpus} = {batch % gpus}"
+        if batch % gpus
+        else f"{batch} / {gpus} leaves too little for a micro-batch"
+    )
+    return (
+        f"{_TITLES[target]} cannot train a batch of {batch} on {gpus} GPUs: its micro-batches are equal, and {rest}. "
+        f"Exact there: {counts or 'no count'} GPUs; nearest batch at {gpus}: {nearest} "
+        f"({percent(nearest, batch):+.1f}%). "
+        f"Here it is exact: {run}"
+    )
+
+
+def _written(recipe: Recipe, target: str, gpus: int, micro: int, steps: int) -> tuple[str, str, list[str]]:
+    """Command, file and remarks that say the batch alone."""
+    notes: list[str] = []
+    if target == "accelerate":
+        launcher = f"accelerate launch --config_file accelerate.yaml --num_processes {gpus} YOUR_SCRIPT"
+        return launcher, accelerate.file_text(gpus, steps), [f"the script must use micro-batches of {micro}"]
+    if target == "deepspeed":
+        command = f"deepspeed --num_gpus {gpus} YOUR_SCRIPT --deepspeed ds_config.json"
+        return command, deepspeed.file_text(gpus, micro, steps), ["the script must not set other batch sizes"]
+    if target in {"dpo", "halos"}:
+        unit = gpus if target == "dpo" else gpus * steps
+        if recipe.eval_batch and recipe.eval_batch % unit:
+            notes.append(
+                f"eval_batch_size {nearest_multiple(recipe.eval_batch, unit)} in place of {recipe.eval_batch}, which "
+                f"{unit} does not divide; training is the same"
+            )
+    if target == "halos" and steps > 1:
+        notes.append(f"no_sync: with {steps} accumulation steps each GPU holds a whole gradient")
+    if target == "halos":
+        notes.append(
+            "for HALOs of 2025-05-01 or newer; --config_file: any of accelerate_config/, the count is overridden"
+        )
+    if recipe.micro and micro < recipe.micro:
+        notes.append(f"the micro-batch is {micro} in place of {recipe.micro}")
+    return _with(recipe, target, gpus, micro, steps, _same(recipe, target)), "", notes
+
+
+def _same(recipe: Recipe, target: str) -> list[str]:
+    """In its own system the recipe's own words stay, but for those that say batches."""
+    if recipe.system != target:
+        return []
+    if not recipe.words:
+        return [] if target == "trl" else ["..."]
+    kept, skips = [], False
+    for word in recipe.words:
+        key = word.partition("=")[0].lstrip("+-").rpartition(".")[2]
+        is_value = skips and not word.startswith("-")
+        skips = key in _BATCH_KEYS and word.startswith("--") and "=" not in word
+        if key not in _BATCH_KEYS and not is_value:
+            kept.append(word if "$" in word else shlex.quote(word))
+    return kept
+
+
+def _with(recipe: Recipe, target: str, gpus: int, micro: int, steps: int, extra: list[str]) -> str:
+    batch = recipe.global_batch
+    if target == "torchtitan":
+        return torchtitan.command(gpus, micro, batch, extra)
+    if target == "trl":
+        is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
+        config = recipe.config or (recipe.source if is_yaml else "")
+        method = {"ipo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
+        return trl.command(gpus, micro, steps, script=recipe.script, config=config, method=method, extra=extra)
+    unit = gpus if target == "dpo" else gpus * steps
+    evaluated = nearest_multiple(recipe.eval_batch or batch, unit)
+    write = dpo.command if target == "dpo" else halos.command
+    return write(gpus, batch, steps, evaluated, extra)

@@ -1,0 +1,58 @@
+"""Values as foreign files and command lines write them -> plain values, and back to one line of text."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+_DECIMAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
+_WORDS = {"null": None, "none": None, "~": None, "true": True, "false": False}
+# More than any value of a recipe needs; far below the 4300 digits at which Python's int() gives up.
+_MAX_DIGITS = 40
+
+
+@dataclass(frozen=True)
+class Unresolved:
+    """Stands for a value that cannot be known from here, such as `$LR`: an error only if it is needed."""
+
+    text: str
+    why: str
+
+
+def scalar(text: str) -> Any:
+    """A word of YAML, of Hydra's grammar or of a command line: `5e-7` and `20_000` are numbers everywhere."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if len(text) <= _MAX_DIGITS and _INTEGER.fullmatch(text):
+        return int(text)
+    if len(text) <= _MAX_DIGITS and _DECIMAL.fullmatch(text):
+        return float(text.replace("_", ""))
+    return text
+
+
+def hydra_value(text: str) -> Any:
+    """What stands behind the `=` of an override: a scalar, a quoted text, or a list of such."""
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if text.startswith("[") and text.endswith("]"):
+        return [hydra_value(item) for item in text[1:-1].split(",") if item.strip()]
+    return scalar(text)
+
+
+def written(value: Any) -> str:
+    """A value as a command line has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(written, value))}]"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def number(value: float) -> str:
+    """`5e-07` -> `5e-7`; whole numbers without a point."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return re.sub(r"e([-+])0+", lambda found: "e" + found[1].replace("+", ""), repr(float(value)))

@@ -1,0 +1,532 @@
+"""TRL's and the alignment-handbook's flat YAML, and commands such as `accelerate launch scripts/sft.py --key value`.
+
+`per_device_train_batch_size` is one GPU's micro-batch; the global batch, m x A x GPUs, is written nowhere, so the GPU
+count must be said. What TRL does with a recipe is in `planner.interop.trl_runs`; this file reads and writes them.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import PurePath
+from typing import Any
+
+from planner.interop.accelerate import Launch
+from planner.interop.drafting import (
+    DATA_OF,
+    Dataset,
+    Options,
+    carry,
+    finish,
+    job_name,
+    make_own,
+    order_sections,
+    set_batch,
+    set_data,
+    set_workers,
+    whole_if,
+)
+from planner.interop.entries import Entry, Keys
+from planner.interop.recipe import Draft, Note, Recipe, product
+from planner.interop.scalars import number, scalar
+from planner.interop.trl_keys import KNOWN
+from planner.interop.trl_runs import TrlFacts
+
+TITLE = "TRL"
+METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
+# TRL's own learning rates where a recipe says none.
+_RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}
+_SCHEDULES = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+}
+_REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir")
+_REASONS = {
+    "output_dir": "where a run lives is checkpoint.path",
+    "overwrite_output_dir": "a run resumes where it ends; another checkpoint.path is another run",
+    "push_to_hub": "a trained run is exported by planner export",
+    "report_to": "planner keeps a ledger of its own",
+    "dataset_num_proc": "data is read once",
+    "remove_unused_columns": "only the columns of the form are read",
+    "ddp_timeout": "planner watches workers itself",
+    "use_liger_kernel": "kernels are torch's",
+    "average_tokens_across_devices": "every token of the global batch weighs the same anyway",
+    "torch_dtype": "weights are fp32, the passes in train.precision",
+    "dtype": "weights are fp32, the passes in train.precision",
+    "dataloader_drop_last": "no row is dropped here",
+    "accelerator_config": "planner deals out the rows itself",
+    "trust_remote_code": "no code of a model's repository is run",
+    "gradient_checkpointing_kwargs": "no choice here",
+    "eval_accumulation_steps": "it moves evaluation tensors to the CPU; it is no gradient accumulation",
+    "per_device_eval_batch_size": "evaluation is split as training is",
+    "save_strategy": "commits come at a measured interval (checkpoint.every)",
+    "save_steps": "commits come at a measured interval (checkpoint.every)",
+    "save_total_limit": "checkpoint.keep is 2",
+    "packing_strategy": "one way of packing",
+    "padding_free": "packing does that",
+    "tf32": "torch's default",
+    "max_steps": "-1: epochs rule",
+    "do_eval": "eval_strategy says it",
+    "dataset_test_split": "eval.samples are held out of the training rows",
+}
+_BY_PREFIX = {
+    "hub_": "a trained run is exported by planner export",
+    "logging_": "the ledger has every step",
+    "log_level": "the ledger has every step",
+    "wandb_": "planner keeps a ledger of its own",
+    "dataloader_": "the loader is planner's own",
+    "bnb_": "no 4-bit weights here",
+    "ddp_": "planner shards by FSDP2",
+    "fsdp": "planner shards by FSDP2 in its own way",
+    "vllm_": "generation is your loop's",
+}
+
+
+def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = "the command line") -> list[str]:
+    """`--key value`, `--key=value`, `--flag` and `key=value` laid over `keys_of`; returns the words that are none."""
+    others, index = [], 0
+    while index < len(words):
+        word = words[index]
+        name, sign, value = word.partition("=")
+        if not name.startswith("--") and not sign:
+            others.append(word)
+            index += 1
+            continue
+        key = name.lstrip("-+").replace("-", "_")
+        values = [value] if sign else []
+        index += 1
+        while not sign and index < len(words) and not words[index].startswith("--"):
+            values.append(words[index])
+            index += 1
+        read = [scalar(each) for each in values]
+        keys_of[key] = Entry(value=True if not read else read[0] if len(read) == 1 else read, where=where)
+    return others
+
+
+def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | None) -> tuple[str, str]:
+    """The method, and what says so: the flag, the script, a key, or the handbook's folder; both empty if nothing."""
+    if asked:
+        return asked, "--method"
+    stem = PurePath(script).stem.removeprefix("run_")
+    if stem in METHODS:
+        return stem, script
+    tells = {
+        "num_generations": "grpo",
+        "desirable_weight": "kto",
+        "undesirable_weight": "kto",
+        "precompute_ref_log_probs": "dpo",
+        "packing": "sft",
+        "max_seq_length": "sft",
+        "assistant_only_loss": "sft",
+        "completion_only_loss": "sft",
+        "dataset_text_field": "sft",
+    }
+    for key, method in tells.items():
+        if key in entries:
+            return method, key
+    if (loss := entries.get("loss_type")) and isinstance(loss.value, str):
+        return "dpo", "loss_type"
+    # The handbook's launch.slurm looks recipes up as recipes/MODEL/METHOD/config_NAME.yaml.
+    folder = PurePath(source).parent.name
+    return (folder, f"the folder {folder}/") if folder in METHODS else ("", "")
+
+
+def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) -> Recipe:
+    """The recipe. Mistakes are noted in `keys`."""
+    _refuse_unknown(keys)
+    method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
+    if method not in METHODS:
+        found = f"found {method[:40]}" if method else "the recipe does not say"
+        keys.wrong(f"method: {found}; write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
+        method = "sft"
+    loss = _loss_of(keys, method)
+    unit = "pair" if method in {"dpo", "orpo"} else "example" if method == "sft" else "completion"
+    unit = "packed row" if keys.flag("packing") else unit
+    micro = keys.whole("per_device_train_batch_size", 8)
+    accumulation = keys.whole("gradient_accumulation_steps", 1)
+    gpus = _gpus(keys, options, launch)
+    splits = keys.value("accelerator_config.split_batches") is True
+    batch = micro * accumulation * (1 if splits else gpus)
+    facts = _facts(keys, method, loss, unit, micro, accumulation, gpus, batch, splits, launch)
+    _refuse_contradictions(keys, facts, launch)
+    draft = Draft()
+    draft.derived.append(Note(key="method", text=f"method {method}: {told_by}"))
+    held = max(micro // gpus, 1) if splits else micro
+    _fill(draft, keys, options, facts, held)
+    whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
+    draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
+    finish(draft, keys, _reasons(keys), "nothing here stands for it")
+    if why := _own_because(method, loss):
+        make_own(draft, method if loss == method else f"{method} ({loss})", why)
+    return Recipe(
+        source=keys.source,
+        system="trl",
+        method=method,
+        unit=unit,
+        global_batch=batch,
+        accumulation=accumulation,
+        gpus=gpus,
+        micro=held,
+        eval_batch=None,
+        draft=draft,
+        foreign=facts,
+        script=script,
+    )
+
+
+def _refuse_unknown(keys: Keys) -> None:
+    for key in dict.fromkeys(name.partition(".")[0] for name in keys.entries):
+        if key not in KNOWN:
+            near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
+            hint = f"did you mean {near[0]}? Or take it out" if near else "take it out"
+            keys.wrong(f"{key}: not known to TRL, which refuses the file for it; {hint}")
+
+
+def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: Launch | None) -> None:
+    """What TRL itself would refuse at the recipe's own count."""
+    if facts.deepspeed_accumulation is not None and facts.deepspeed_accumulation != facts.accumulation:
+        keys.lacks(
+            f"gradient_accumulation_steps: {facts.accumulation} here and {facts.deepspeed_accumulation} in "
+            f"{launch.source if launch else ''}; write one number into both, or auto there"
+        )
+    evaluated = facts.eval_micro * facts.tuned_gpus
+    if facts.evaluates and facts.num_generations and evaluated % facts.num_generations:
+        keys.lacks(
+            f"per_device_eval_batch_size: {facts.eval_micro} x {facts.tuned_gpus} GPUs are {evaluated}, no multiple of "
+            f"num_generations {facts.num_generations}; write one that is"
+        )
+
+
+def _loss_of(keys: Keys, method: str) -> str:
+    """`dpo` itself, or the loss_type that stands in its place."""
+    loss = keys.value("loss_type")
+    if method == "dpo":
+        return (
+            {"sigmoid": "dpo", None: "dpo"}.get(loss, str(loss)) if not isinstance(loss, list) else "a list of losses"
+        )
+    if method == "kto" and loss not in {None, "kto"}:
+        return str(loss)
+    return method
+
+
+def _own_because(method: str, loss: str) -> str:
+    if loss in DATA_OF:
+        return ""
+    return f"planner has no objective for {method}" + ("" if loss == method else f" with loss_type {loss}")
+
+
+def _gpus(keys: Keys, options: Options, launch: Launch | None) -> int:
+    """The count that the recipe was tuned for; nothing in the recipe itself says it."""
+    said = launch.num_processes if launch else None
+    if options.gpus and said and options.gpus != said:
+        keys.wrong(
+            f"--gpus {options.gpus}: {launch.source if launch else ''} says num_processes {said}; leave one of "
+            "them out "
+            "(the count to write for is --at, the counts to check are check's --gpus)"
+        )
+    if not options.gpus and not said:
+        keys.wrong(
+            "the GPU count: a TRL recipe does not say it, and its global batch is GPUs x per_device_train_batch_size x "
+            "gradient_accumulation_steps; write the count that it was tuned for (convert --gpus W, check "
+            "--tuned-for W, "
+            "or --accelerate FILE with num_processes)"
+        )
+    return options.gpus or said or 1
+
+
+def _facts(
+    keys: Keys,
+    method: str,
+    loss: str,
+    unit: str,
+    micro: int,
+    accumulation: int,
+    gpus: int,
+    batch: int,
+    splits: bool,
+    launch: Launch | None,
+) -> TrlFacts:
+    strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
+    evaluates = strategy in {"steps", "epoch"}
+    generation = keys.whole("generation_batch_size") if keys.has("generation_batch_size") else None
+    if generation and keys.has("steps_per_generation"):
+        keys.wrong("generation_batch_size and steps_per_generation: TRL takes one of them; take one out")
+    max_steps = keys.value("max_steps", -1)
+    steps = keys.whole("max_steps") if isinstance(max_steps, int) and max_steps > 0 else None
+    warmup, warmup_key = _warmup(keys)
+    return TrlFacts(
+        method=method,
+        loss=loss,
+        unit=unit,
+        micro=micro,
+        accumulation=accumulation,
+        tuned_gpus=gpus,
+        batch=batch,
+        eval_micro=keys.whole("per_device_eval_batch_size", 8),
+        evaluates=evaluates,
+        splits_batches=splits,
+        even_batches=keys.value("accelerator_config.even_batches", True) is not False,
+        drops_last=keys.flag("dataloader_drop_last"),
+        num_generations=keys.whole("num_generations", 8) if method == "grpo" else None,
+        generation_batch=generation,
+        steps_per_generation=keys.whole("steps_per_generation", accumulation),
+        deepspeed_accumulation=launch.accumulation if launch and launch.kind == "DEEPSPEED" else None,
+        launch_kind=launch.kind if launch else "",
+        epochs=None if steps else keys.number("num_train_epochs", 3.0),
+        max_steps=steps,
+        warmup=warmup,
+        warmup_key=warmup_key,
+        warmup_written=number(keys.number(warmup_key, 0.0)),
+        eval_every=_eval_every(keys, strategy) if evaluates else "",
+        old_keys=tuple(key for key in _REMOVED if keys.has(key)),
+        packs=unit == "packed row",
+    )
+
+
+def _warmup(keys: Keys) -> tuple[str, str]:
+    """As a cadence, and which key says it: warmup_steps wins where it is above 0; below 1 it is a fraction."""
+    steps, ratio = keys.number("warmup_steps", 0.0), keys.number("warmup_ratio", 0.0)
+    if steps >= 1:
+        return f"{round(steps)} steps", "warmup_steps"
+    key = "warmup_steps" if steps else "warmup_ratio"
+    return f"{number(round((steps or ratio) * 100, 6))}%", key
+
+
+def _eval_every(keys: Keys, strategy: str) -> str:
+    if strategy == "epoch":
+        keys.value("eval_steps")
+        return "1 epoch"
+    every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", 500.0)
+    if not every:
+        keys.refuse("eval_steps", "write a number of steps, or a fraction of the run below 1")
+    return f"{round(every)} steps" if every >= 1 else f"{number(round(every * 100, 6))}%"
+
+
+def _reasons(keys: Keys) -> dict[str, str]:
+    """The named reasons, and those of keys that begin alike."""
+    found = dict(_REASONS)
+    for key in keys.entries:
+        for prefix, why in _BY_PREFIX.items():
+            if key.startswith(prefix):
+                found.setdefault(key, why)
+    return found
+
+
+def _fill(draft: Draft, keys: Keys, options: Options, facts: TrlFacts, held: int) -> None:
+    method = facts.method
+    names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
+    told = next((key for key, name in names.items() if name), "the method")
+    draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}")
+    _set_model(draft, keys)
+    _set_data(draft, keys, method)
+    _set_objective(draft, keys, facts)
+    how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
+    if facts.splits_batches:
+        how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
+    set_batch(draft, keys, options, facts.batch, held, how)
+    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+        keys.value(key)
+    if facts.max_steps:
+        carry(draft, keys, "max_steps", "train.steps", facts.max_steps)
+        keys.value("num_train_epochs")
+    else:
+        epochs = facts.epochs or 3.0
+        carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(epochs))
+    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 42, least=0))
+    _set_optimizer(draft, keys, method)
+    _set_schedule(draft, keys, facts)
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.number("max_grad_norm", 1.0) or None)
+    is_half = keys.value("bf16") is True or keys.value("fp16") is True
+    why = "fp16 there; bf16 is what planner has" if keys.value("fp16") is True else "as bf16 says"
+    precision = "bf16" if is_half else "fp32"
+    draft.derive("train.precision", precision, f"train.precision {precision}: {why if is_half else 'bf16 is not set'}")
+    if keys.value("gradient_checkpointing") is True:
+        carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
+    if facts.evaluates:
+        _set_eval(draft, keys, facts)
+    set_workers(draft, facts.batch, facts.tuned_gpus)
+    order_sections(draft)
+
+
+def _set_model(draft: Draft, keys: Keys) -> None:
+    draft.set("model.kind", "hf")
+    carry(draft, keys, "model_name_or_path", "model.path", keys.text("model_name_or_path"))
+    if keys.has("model_revision"):
+        carry(draft, keys, "model_revision", "model.revision", keys.text("model_revision"))
+    key = "max_seq_length" if keys.has("max_seq_length") else "max_length"
+    if keys.has("max_seq_length") and keys.has("max_length"):
+        keys.wrong("max_seq_length and max_length: both say how long a sample is; take one out")
+    carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2))
+    attention = keys.value("attn_implementation")
+    if attention in {"sdpa", "eager", "flash_attention_2"}:
+        carry(draft, keys, "attn_implementation", "model.attention", attention)
+    elif attention:
+        draft.drop("attn_implementation", f"{attention}: planner has sdpa, eager and flash_attention_2")
+    for name in ("chat_template", "chat_template_path"):
+        if keys.has(name):
+            keys.value(name)
+            draft.drop(name, "see to do")
+            draft.to_do.append(f"model.chat_template: save the recipe's {name} as a Jinja file and name it there")
+    if keys.flag("use_peft"):
+        _set_lora(draft, keys)
+
+
+def _set_lora(draft: Draft, keys: Keys) -> None:
+    lora: dict[str, Any] = {
+        "rank": keys.whole("lora_r", 16),
+        "alpha": keys.number("lora_alpha", 32.0),
+        "dropout": keys.number("lora_dropout", 0.05),
+    }
+    targets = keys.value("lora_target_modules")
+    if isinstance(targets, list):
+        lora["targets"] = [str(target) for target in targets]
+    draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
+    for name in ("load_in_4bit", "load_in_8bit"):
+        if keys.value(name) is True:
+            draft.drop(name, "the frozen weights are not quantized here: more memory, no rounding")
+
+
+def _set_data(draft: Draft, keys: Keys, method: str) -> None:
+    kind = DATA_OF.get(method, "pairs" if method == "orpo" else "chat")
+    datasets, columns = _datasets(keys)
+    set_data(draft, kind, datasets)
+    if keys.has("max_prompt_length") and not keys.flag("packing"):
+        carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length"))
+    if keys.has("truncation_mode"):
+        side = "end" if keys.value("truncation_mode") == "keep_start" else "start"
+        draft.derive(
+            "data.cut_prompt", side, f"data.cut_prompt {side}: truncation_mode {keys.value('truncation_mode')}"
+        )
+    if method != "sft":
+        return
+    if keys.flag("packing"):
+        carry(draft, keys, "packing", "data.packing", True)
+    only = keys.value("assistant_only_loss") is True or keys.value("completion_only_loss") is True
+    if only or ("messages" not in columns and {"prompt", "completion"} & columns):
+        draft.derive("data.loss_on", "completions", "data.loss_on completions")
+    else:
+        draft.derive("data.loss_on", "all", "data.loss_on all: TRL trains on every token of a conversation unless told")
+
+
+def _datasets(keys: Keys) -> tuple[list[Dataset], set[str]]:
+    """What the recipe names, and the columns that it names."""
+    columns: set[str] = set()
+    for name in [key for key in keys.entries if key.startswith("dataset_mixture.")]:
+        keys.value(name)
+    mixture = keys.value("dataset_mixture.datasets")
+    if isinstance(mixture, list):
+        found = []
+        for each in mixture:
+            if isinstance(each, dict) and isinstance(each.get("id"), str):
+                columns |= {str(column) for column in each.get("columns") or []}
+                config, split = each.get("config"), each.get("split")
+                found.append(
+                    Dataset(
+                        weight=each.get("weight"),
+                        name=each["id"],
+                        config=str(config) if config else None,
+                        split=str(split) if split else None,
+                    )
+                )
+        return found, columns
+    name = keys.value("dataset_name")
+    if not isinstance(name, str):
+        return [], columns
+    config, split = keys.value("dataset_config"), keys.value("dataset_train_split", "train")
+    return [Dataset(name=name, config=str(config) if config else None, split=str(split))], columns
+
+
+def _set_objective(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+    if facts.loss == "sft":
+        draft.derive(
+            "objective", {"kind": "sft"}, "objective sft: the mean over all tokens of the global batch, as there"
+        )
+        return
+    beta = keys.number("beta", 0.1)
+    objective: dict[str, Any] = {"kind": facts.loss, "beta": beta}
+    text = ""
+    if facts.loss == "dpo" and (smoothing := keys.number("label_smoothing", 0.0)):
+        objective["label_smoothing"] = smoothing
+    if facts.loss == "dpo" and keys.value("reference_free") is True:
+        objective["reference"] = "none"
+    elif facts.loss in {"dpo", "ipo"} and keys.value("precompute_ref_log_probs") is True:
+        objective["reference"] = "cached"
+    if facts.loss == "kto":
+        objective["desirable_weight"] = keys.number("desirable_weight", 1.0)
+        objective["undesirable_weight"] = keys.number("undesirable_weight", 1.0)
+        text = ": the KL baseline is over the whole global batch here; there over the micro-batches of all GPUs"
+    if facts.loss in DATA_OF:
+        shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
+        draft.derive("objective", objective, f"objective {shown}{text}")
+
+
+def _set_optimizer(draft: Draft, keys: Keys, method: str) -> None:
+    name = str(keys.value("optim", "adamw_torch"))
+    if name in {"sgd", "rmsprop"}:
+        draft.set("train.optimizer.kind", name)
+    elif name.startswith(("adamw", "paged_adamw")):
+        carry(draft, keys, "optim", "train.optimizer.kind", "adamw")
+        if "8bit" in name or "paged" in name:
+            draft.drop("optim", f"{name} keeps its state in 8 bits or on the CPU; here it is fp32 and sharded")
+    else:
+        keys.refuse(
+            "optim", "planner has adamw, rmsprop and sgd; write optim=adamw_torch, or train by a loop of your own"
+        )
+        draft.set("train.optimizer.kind", "adamw")
+    carry(draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]))
+    if keys.has("weight_decay"):
+        carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
+    if keys.has("adam_beta1") or keys.has("adam_beta2"):
+        betas = [keys.number("adam_beta1", 0.9), keys.number("adam_beta2", 0.999)]
+        draft.derive("train.optimizer.betas", betas, f"train.optimizer.betas {betas}: adam_beta1, adam_beta2")
+    if keys.has("adam_epsilon"):
+        carry(draft, keys, "adam_epsilon", "train.optimizer.eps", keys.number("adam_epsilon"))
+
+
+def _set_schedule(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+    name = str(keys.value("lr_scheduler_type", "linear"))
+    if name not in _SCHEDULES:
+        keys.refuse("lr_scheduler_type", f"planner has {', '.join(_SCHEDULES)}; write lr_scheduler_type=cosine")
+    kind = _SCHEDULES.get(name, "cosine")
+    schedule: dict[str, Any] = {"kind": kind, "warmup": facts.warmup}
+    text = f"train.schedule {kind}: lr_scheduler_type {name}, warmup {facts.warmup} ({facts.warmup_key})"
+    if name == "constant":
+        schedule["warmup"], text = (
+            "0 steps",
+            "train.schedule constant: lr_scheduler_type constant takes no warmup there",
+        )
+    if name == "cosine_with_min_lr":
+        fraction = keys.number("lr_scheduler_kwargs.min_lr_rate", 0.0)
+        if not fraction and keys.has("lr_scheduler_kwargs.min_lr"):
+            fraction = keys.number("lr_scheduler_kwargs.min_lr") / (keys.number("learning_rate", 0.0) or 1.0)
+        schedule["final_fraction"] = fraction
+        text += f", down to {number(fraction)} of the rate (lr_scheduler_kwargs)"
+    draft.derive("train.schedule", schedule, text)
+
+
+def _set_eval(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+    size = keys.value("dataset_mixture.test_split_size", keys.value("test_split_size"))
+    if isinstance(size, int) and size > 0:
+        draft.derive("eval.samples", size, f"eval.samples {size}: test_split_size, held out of the rows")
+    else:
+        draft.set("eval.samples", 0)
+        draft.to_do.append(
+            "eval.samples: say how many rows to hold out of the training rows; there a test split is evaluated"
+        )
+    draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: eval_strategy, eval_steps")
+
+
+def command(
+    gpus: int, micro: int, accumulation: int, *, script: str, config: str, method: str, extra: Sequence[str] = ()
+) -> str:
+    """What to type for a batch at a GPU count; the command line beats the YAML."""
+    stem = PurePath(script).name if script else f"{method}.py"
+    words = [
+        *([f"--config {config}"] if config else []),
+        *extra,
+        f"--per_device_train_batch_size {micro}",
+        f"--gradient_accumulation_steps {accumulation}",
+    ]
+    launcher = f"accelerate launch --config_file recipes/accelerate_configs/zero3.yaml --num_processes {gpus}"
+    return " ".join([launcher, f"scripts/{stem if stem.endswith('.py') else stem + '.py'}", *words])

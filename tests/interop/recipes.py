@@ -1,0 +1,153 @@
+"""Shipped recipes of the three systems, written out as files in each system's own format.
+
+`recipes.csv` holds what was read from the systems' repositories; a file is made of it, not copied from them.
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLE = Path(__file__).parent / "recipes.csv"
+# The scripts take these from their arguments, so a user has to say them.
+SCRIPT_ARGUMENTS = ("lr=5e-7", "loss.beta=0.1")
+_PYTHIA = {"EleutherAI/pythia-6.9b": "pythia69"}
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A recipe's file, and what has to be said beside it."""
+
+    id: str
+    system: str
+    method: str
+    path: str
+    words: tuple[str, ...]
+    """overrides behind the recipe"""
+    gpus: int
+    global_batch: int
+    accumulation: int
+    eval_batch: int | None
+
+    @property
+    def is_trl(self):
+        return self.system == "alignment-handbook"
+
+    @property
+    def options(self):
+        """What `planner convert` must be told beside the recipe."""
+        told = ["--halos-batch", "total"] if self.system == "HALOs" else []
+        return [*told, *(["--gpus", str(self.gpus)] if self.is_trl or self.system == "DPO repo" else [])]
+
+    @property
+    def check_options(self):
+        """What `planner check` must be told: the counts to look at have another name there."""
+        return [option.replace("--gpus", "--tuned-for") for option in self.options]
+
+
+def rows():
+    """The table, a dict per recipe."""
+    with TABLE.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_all(folder):
+    """Every recipe of the table as a file below `folder`."""
+    return [write(row, folder) for row in rows()]
+
+
+def write(row, folder):
+    """One recipe as a file of its system."""
+    writer = {"DPO repo": _dpo, "HALOs": _halos, "alignment-handbook": _trl}[row["system"]]
+    path, words = writer(row, folder)
+    evaluated = row["eval_batch_value"].split()[0]
+    return Shipped(
+        id=row["id"],
+        system=row["system"],
+        method=row["method"],
+        path=str(path),
+        words=words,
+        gpus=int(row["gpus"]),
+        global_batch=int(row["global_batch"]),
+        accumulation=int(row["grad_accum"]),
+        eval_batch=int(evaluated) if evaluated.isdigit() else None,
+    )
+
+
+def _dpo(row, folder):
+    """A command as the README has them."""
+    chosen = _PYTHIA.get(row["model"])
+    words = [
+        f"model={chosen}" if chosen else "model=blank_model model.name_or_path=gpt2",
+        "datasets=[hh]",
+        f"loss={row['method']}",
+        *(["loss.beta=0.1"] if row["method"] == "dpo" else []),
+        f"exp_name={row['id']}",
+        f"gradient_accumulation_steps={row['grad_accum']}",
+        f"batch_size={row['batch_size_value']}",
+        f"eval_batch_size={row['eval_batch_value']}",
+        f"trainer={row['launcher']}",
+        f"optimizer={row['optimizer']}",
+        f"lr={row['lr']}",
+    ]
+    path = folder / f"{row['id']}.sh"
+    path.write_text(f"# {row['id']}\npython -u train.py {' '.join(words)}\n")
+    return path, ()
+
+
+def _halos(row, folder):
+    """A script that calls accelerate inside of `bash -c`, with escaped dollars, as the shipped ones do."""
+    lr = "${LR}" if row["lr"].startswith("$LR") else row["lr"]
+    examples = [f"++{row['duration']}"] if row["duration"].startswith("n_examples") else []
+    options = [
+        f"launch.py loss={row['method']} model=llama train_datasets=[\\$DATA_FILE] test_datasets=[ultrabin]",
+        "exp_name=\\$EXP_NAME",
+        "++model.name_or_path=\\$MODEL_PATH \\$MODEL_LOAD_ARG",
+        f"++lr={lr} ++warmup={row['warmup'].split()[0]} ++loss.beta=${{BETA}}",
+        f"++model.batch_size={row['batch_size_value']} ++model.gradient_accumulation_steps={row['grad_accum']}",
+        f"++model.eval_batch_size={row['eval_batch_value']} ++model.max_length={row['max_length']}",
+        *examples,
+        *(["++online=true"] if row["duration"] == "online rounds" else []),
+        *(["++humanline=true"] if "humanline" in row["id"] else []),
+    ]
+    config = row["launcher"].removeprefix("accelerate ").removesuffix(".yaml")
+    launcher = f"accelerate launch --config_file accelerate_config/{config}.yaml --machine_rank \\$SLURM_PROCID"
+    lines = " \\\n    ".join([launcher, *options])
+    sampled = "python -m train.sample \\$CKPT --gpu_count 2 --num_samples_per_prompt 8"
+    text = f'#!/bin/bash\nBETA=$1\nLR=$2\nsrun bash -c "\nexport MODEL_PATH={row["model"]}\n{sampled}\n{lines}\n"\n'
+    path = folder / f"{row['id']}.sh"
+    path.write_text(text)
+    said = SCRIPT_ARGUMENTS if lr.startswith("$") else SCRIPT_ARGUMENTS[1:]
+    return path, said
+
+
+def _trl(row, folder):
+    """A flat YAML in a folder that is named after the method, as in the handbook."""
+    method = row["method"].partition("/")[0]
+    warmup = row["warmup"].split()[0] if row["warmup"] else None
+    evaluated = row["eval_batch_value"].split()[0]
+    lines = {
+        "model_name_or_path": row["model"],
+        "output_dir": f"data/{row['id']}",
+        "per_device_train_batch_size": row["per_device_train_batch"],
+        "gradient_accumulation_steps": row["grad_accum"],
+        "per_device_eval_batch_size": evaluated if evaluated.isdigit() else None,
+        "eval_strategy": "steps" if evaluated.isdigit() else "'no'",
+        "eval_steps": 100 if evaluated.isdigit() else None,
+        "learning_rate": row["lr"] or None,
+        "lr_scheduler_type": row["lr_scheduler"] or None,
+        "warmup_ratio": warmup,
+        "num_train_epochs": row["duration"].split()[0],
+        "max_length": row["max_length"].split()[0] if row["max_length"] else None,
+        "packing": "true" if row["packing"] == "True" else None,
+        "bf16": "true",
+        "loss_type": "sigmoid" if "/" in row["method"] else None,
+    }
+    text = "".join(f"{key}: {value}\n" for key, value in lines.items() if value is not None)
+    if row["lr_scheduler"] == "cosine_with_min_lr":
+        text += "lr_scheduler_kwargs:\n  min_lr_rate: 0.1\n"
+    text += "dataset_mixture:\n  datasets:\n    - id: org/rows\n      split: train\n      columns: [messages]\n"
+    place = folder / row["id"] / method
+    place.mkdir(parents=True)
+    path = place / "config.yaml"
+    path.write_text(text)
+    return path, ()

@@ -1,0 +1,119 @@
+"""What is written for another system is read back: the same batch, exact at that count; else a refusal."""
+
+import shlex
+
+import pytest
+from recipes import rows
+
+from planner.errors import NotExact
+from planner.interop import Options, job_of, read_recipe, rewrite
+
+IDS = [row["id"] for row in rows()]
+COUNTS = range(1, 17)
+OWN = {"DPO repo": "dpo", "HALOs": "halos", "alignment-handbook": "trl"}
+
+TRL = """
+model_name_or_path: org/model
+per_device_train_batch_size: {micro}
+gradient_accumulation_steps: {steps}
+learning_rate: 1e-6
+max_length: 512
+num_train_epochs: 1
+"""
+
+
+def read(recipe):
+    halos = "total" if recipe.system == "HALOs" else None
+    options = Options(gpus=recipe.gpus if recipe.is_trl else None, halos_batch=halos, needs_micro=False)
+    return read_recipe(recipe.path, recipe.words, options)
+
+
+def again(command):
+    """The command as `planner check` reads it, without a job in mind."""
+    halos = "total" if "launch.py" in command else None
+    return read_recipe(command, (), Options(halos_batch=halos, is_for_job=False, needs_micro=False))
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_its_own_system_at_every_count(shipped, name):
+    """Exact wherever GPUs divide the batch (and a KTO micro-batch is 2 or more); elsewhere a refusal, with counts."""
+    recipe, target = shipped[name], OWN[shipped[name].system]
+    found = read(recipe)
+    least = 2 if recipe.method == "kto" else 1
+    for count in COUNTS:
+        # One GPU held a quarter of a completion, that is, one; and HALOs refuses a completion that is alone.
+        is_alone = recipe.method == "ppo" and count == 1
+        if recipe.global_batch % count or recipe.global_batch // count < least or is_alone:
+            with pytest.raises(NotExact, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact there: \d+"):
+                rewrite(found, target, count)
+            continue
+        made = rewrite(found, target, count)
+        other = again(made.command)
+        assert other.global_batch == recipe.global_batch
+        outcome = other.foreign.outcome(count)
+        assert (outcome.verdict, outcome.batch, outcome.dropped) == ("exact", recipe.global_batch, ())
+        if target == "dpo":
+            assert outcome.eval_text.isdigit()  # no row of an evaluation is cut off
+
+
+def test_the_micro_batch_is_never_larger_than_it_was(tmp_path):
+    """8 samples fitted; fewer GPUs accumulate more, more GPUs less."""
+    path = tmp_path / "config.yaml"
+    path.write_text(TRL.format(micro=8, steps=2))
+    found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
+    made = {count: rewrite(found, "trl", count).arithmetic for count in (1, 2, 4, 16)}
+    assert made == {
+        1: "128 = 1 GPU x 8 x 16",
+        2: "128 = 2 GPUs x 8 x 8",
+        4: "128 = 4 GPUs x 8 x 4",
+        16: "128 = 16 GPUs x 8 x 1",
+    }
+
+
+def test_a_refusal_names_what_is_near(tmp_path):
+    """Counts below and above, and the nearest batch with its drift."""
+    path = tmp_path / "config.yaml"
+    path.write_text(TRL.format(micro=8, steps=2))
+    found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
+    with pytest.raises(NotExact) as refusal:
+        rewrite(found, "trl", 6)
+    assert "128 % 6 = 2" in str(refusal.value)
+    assert "Exact there: 4 or 8 GPUs; nearest batch at 6: 126 (-1.6%)" in str(refusal.value)
+
+
+@pytest.mark.parametrize("target", ["trl", "halos"])
+def test_a_recipe_in_another_systems_words_is_the_same_job(shipped, target):
+    """DPO's batch, rate, length, context and beta, written for another system and read back from there."""
+    found = read(shipped["dpo-3-dpo-pythia69-hh"])
+    command = rewrite(found, target, 4).command
+    options = Options(method="dpo", halos_batch="total" if target == "halos" else None, needs_micro=False)
+    job, _ = job_of(read_recipe(command, ["lr=5e-7"] if target == "halos" else (), options))
+    before, _ = job_of(found)
+    assert job.batch.global_batch == before.batch.global_batch
+    assert job.model.path == before.model.path
+    assert job.model.context == before.model.context
+    assert job.objective.beta == before.objective.beta
+    assert job.train.optimizer.lr == before.train.optimizer.lr
+    assert (job.train.epochs, job.train.clip_norm, job.train.seed) == (1, 10.0, 0)
+
+
+def test_a_job_of_ours_in_the_words_of_others(shipped, tmp_path):
+    """The same as the recipe that it was converted from."""
+    file = tmp_path / "job.yaml"
+    file.write_text(job_of(read(shipped["hb-zephyr-7b-beta-sft-config_full"]))[1])
+    found = read_recipe(str(file))
+    made = rewrite(found, "trl", 4)
+    words = shlex.split(made.command)
+    assert words[words.index("--learning_rate") + 1] == "2e-5"
+    assert words[words.index("--warmup_ratio") + 1] == "0.1"
+    assert rewrite(found, "deepspeed", 4).file.startswith('{\n  "train_batch_size": 128')
+    assert "--training.global_batch_size 128" in rewrite(found, "torchtitan", 2).command
+    assert "num_processes: 2" in rewrite(found, "accelerate", 2).file
+
+
+def test_a_method_that_the_other_system_lacks_is_refused(shipped):
+    """KTO is not in the DPO repository, nor in torchtitan."""
+    found = read(shipped["halos-launch_llama_sft_kto"])
+    for target in ("dpo", "torchtitan"):
+        with pytest.raises(NotExact, match="has no kto"):
+            rewrite(found, target, 4)
