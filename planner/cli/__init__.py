@@ -11,7 +11,22 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner import __version__
-from planner.cli import audit, check, convert, demo, export, init, plan, prepare, run, runs, schema, show, submit, verify
+from planner.cli import (
+    audit,
+    check,
+    convert,
+    demo,
+    export,
+    init,
+    plan,
+    prepare,
+    run,
+    runs,
+    schema,
+    show,
+    submit,
+    verify,
+)
 from planner.cli.recipes import FOREIGN_OPTIONS
 from planner.errors import PlannerError
 
