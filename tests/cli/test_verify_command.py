@@ -126,7 +126,7 @@ def skipped_round(rank, launch, end_step):
     accumulate = loop.accumulate
 
     def short(model, objective, step):
-        step._batches = step._batches[:-1]
+        step.batches = step.batches[:-1]
         accumulate(model, objective, step)
 
     loop.accumulate = short
