@@ -30,6 +30,11 @@ class Column:
         """An empty one."""
         return cls(os.fdopen(os.memfd_create("planner-data"), "w+b", buffering=2**20), dtype)
 
+    @classmethod
+    def opened(cls, path: str, dtype: str) -> "Column":
+        """What lies in a file; the OSError is the caller's."""
+        return cls(open(path, "rb"), dtype)  # noqa: PTH123  # held as long as the column
+
     def append(self, values: ArrayLike) -> None:
         """Add values at the end; not after `array` was asked for."""
         assert self._array is None  # what is mapped does not grow
@@ -55,7 +60,6 @@ class Column:
 
 def _reopen(path: str, dtype: str) -> Column:
     try:
-        file = open(path, "rb")  # noqa: PTH123, SIM115  # held as long as the column
+        return Column.opened(path, dtype)
     except OSError as error:
         raise DataError(f"the process whose data is at {path} is gone ({error.strerror})") from error
-    return Column(file, dtype)

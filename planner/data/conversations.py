@@ -11,7 +11,9 @@ from planner.data.cut import Cut
 from planner.data.dataset import Progress
 from planner.data.flaws import Flaws
 from planner.data.formats import Answered, BadRow, Example, Format, Plain, format_of
+from planner.data.kept import kept
 from planner.data.packing import pack
+from planner.data.paths import source_stamps
 from planner.data.rows import Row, read_rows
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 from planner.data.samples import Ids
@@ -30,7 +32,15 @@ def open_conversations(
     Raises:
         DataError: a file or a row cannot be used; the message names it, and the line or the row's number.
     """
-    opening = _Opening(data, model.context, tokenizer_of(model))
+    tokenizer, stamps = tokenizer_of(model), source_stamps(data.path)
+    facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps)
+    return kept(facts, sum(size for _, size, _ in stamps), lambda: _tokenized(data, model.context, tokenizer, progress))
+
+
+def _tokenized(
+    data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer, progress: Progress
+) -> SampleSet:
+    opening = _Opening(data, context, tokenizer)
     rows = read_rows(data.path, data.split)
     while batch := list(islice(rows, _ROWS_PER_BATCH)):
         progress(*batch[0].read)

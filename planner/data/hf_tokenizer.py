@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,14 @@ class HfTokenizer:
     def num_begin(self) -> int:
         """1 if the tokenizer begins a text with a token by itself."""
         return len(self.begin)
+
+    @property
+    def digest(self) -> str:
+        """Of the tokenizer as it is in memory, its template, and the libraries."""
+        own = (self.template.own, self.tokenizer.chat_template, self.tokenizer.special_tokens_map)
+        versions = [metadata.version(name) for name in ("jinja2", "tokenizers", "transformers")]
+        facts = (own, versions, self.vocabulary, self.begin, self.end, self.tokenizer.backend_tokenizer.to_str())
+        return sha256(repr(facts).encode()).hexdigest()
 
     def render(self, example: Example, *, is_marked: bool) -> Script | Exchange:
         """Messages by the chat template, texts as they are.

@@ -44,6 +44,11 @@ class Tokenizer(Protocol):
         """Ids that the model knows are `[0, vocabulary)`; None: all that the tokenizer has."""
         ...
 
+    @property
+    def digest(self) -> str:
+        """Of all that its answers depend on."""
+        ...
+
     def render(self, example: Example, *, is_marked: bool) -> Script | Exchange:
         """Messages in their chat template, texts as they are. Without marks, all is taken for the assistant's.
 
@@ -88,6 +93,7 @@ class ByteTokenizer:
 
     num_begin: int = 1
     vocabulary: int | None = None
+    digest: str = "bytes"
 
     def render(self, example: Example, *, is_marked: bool) -> Script | Exchange:
         """The assistant's is what stands behind `assistant: `, each NUL included.

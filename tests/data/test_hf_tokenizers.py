@@ -56,7 +56,7 @@ def ids_of(tokenizer, text):
 contents = st.text(st.sampled_from("aé日 \n.helo"), min_size=1, max_size=12).filter(str.strip)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     turns=st.lists(st.tuples(contents, contents), min_size=1, max_size=3), name=st.sampled_from(["chatml", "zephyr"])
 )

@@ -1,0 +1,103 @@
+"""Tokenized rows kept on this machine's disk: the first process tokenizes, all others and later ones map what it made.
+
+A folder for each data set, under a name made of everything that its samples depend on: the files with their sizes and
+times, the job's settings, the tokenizer, this code. What is found there is held against its digest; whatever is wrong
+with it, or with the disk, rows are tokenized anew. `PLANNER_CACHE` names another place.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from planner.data.columns import Column
+from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+
+# Less is tokenized in a few seconds.
+LEAST_BYTES = 16 * 2**20
+# Data sets that are kept: those used last.
+_MOST = 8
+_CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet)}
+
+
+def kept(facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet]) -> SampleSet:
+    """What `make` makes of `num_bytes` of files, or made before of the same facts. What it raises is raised."""
+    if num_bytes < LEAST_BYTES:
+        return make()
+    place = _folder() / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
+    with _locked(place):
+        return _load(place) or _store(make(), place)
+
+
+def _folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("PLANNER_CACHE") or f"{home}/planner").expanduser() / "samples"
+
+
+def _code_digest() -> str:
+    """Another cut or another template of ours makes other samples, whether or not anybody thought of a version."""
+    digest = sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """One process of this machine at a time; on a disk that knows no locks, nobody waits."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(place.with_suffix(".lock").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _load(place: Path) -> SampleSet | None:
+    """None if it is not there, or not what was written."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        facts = json.loads((place / "set.json").read_text(encoding="utf-8"))
+        columns = {name: Column.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
+        if samples_digest("kept", *columns.values()) == facts["digest"]:
+            os.utime(place)
+            fields: dict[str, Any] = {**facts["fields"], **columns, "notes": tuple(facts["fields"]["notes"])}
+            return _CLASSES[facts["class"]](**fields)
+    return None
+
+
+def _store(made: SampleSet, place: Path) -> SampleSet:
+    """The same as it lies on the disk; what was in memory is given back."""
+    columns = {name: value for name, value in vars(made).items() if isinstance(value, Column)}
+    facts = {
+        "class": type(made).__name__,
+        "columns": {name: column.array.dtype.str for name, column in columns.items()},
+        "digest": samples_digest("kept", *columns.values()),
+        "fields": {name: value for name, value in vars(made).items() if name not in columns},
+    }
+    part = place.with_name(f"part-{uuid.uuid4().hex}")
+    try:
+        part.mkdir()
+        for name, column in columns.items():
+            column.array.tofile(part / name)
+        (part / "set.json").write_text(json.dumps(facts), encoding="utf-8")
+        shutil.rmtree(place, ignore_errors=True)
+        part.rename(place)
+        _forget_old(place.parent)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        return made
+    return _load(place) or made
+
+
+def _forget_old(folder: Path) -> None:
+    """Who maps one of them goes on reading it."""
+    places = sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
+    for place in places[_MOST:]:
+        shutil.rmtree(place, ignore_errors=True)
+        place.with_suffix(".lock").unlink(missing_ok=True)

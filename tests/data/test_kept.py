@@ -1,0 +1,153 @@
+"""Tokenized rows that are kept: the same samples, made once, and nothing trusted that is not what was written."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from byte_models import gpt
+from rows_of import all_parts, opened
+
+from planner.data import conversations, kept
+from planner.data.dataset import notes_of
+from planner.errors import DataError
+
+PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chosen": "f" * 30, "rejected": "g"}]
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """All is kept, in a folder of the test; and how often rows were tokenized."""
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept, "LEAST_BYTES", 0)
+    calls, tokenized = [], conversations._tokenized
+
+    def counted(*args):
+        calls.append(args)
+        return tokenized(*args)
+
+    monkeypatch.setattr(conversations, "_tokenized", counted)
+    return calls
+
+
+def folders(tmp_path):
+    return sorted(place for place in (tmp_path / "cache" / "samples").iterdir() if place.is_dir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("pairs", {}), ("feedback", {}), ("chat", {}), ("chat", {"packing": True})]
+)
+def test_what_was_kept_is_what_was_made(kind, settings, tmp_path, made):
+    """Samples, fingerprint and notes; the second time nothing is tokenized."""
+    first = opened(kind, PAIRS, tmp_path, model=gpt(20), **settings)
+    path = tmp_path / "rows.jsonl"
+    stamp = path.stat().st_mtime_ns
+    second = opened(kind, PAIRS, tmp_path, model=gpt(20), **settings)
+    assert len(made) == 2  # the file was written anew, so it is another one
+    os.utime(path, ns=(stamp, stamp))
+    third = _again(kind, path, settings)
+    assert len(made) == 2
+    for dataset in (second, third):
+        assert dataset.fingerprint == first.fingerprint
+        assert notes_of(dataset) == notes_of(first) != ()
+        assert type(dataset) is type(first)
+        rows = range(first.num_rows)
+        assert [dataset.sample(row).parts() for row in rows] == [first.sample(row).parts() for row in rows]
+
+
+def _again(kind, path, settings=None):
+    from rows_of import job_data
+
+    from planner.data import open_dataset
+
+    return open_dataset(job_data(kind, path, **(settings or {})), gpt(20))
+
+
+def test_other_settings_are_other_samples(tmp_path, made):
+    """Of the same file: another kind, context or cut is made by itself."""
+    opened("pairs", PAIRS, tmp_path, model=gpt(20))
+    _again("pairs", tmp_path / "rows.jsonl")
+    _again("pairs", tmp_path / "rows.jsonl", {"max_prompt": 1})
+    _again("chat", tmp_path / "rows.jsonl")
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("harm", ["altered", "shortened", "lost", "no json", "none of ours"])
+def test_what_was_harmed_is_made_anew(harm, tmp_path, made):
+    """And is whole afterwards."""
+    first = all_parts(opened("pairs", PAIRS, tmp_path, model=gpt(20)))
+    [place] = folders(tmp_path)
+    tokens = place / "tokens"
+    match harm:
+        case "altered":
+            tokens.write_bytes(tokens.read_bytes()[:-4] + b"\1\0\0\0")
+        case "shortened":
+            tokens.write_bytes(tokens.read_bytes()[:-3])
+        case "lost":
+            tokens.unlink()
+        case "no json":
+            (place / "set.json").write_text("{")
+        case _:
+            (place / "set.json").write_text("[]")
+    again = _again("pairs", tmp_path / "rows.jsonl")
+    assert all_parts(again) == first
+    _again("pairs", tmp_path / "rows.jsonl")
+    assert len(made) == 2
+
+
+def test_without_a_place_rows_are_tokenized_each_time(tmp_path, made, monkeypatch):
+    """A home that cannot be written to stops nobody."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "file"))
+    opened("pairs", PAIRS, tmp_path, model=gpt(20))
+    assert _again("pairs", tmp_path / "rows.jsonl").num_rows == 2
+    assert len(made) == 2
+
+
+def test_bad_rows_are_refused_each_time(tmp_path, made):
+    """Nothing is kept of them."""
+    for _ in range(2):
+        with pytest.raises(DataError, match="1 of 1 rows cannot be used"):
+            opened("pairs", [{}], tmp_path)
+    assert folders(tmp_path) == []
+    assert len(made) == 2
+
+
+@pytest.mark.usefixtures("made")
+def test_the_ones_used_last_are_kept(tmp_path, monkeypatch):
+    """The others are forgotten; who reads one goes on reading."""
+    monkeypatch.setattr(kept, "_MOST", 2)
+    sets = []
+    for age_s, most in ((300, 1), (200, 2), (100, 3)):
+        sets.append(opened("pairs", PAIRS, tmp_path, model=gpt(20), max_prompt=most))
+        newest = max(folders(tmp_path), key=lambda place: place.stat().st_mtime)
+        os.utime(newest, (time.time() - age_s,) * 2)
+    assert len(folders(tmp_path)) == 2
+    assert [len(all_parts(dataset)) for dataset in sets] == [2, 2, 2]
+
+
+def test_of_two_processes_one_tokenizes(tmp_path, made):
+    """The other one waits, and then finds it made."""
+    first = opened("pairs", PAIRS, tmp_path, model=gpt(20))
+    del made[:]
+    code = (
+        "import sys, time; from planner.data import kept, conversations, open_dataset;"
+        "from planner.job import PairsData, GptModel; kept.LEAST_BYTES = 0; made = conversations._tokenized;"
+        "conversations._tokenized = lambda *a: (print('made'), time.sleep(0.5), made(*a))[-1];"
+        "m = GptModel(kind='gpt', layers=1, width=2, heads=1, context=21);"
+        "print(open_dataset(PairsData(kind='pairs', path=sys.argv[1]), m).num_rows)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "rows.jsonl")]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    found = sorted(process.communicate()[0].split() for process in processes)
+    assert found == [["2"], ["made", "2"]]
+    assert first.num_rows == 2
+
+
+def test_small_data_is_not_kept(tmp_path, made, monkeypatch):
+    """It is tokenized in less time than a file takes to be looked for."""
+    monkeypatch.setattr(kept, "LEAST_BYTES", 10_000)
+    opened("pairs", PAIRS, tmp_path, model=gpt(20))
+    assert not (tmp_path / "cache").exists()
+    assert len(made) == 1
