@@ -173,3 +173,20 @@ def test_progress_is_told_while_it_takes_long(tmp_path, monkeypatch):
         assert len(heard) == 3
         assert heard == sorted(heard)
         assert all(done <= of for done, of in heard)
+
+
+def test_a_changed_tokenizer_or_template_shows(tmp_path):
+    """So that a worker that stays through a resize does not go on with other tokens than the newcomers."""
+    from planner.data.paths import model_stamps
+    from planner.job import HfModel
+
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    (tmp_path / "t.jinja").write_text("a")
+    settings = {"kind": "hf", "path": str(tmp_path / "model"), "context": 9, "chat_template": str(tmp_path / "t.jinja")}
+    found = [model_stamps(HfModel(**settings))]
+    for name in ("model/tokenizer.json", "t.jinja"):
+        (tmp_path / name).write_text("longer")
+        found.append(model_stamps(HfModel(**settings)))
+    assert len(set(found)) == 3
+    assert model_stamps(HfModel(kind="hf", path="some/name", context=9)) == model_stamps(gpt(9)) == ()

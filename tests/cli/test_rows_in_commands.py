@@ -1,0 +1,84 @@
+"""Rows of prompts and completions in the commands: what became of them is said, and what they need is sent along."""
+
+import json
+
+import pytest
+
+from planner.dispatch import shipment
+from planner.dispatch.launch import absolute
+from planner.errors import UserError
+from planner.job import Job
+
+ROWS = [{"prompt": "hi ", "completion": "yo" * n} for n in range(8)]
+
+
+def chat_job(**changes):
+    settings = {
+        "name": "chat",
+        "model": {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 9},
+        "data": {"kind": "chat", "path": "rows.jsonl", "bad_rows": "skip", "packing": True},
+        "objective": {"kind": "sft"},
+        "batch": {"global": 2, "max_micro": 2},
+        "train": {"steps": 3, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+        "workers": {"gpus": 0},
+    }
+    return {**settings, **changes}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with rows, a model and a template, and in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / "model" / name).write_text("{}")
+    (tmp_path / "mine.jinja").write_text("{{ messages }}")
+    return tmp_path
+
+
+def test_a_dry_run_says_what_became_of_the_rows(cli, here):
+    """Left out, cut and packed; and a job that refuses bad rows names them."""
+    (here / "job.yaml").write_text(json.dumps(chat_job()))
+    notes = json.loads(cli("run", "job.yaml", "--dry-run", "--json").out)["notes"]
+    where = f"{here}/rows.jsonl:1: completion is empty"
+    assert notes[0] == f"data: 1 of 8 rows were left out (data.bad_rows: skip): 1 as {where}"
+    assert notes[1].startswith("data: 5 of 7 samples were cut to model.context: 9 tokens; 25 of 91 tokens")
+    assert notes[2].startswith("data: 7 conversations are packed into ")
+    answer = cli("run", "job.yaml", "--dry-run", "--set", "data.bad_rows=refuse")
+    assert answer.code == 2
+    assert f"planner:   {where}\n" in answer.err
+
+
+HF = {"kind": "hf", "path": "model", "context": 9, "chat_template": "mine.jinja"}
+
+
+def test_a_local_model_and_its_template_go_with_a_job(here):
+    """All files of the folder, each under its own name; a name on the hub is the cluster's to look up."""
+    (here / "job.yaml").write_text("")
+    sent = shipment.collect("job.yaml", Job.model_validate(chat_job(model=HF)))
+    assert sent.data == ("rows.jsonl", "model/config.json", "model/tokenizer.json", "mine.jinja")
+    hub = Job.model_validate(chat_job(model={**HF, "path": "some/name", "chat_template": None}))
+    assert shipment.collect("job.yaml", hub).data == ("rows.jsonl",)
+    lost = Job.model_validate(chat_job(model={**HF, "chat_template": "gone.jinja"}))
+    with pytest.raises(UserError, match=r"model.chat_template: no file at gone.jinja"):
+        shipment.collect("job.yaml", lost)
+
+
+def test_a_data_set_folder_goes_with_a_job(here):
+    """With all that is in it."""
+    from datasets import Dataset
+
+    Dataset.from_list(ROWS[1:]).save_to_disk("folder")
+    (here / "job.yaml").write_text("")
+    data = {"kind": "chat", "path": "folder"}
+    sent = shipment.collect("job.yaml", Job.model_validate(chat_job(data=data)))
+    assert set(sent.data) == {f"folder/{file.name}" for file in (here / "folder").iterdir()}
+
+
+def test_workers_elsewhere_find_the_model_and_its_template(here):
+    """By their full paths; a hub's name stays a name."""
+    job = absolute(Job.model_validate(chat_job(model=HF)), "")
+    assert (job.model.path, job.model.chat_template) == (f"{here}/model", f"{here}/mine.jinja")
+    hub = absolute(Job.model_validate(chat_job(model={**HF, "path": "some/name"})), "")
+    assert hub.model.path == "some/name"
