@@ -16,6 +16,7 @@ from typing import cast
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import planner
 from planner.data.dataset import SampleDataset, notes_of
@@ -210,12 +211,16 @@ def make_state(generation: Generation) -> TrainState:
         UserError: on every worker, the model cannot be made or cannot read the data.
     """
     job, world = generation.job, generation.world
-    model = make_model(job.model, job.train, world, first_weights=generation.manifest is None)
-    if isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
+    is_fresh = generation.manifest is None
+    model = make_model(job.model, job.train, world, first_weights=is_fresh)
+    # Before a commit is read the weights of one that goes on are nothing; its run was checked when it began.
+    if is_fresh and isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
         from planner.train.models.hf import HfCausal, require_packed
 
         assert isinstance(model, HfCausal)
         world.agree(partial(require_packed, model))
+    # After a forward pass alone some would be whole, and an optimizer over those would train nothing.
+    assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     optimizer = make_optimizer(job.train.optimizer, model)
     return TrainState.of(model, optimizer, make_sums(generation, model), only_trained=True)
 

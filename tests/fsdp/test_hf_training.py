@@ -34,8 +34,9 @@ def hf_job(texts, model, **sections):
         "eval": {"samples": 3, "every": 2},
     }
     job = make_job(texts, global_batch=7, steps=3).model_dump(by_alias=True, mode="json", exclude={"model", "data"})
-    merged = {**job, **{name: {**job.get(name, {}), **section} for name, section in {**settings, **sections}.items()}}
-    return Job.model_validate(merged)
+    for name, section in (*settings.items(), *sections.items()):
+        job[name] = section if "kind" in section else {**job.get(name, {}), **section}
+    return Job.model_validate(job)
 
 
 def run_hf(rank, job, url, stop_at=None, accept=()):
@@ -144,24 +145,26 @@ def result(url):
     return tensors, sorted(set(steps)), sorted({(e["step"], e["loss"]) for e in records(url, "eval")})
 
 
+# Of the model's files, of the job's model, and of its other sections.
 CONFIGURATIONS = {
-    "all weights, tied": ("qwen2", {}, {}),
+    "all weights, tied": ("qwen2", {}, {}, {}),
     "bf16, checkpointing, dropout": (
         "llama",
         {"attention_dropout": 0.1},
-        {"precision": "bf16", "activation_checkpointing": True},
+        {},
+        {"train": {"precision": "bf16", "activation_checkpointing": True}},
     ),
-    "adapters with dropout": ("llama", {"lora": {"rank": 2, "dropout": 0.1}}, {"clip_norm": 0.1}),
+    "adapters with dropout": ("llama", {}, {"lora": {"rank": 2, "dropout": 0.1}}, {"train": {"clip_norm": 0.1}}),
+    "packed rows": ("qwen3", {}, {}, {"data": {"packing": True}}),
 }
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_one_hash_for_every_world_size_and_history(workers, texts, tiny_model, tmp_path, name):
     """W = 1, 2, 3, and 3 then 2 with a resume in between: one set of digests, losses and norms."""
-    family, settings, train = CONFIGURATIONS[name]
-    lora = {key: value for key, value in settings.items() if key == "lora"}
-    folder = tiny_model(family, **{key: value for key, value in settings.items() if key != "lora"})
-    job = hf_job(texts, hf(folder, **lora), train=train, batch={"equality": "bitwise"})
+    family, of_files, of_model, sections = CONFIGURATIONS[name]
+    model = hf(tiny_model(family, **of_files), **of_model)
+    job = hf_job(texts, model, **sections, batch={"equality": "bitwise"})
     results = []
     for world_size in (1, 2, 3):
         workers.run(run_hf, world_size, job, str(tmp_path / str(world_size)))
@@ -172,7 +175,7 @@ def test_one_hash_for_every_world_size_and_history(workers, texts, tiny_model, t
     assert all(other == results[0] for other in results)
     trained = [tensor for tensor in results[0][0] if tensor.startswith("model/")]
     assert trained
-    assert all("lora_" in tensor for tensor in trained) == bool(lora)
+    assert all("lora_" in tensor for tensor in trained) == ("lora" in of_model)
     assert all(tensor.startswith("model/hf.") for tensor in trained)
 
 
@@ -316,3 +319,21 @@ def test_a_failure_halfway_leaves_no_folder(trained, tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         export(run, commit_at(run, None), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_fine_tuning_then_preferences_then_plain_transformers(workers, texts, trained, tmp_path):
+    """SFT on 3 and 2 workers, exported; DPO from there on 3 and 2; exported: transformers computes what we trained."""
+    sft, _ = trained("llama")
+    export(sft, commit_at(sft, None), tmp_path / "sft")
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": f"{n}?", "chosen": " yes" * (n % 3 + 1), "rejected": " no"} for n in range(40)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sections = {"data": {"kind": "pairs", "path": str(pairs)}, "objective": {"kind": "dpo"}, "eval": {"samples": 0}}
+    job = hf_job(texts, hf(tmp_path / "sft"), **sections, train={"optimizer": {"kind": "adamw", "lr": 1e-2}})
+    workers.run(run_hf, 3, job, str(tmp_path / "dpo"), 2)
+    workers.run(run_hf, 2, job, str(tmp_path / "dpo"))
+    assert records(tmp_path / "dpo")[0]["loss"] == pytest.approx(0.693147, abs=1e-6)  # the policy is its reference
+    assert records(tmp_path / "dpo")[-1]["loss"] < 0.69
+    run = Run(Storage(str(tmp_path / "dpo")))
+    export(run, commit_at(run, None), tmp_path / "out")
+    assert torch.equal(logits_by_transformers(tmp_path / "out"), logits_trained(workers, run, job))

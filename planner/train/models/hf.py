@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from planner.errors import UserError
 from planner.job import HfModel, Lora
@@ -46,7 +47,7 @@ class HfCausal(nn.Module):
             # `_is_packed_sequence`). A row's positions begin with 0, so rows stay apart as documents do.
             inputs, positions = inputs.reshape(1, -1), positions.reshape(1, -1)
         logits = self.hf(input_ids=inputs, position_ids=positions, use_cache=False).logits
-        return logits.view(*shape, -1)
+        return logits.reshape(*shape, -1) if self._flattens else logits
 
     def without_adapters(self) -> AbstractContextManager[None]:
         """The model as it was before it had adapters, for as long as the context lasts."""
@@ -68,6 +69,9 @@ def require_packed(model: HfCausal) -> None:
     model.eval()
     one, other = (model(torch.tensor([[*begin, 5, 6]], device=device), documents) for begin in ((1, 2, 3), (4, 3, 2)))
     model.train(is_training)
+    if isinstance(model, FSDPModule):
+        # Without a backward pass the outermost parameters stay whole, and an optimizer would be made over those.
+        model.reshard()
     if not torch.equal(one[:, 3:], other[:, 3:]):
         kind = model.hf.config.model_type
         raise UserError(f"data.packing: {kind} lets a packed row's documents see each other; leave packing out")
