@@ -18,6 +18,7 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
+from planner.job import MAX_MICRO
 
 if TYPE_CHECKING:
     from planner.report.recipes import Row
@@ -78,7 +79,7 @@ def check(
     if found.foreign is None:
         raise UserError(f"{recipe}: found a job of planner's own; planner plan {recipe} shows its splits")
     cap = max_micro or found.micro
-    batch = BatchSizes(global_batch=found.global_batch, max_micro=cap or found.global_batch)
+    batch = BatchSizes(global_batch=found.global_batch, max_micro=cap or min(found.global_batch, MAX_MICRO))
     plans = [choose(batch, count, Facts()) for count in counts]
     question = Question(counts=counts, rows=rows, transformers=transformers, group_size=group_size)
     if as_json:

@@ -52,7 +52,7 @@ def read(keys: Keys, options: Options) -> Recipe:
     elif gpus is not None:
         sizes = facts.sizes(gpus)
         if sizes is None and not keys.mistakes:
-            keys.lacks(facts.outcome(gpus).text + "; write numbers that fit, or leave one out")
+            keys.lacks(f"at {gpus} GPUs, {facts.outcome(gpus).text}; write numbers that fit, or leave one out")
         batch, micro, steps = sizes or (1, 1, 1)
     else:
         batch, micro = facts.batch or 1, facts.micro or 0

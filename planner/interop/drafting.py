@@ -9,7 +9,7 @@ from planner.files.words import cut
 from planner.interop.entries import Keys
 from planner.interop.recipe import Draft, Note
 from planner.interop.scalars import Unresolved, number, written
-from planner.job import MAX_MICRO
+from planner.job import MAX_GLOBAL_BATCH, MAX_MICRO
 
 # Methods that an objective of ours computes; any other is a loop of the user's own.
 DATA_OF = {"sft": "chat", "dpo": "pairs", "ipo": "pairs", "simpo": "pairs", "kto": "feedback"}
@@ -64,6 +64,9 @@ def job_name(*candidates: Any) -> str:
 
 def set_batch(draft: Draft, keys: Keys, options: Options, batch: int, micro: int | None, how: str) -> None:
     """`batch.global`, with its arithmetic, and `batch.max_micro`, which somebody must know."""
+    if batch > MAX_GLOBAL_BATCH:
+        keys.wrong(f"batch.global: {how}; planner takes up to {MAX_GLOBAL_BATCH}, write smaller numbers")
+        keys.raise_mistakes()
     draft.derive("batch.global", batch, f"batch.global {how}")
     most = options.max_micro or micro
     if most is None and not options.needs_micro:
@@ -179,11 +182,13 @@ def make_own(draft: Draft, method: str, why: str) -> None:
     draft.job |= ordered
     draft.remarks["data.path"] = f"your training loop: it computes {method}"
     draft.remarks.pop("objective", None)
-    draft.to_do.insert(
-        0,
-        f"{why}: planner keeps the batch, the order and the weights of gradients exact, and your loop in my_loop.py "
-        "computes the loss (docs/own-loop.md)",
-    )
+    draft.to_do.insert(0, f"{why}: write my_loop.py, which computes the loss (docs/own-loop.md)")
+    if method.startswith("grpo"):
+        draft.to_do.insert(
+            1,
+            "let a sample of dataset() be a whole group, and divide batch.global by its size: a group of completions "
+            "that are samples of their own is split over workers like any others",
+        )
     said = {"model": model, "data": data, "objective": objective, "optimizer": optimizer, **theirs}
     lines = [f"{name} {plain(value)}" for name, value in said.items() if value]
     draft.to_do.insert(1, f"what the loop must see to itself: {'; '.join(lines)}")

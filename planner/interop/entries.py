@@ -142,7 +142,8 @@ class Keys:
                 return _NOTHING
             given = self.fix.replace("KEY", key)
             self.wrong(
-                f"{key}: found {cut(entry.value.text)} in {entry.where}, {entry.value.why}; write {given} behind it"
+                f"{key}: found {cut(entry.value.text)} in {entry.where}, {entry.value.why}; write {given} behind the "
+                "recipe"
             )
             return _NOTHING
         if entry is None or entry.value is None:

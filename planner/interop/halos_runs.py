@@ -215,7 +215,11 @@ class HalosFacts(Sliced):
         more = {steps: groups_cut(64, size, self.batch // steps) for steps in (1, 2, 4) if not self.batch % steps}
         shown = ", ".join(f"{found} at A={steps}" for steps, found in more.items())
         text += f" ({shown})." if any(more.values()) else ", at any A of 1, 2 and 4."
-        return Trap(name="group cuts", text=f"{text} GPUs may also disagree on the number of micro-batches, and hang.")
+        return Trap(
+            name="group cuts",
+            text=f"{text} GPUs may also disagree on the number of micro-batches, and hang. "
+            "In planner make a sample a whole group.",
+        )
 
     def _varies(self) -> Trap | None:
         why = _VARIES.get(self.method)

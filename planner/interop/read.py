@@ -60,6 +60,8 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
 
 
 def _find(path: str, words: list[str]) -> _Found:
+    if not path:
+        raise recipe_error("RECIPE", "found nothing; write the path of a recipe")
     if is_command(path) and not _is_there(path):
         return _of_text(path, "the command", None, words)
     place = Path(path)
@@ -137,7 +139,8 @@ def _shell_variables(keys: Keys) -> None:
     for key, entry in keys.entries.items():
         if isinstance(entry.value, str) and entry.value.startswith("$"):
             keys.wrong(
-                f"{key}: found {cut(entry.value)}, a shell variable that is not set; write --{key} VALUE behind it"
+                f"{key}: found {cut(entry.value)}, a shell variable that is not set; write --{key} VALUE behind "
+                "the recipe"
             )
 
 
@@ -195,6 +198,7 @@ def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: O
         keys.wrong(
             "batch_size and model.batch_size: the DPO repository reads the first and HALOs the second; take one out"
         )
+        keys.raise_mistakes()
     if not is_halos:
         return dpo.read(keys, choices, options)
     launch = _launch(found.command, options, found.source) if found.command else None

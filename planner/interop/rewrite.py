@@ -106,15 +106,11 @@ def _refusal(recipe: Recipe, target: str, gpus: int) -> str:
         run = "convert it without --to, and planner run the job"
     counts = " or ".join(f"{count}" for count in (below, above) if count)
     nearest = nearest_multiple(batch, gpus)
-    rest = (
-        f"{batch} % {gpus} = {batch % gpus}"
-        if batch % gpus
-        else f"{batch} / {gpus} leaves too little for a micro-batch"
-    )
+    where = f"{counts} GPU{'' if counts == '1' else 's'}" if counts else "nowhere"
+    rest = f"{batch} % {gpus} = {batch % gpus}" if batch % gpus else "what is left to a GPU is too little or too much"
     return (
         f"{_TITLES[target]} cannot train a batch of {batch} on {gpus} GPUs: its micro-batches are equal, and {rest}. "
-        f"Exact there: {counts or 'no count'} GPUs; nearest batch at {gpus}: {nearest} "
-        f"({percent(nearest, batch):+.1f}%). "
+        f"Exact there: {where}; nearest batch at {gpus}: {nearest} ({percent(nearest, batch):+.1f}%). "
         f"Here it is exact: {run}"
     )
 

@@ -31,7 +31,7 @@ class Sliced:
             gpus=gpus,
             verdict="exact" if used == self.batch else "other batch",
             batch=used,
-            dropped=tuple(dropped_by_slicing(self.batch, self.accumulation, processes)),
+            dropped=tuple(dropped_by_slicing(self.batch, self.accumulation, processes) if used < self.batch else ()),
             eval_text=self.eval_words(gpus),
         )
 

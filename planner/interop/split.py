@@ -4,6 +4,7 @@ Letters: B global batch, m micro-batch per GPU, A accumulation steps, W GPUs.
 """
 
 from collections.abc import Callable, Sequence
+from math import isqrt
 
 Span = tuple[int, int]
 """a half-open range of positions in a batch"""
@@ -56,7 +57,8 @@ def groups_cut(num_groups: int, group: int, pool: int) -> int:
 
 def divisors(number: int) -> list[int]:
     """All of them, rising."""
-    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
+    small = [candidate for candidate in range(1, isqrt(number) + 1) if number % candidate == 0]
+    return sorted({*small, *(number // candidate for candidate in small)})
 
 
 def accumulation_for(batch: int, gpus: int, most: int | None, is_possible: Callable[[int, int], bool]) -> int | None:

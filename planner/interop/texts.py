@@ -46,12 +46,14 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
-        raise recipe_error(source, f"{where}found {cut(error.problem or 'what is no YAML', 200)}; mend it") from None
+        raise recipe_error(
+            source, (f"{where}found a mistake ({cut(error.problem or 'no YAML', 200)}); mend it")
+        ) from None
     except (yaml.YAMLError, *_NO_YAML) as error:
         reason = cut(next(iter(str(error).splitlines()), type(error).__name__), 100)
         raise recipe_error(source, f"found what YAML cannot read ({reason}); write the path of a recipe") from None
     if not isinstance(value, dict):
-        found = "nothing in it" if value is None else f"a {type(value).__name__}, no keys and values"
+        found = "nothing in it" if value is None else "neither keys and values nor a training command"
         raise recipe_error(source, f"found {found}; write the path of a recipe")
     _measure(value, source)
     return {str(key): its for key, its in value.items()}

@@ -4,6 +4,7 @@
 count must be said. What TRL does with a recipe is in `planner.interop.trl_runs`; this file reads and writes them.
 """
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import PurePath
@@ -31,6 +32,8 @@ from planner.interop.trl_keys import KNOWN
 from planner.interop.trl_runs import TrlFacts
 
 TITLE = "TRL"
+# What is not another value of the option before it.
+_NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
 # TRL's own learning rates where a recipe says none.
 _RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}
@@ -96,7 +99,7 @@ def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = "the
         key = name.lstrip("-+").replace("-", "_")
         values = [value] if sign else []
         index += 1
-        while not sign and index < len(words) and not words[index].startswith("--"):
+        while not sign and index < len(words) and not _NEXT.match(words[index]):
             values.append(words[index])
             index += 1
         read = [scalar(each) for each in values]

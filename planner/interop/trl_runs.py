@@ -111,13 +111,11 @@ class TrlFacts:
                 there="of all GPUs (split_batches)" if self.splits_batches else f"{self.unit}s per GPU and micro-batch",
                 here=f"batch.global: {self.batch}",
             ),
-            Unit(
-                key=self.warmup_key,
-                value=self.warmup_written,
-                there="optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up",
-                here=f"warmup: {self.warmup}",
-            ),
         ]
+        if self.warmup_written != "0":
+            there = "optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up"
+            here = f"warmup: {self.warmup}"
+            rows.append(Unit(key=self.warmup_key, value=self.warmup_written, there=there, here=here))
         if self.eval_every:
             there = "optimizer steps, of any size" if self.eval_every.endswith("steps") else "of the run"
             rows.append(
@@ -187,7 +185,8 @@ class TrlFacts:
         text = (
             "What is generated at once (m x GPUs x steps_per_generation) must hold whole groups of "
             f"{self.num_generations}: "
-            f"it does not at {', '.join(map(str, bad))} GPUs, and TRL refuses."
+            f"it does not at {', '.join(map(str, bad))} GPUs, and TRL refuses. "
+            "In planner make a sample a whole group, and none is ever cut."
         )
         return Trap(name="group cuts", text=text)
 

@@ -1,18 +1,14 @@
 """`planner convert` and `planner check`: what a user reads, what a script parses, and what is refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 import recipes
 
-TRL = """
-model_name_or_path: org/model
-per_device_train_batch_size: 8
-gradient_accumulation_steps: 2
-learning_rate: 5e-7
-max_length: 1024
-num_train_epochs: 1
-"""
+from planner.files import parse_job
+
+TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
 
 
 @pytest.fixture
@@ -58,3 +54,128 @@ def test_convert_then_plan(shipped, cli, tmp_path):
     plan = cli("plan", "job.yaml", "--gpus", "7", "--json")
     assert json.loads(plan.out)[0]["shares"] == [[4, 5], [3, 4]]
     assert (tmp_path / "job.yaml").is_file()
+
+
+def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):
+    """So that `> job.yaml` makes a job; the lists are on stderr."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    answer = cli("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--learning_rate", "3e-6")
+    job = parse_job(answer.out)
+    assert (job.batch.global_batch, job.train.optimizer.lr) == (128, 3e-6)
+    assert "batch.global 128 = 8 GPUs x 8 x 2" in answer.err
+
+
+def test_a_file_that_is_there_is_not_replaced_unasked(cli, tmp_path):
+    """As `planner init`."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    (tmp_path / "job.yaml").write_text("mine")
+    words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", "job.yaml")
+    assert cli(*words).code == 2
+    assert (tmp_path / "job.yaml").read_text() == "mine"
+    assert cli(*words, "--force").code == 0
+    assert parse_job((tmp_path / "job.yaml").read_text()).batch.global_batch == 128
+
+
+def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
+    """Nothing was wrong with what was written; the nearest counts are named."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
+    answer = cli(*words, "--at", "6")
+    assert (answer.code, answer.out) == (1, "")
+    assert "Exact there: 4 or 8 GPUs" in answer.err
+    answer = cli(*words, "--at", "4")
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1].endswith("--per_device_train_batch_size 8 --gradient_accumulation_steps 4")
+
+
+def test_an_accelerate_file_says_the_count(cli, tmp_path):
+    """And contradicts a flag, or a number of accumulation steps."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    file = tmp_path / "accelerate.yaml"
+    file.write_text("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  zero_stage: 3\n")
+    words = ("convert", "recipe.yaml", "--method", "sft", "--accelerate", "accelerate.yaml")
+    assert parse_job(cli(*words).out).batch.global_batch == 64
+    assert "says num_processes 4" in cli(*words, "--gpus", "8").err
+    file.write_text(file.read_text() + "  gradient_accumulation_steps: 1\n")
+    assert "gradient_accumulation_steps: 2 here and 1 in accelerate.yaml" in cli(*words).err
+    checked = cli("check", *words[1:], "--gpus", "4")
+    assert "error: ValueError: DeepSpeed's A=1, the recipe's A=2" in checked.out
+
+
+def test_a_variable_of_a_script_is_asked_for_by_name(cli, tmp_path):
+    """Two of them are two lines; given behind the recipe, they are taken."""
+    script = "accelerate launch --num_processes 4 launch.py loss=dpo model=llama ++lr=$LR ++loss.beta=${BETA} "
+    (tmp_path / "run.sh").write_text(script + "++model.name_or_path=m train_datasets=[a]")
+    answer = cli("convert", "run.sh")
+    assert answer.code == 2
+    assert [line.split(": ")[2] for line in answer.err.splitlines()] == ["loss.beta", "lr"]
+    job = parse_job(cli("convert", "run.sh", "lr=1e-6", "++loss.beta=0.3").out)
+    assert (job.train.optimizer.lr, job.objective.beta) == (1e-6, 0.3)
+
+
+def test_a_valid_evaluation_batch_is_wanted(cli, tmp_path):
+    """HALOs would refuse 33 at its own count; the DPO repository would leave GPUs without rows."""
+    halos = "accelerate launch --num_processes 4 launch.py loss=dpo model=llama ++model.name_or_path=m "
+    (tmp_path / "halos.sh").write_text(halos + "train_datasets=[a] ++model.eval_batch_size=33")
+    assert "33 is no multiple of 4, which HALOs wants at 4 GPUs" in cli("convert", "halos.sh").err
+    (tmp_path / "dpo.sh").write_text("python train.py model=pythia69 trainer=FSDPTrainer eval_batch_size=4")
+    assert "eval_batch_size: 4 leaves 8 GPUs without a row" in cli("convert", "dpo.sh", "--gpus", "8").err
+
+
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
+)
+SIZES = '{"train_batch_size": %s, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}'
+SFT = ("--gpus", "8", "--method", "sft")
+
+
+def wrong(name, text, *words, says):
+    return pytest.param(text, words, says, id=name)
+
+
+WRONG = [
+    wrong("no count", TRL, "--method", "sft", says="the GPU count: a TRL recipe does not say it"),
+    wrong("no method", TRL, "--gpus", "8", says="method: the recipe does not say; write --method sft"),
+    wrong("unknown key", f"{TRL}learning_rat: 1\n", *SFT, says="learning_rat: not known to TRL, which refuses"),
+    wrong("near key", f"{TRL}learning_rat: 1\n", *SFT, says="did you mean learning_rate?"),
+    wrong("handbook's own", f"{TRL}hub_model_revision: x\n", *SFT, says="hub_model_revision: not known to TRL"),
+    wrong("unknown override", TRL, *SFT, "--learnin_rate", "3", says="learnin_rate: not known to TRL"),
+    wrong("no option", TRL, *SFT, "7", says="7: neither --key value nor key=value"),
+    wrong("twice", f"{TRL}seed: 4\nseed: 4\n", *SFT, says="seed twice, on lines 5 and 6"),
+    wrong("text", TRL.replace("8", "eight"), *SFT, says='per_device_train_batch_size: found "eight" (text)'),
+    wrong("zero", TRL.replace("2", "0"), *SFT, says="gradient_accumulation_steps: found 0 (a whole number)"),
+    wrong("two lengths", f"{TRL}max_length: 5\nmax_seq_length: 9\n", *SFT, says="both say how long a sample is"),
+    wrong("optimizer", f"{TRL}optim: lion_8bit\n", *SFT, says="optim: found"),
+    wrong("schedule", f"{TRL}lr_scheduler_type: polynomial\n", *SFT, says="lr_scheduler_type: found"),
+    wrong("two batches", "batch_size: 6\nmodel: {batch_size: 3}\n", says="batch_size and model.batch_size: the DPO"),
+    wrong("deepspeed", SIZES % 100, says="100 is no multiple of"),
+    wrong("deepspeed at 3", SIZES % 64, "--gpus", "3", says="64 != 8 x 2 x 3"),
+    wrong("deepspeed auto", SIZES % '"auto"', says="found auto, which the Trainer fills in"),
+    wrong("accelerate alone", "distributed_type: FSDP\nnum_processes: 8\n", says="behind --accelerate"),
+    wrong("nothing known", "foo: 1\nbatchsize: 3\n", says="batchsize is near batch_size"),
+    wrong("empty", "", says="found nothing in it"),
+    wrong("a list", "- 1\n", says="neither keys and values nor a training command"),
+    wrong("a tab", "a:\n\tb: 1\n", says="line 2: found a mistake"),
+    wrong("a tag", "a: !!python/object/apply:os.system ['ls']\n", says="line 1: found a mistake"),
+    wrong("brackets", "a: " + "[" * 5000, says="found"),
+    wrong("levels", "".join(f"{'  ' * level}k:\n" for level in range(60)), says="more than 20 levels"),
+    wrong("aliases that multiply", BOMB, says="more than 20000 values"),
+    wrong("an alias to itself", "a: &a {b: *a}\n", says="more than 20 levels"),
+    wrong("huge", "x: 1\n" * 300_000, says="more than 1048576 bytes"),
+    wrong("huge numbers", TRL.replace("8", "9999999999"), *SFT, says="planner takes up to 1048576"),
+    wrong("no target", TRL, "--to", "slurm", says="--to slurm: write job, dpo"),
+    wrong("a count for a job", TRL, "--at", "3", says="--at W goes with --to SYSTEM"),
+    wrong("no GPUs", TRL, "--gpus", "0", says="--gpus 0: write a whole number from 1 to 65536"),
+    wrong("a binary file", "a\0b", says="NUL byte"),
+]
+
+
+@pytest.mark.parametrize(("text", "words", "says"), WRONG)
+def test_a_wrong_recipe_is_a_sentence(cli, text, words, says):
+    """Exit code 2, nothing on stdout, no traceback, no file."""
+    Path("recipe.yaml").write_text(text)
+    answer = cli("convert", "recipe.yaml", *words)
+    assert says in answer.err
+    assert (answer.code, answer.out) == (2, "")
+    assert "Traceback" not in answer.err
+    assert [path.name for path in Path().iterdir()] == ["recipe.yaml"]
