@@ -8,6 +8,8 @@ from planner.interop.slicing import Sliced, eval_every_unit, n_examples_unit
 # Blocks whose models refuse an empty batch in transformers 4.29.2; Llama takes it, and its mean is NaN.
 _REFUSE_EMPTY = ("GPTNeoXLayer", "GPT2Block", "GPTJBlock")
 
+_GPUS_OF_A_MACHINE = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class DpoFacts(Sliced):
@@ -87,6 +89,10 @@ class DpoFacts(Sliced):
             made.append(Trap(name="one process", text=text))
         if self.is_bf16 and self.is_sharded:
             made.append(Trap(name="bf16 sums", text="With fsdp_policy_mp bfloat16 gradients are also summed in bf16."))
+        if self.is_sharded and max(question.counts) > _GPUS_OF_A_MACHINE:
+            made.append(
+                Trap(name="one machine", text="FSDPTrainer takes every GPU of one machine, and none of another.")
+            )
         return [trap for trap in made if trap]
 
     def _lost(self, question: Question) -> Trap | None:
