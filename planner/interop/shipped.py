@@ -57,6 +57,7 @@ DPO_MODELS = {
     "llama7b": ("huggyllama/llama-7b", "LlamaDecoderLayer"),
 }
 DPO_REASONS = {
+    "exp_name": "the job has a name of its own",
     "eval_batch_size": "evaluation is split as training is",
     "trainer": "planner shards by FSDP2, over any number of GPUs and machines",
     "sample_during_eval": "planner does not sample during evaluation",
@@ -124,6 +125,7 @@ HALOS_DEFAULTS: dict[str, Any] = {
     "loss.beta": None,
 }
 HALOS_REASONS = {
+    "exp_name": "the job has a name of its own",
     "model.eval_batch_size": "evaluation is split as training is",
     "eps": "HALOs never passes it on either",
     "save_every": "HALOs never reads it either",
