@@ -18,7 +18,7 @@ class Cut:
     """What a sequence may have."""
 
     context: int
-    """inputs: with the label of the last one, `context + 1` tokens"""
+    """tokens, those of the prompt among them"""
     max_prompt: int | None = None
     """tokens that a prompt is cut to; none: only ends are cut"""
     side: Literal["start", "end"] = "start"
@@ -27,7 +27,7 @@ class Cut:
     def prompt(self, prompt: Ids, completion_length: int, num_begin: int) -> Ids:
         """The prompt, shape `(p,)`, as it is where it fits; its first `num_begin` tokens begin every text and stay."""
         wanted = self.max_prompt
-        if wanted is None or len(prompt) <= wanted or len(prompt) + completion_length <= self.context + 1:
+        if wanted is None or len(prompt) <= wanted or len(prompt) + completion_length <= self.context:
             return prompt
         if self.side == "end":
             return prompt[:wanted]
@@ -37,5 +37,5 @@ class Cut:
     def completions(self, prompt: Ids, completions: Sequence[Ids], num_begin: int) -> tuple[Ids, ...] | None:
         """The prompt and each completion, cut; None if nothing of a completion would be left."""
         prompt = self.prompt(prompt, max(len(each) for each in completions), num_begin)
-        room = self.context + 1 - len(prompt)
+        room = self.context - len(prompt)
         return (prompt, *(each[:room] for each in completions)) if room > 0 else None

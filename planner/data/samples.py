@@ -81,11 +81,11 @@ Sample = Text | Pair | Feedback
 
 
 def text_of(prompt: Ids, completion: Ids, context: int) -> Text:
-    """A prompt and its completion as one sequence, its end cut to `context` inputs; loss on the completion alone.
+    """A prompt and its completion as one sequence, its end cut to `context` tokens; loss on the completion alone.
 
-    Shapes `(p,)` and `(k,)`, p >= 1, k >= 1 -> `(n,)`, n = min(p + k - 1, context).
+    Shapes `(p,)` and `(k,)`, p >= 1, k >= 1 -> `(n,)`, n = min(p + k, context) - 1: a last token is no input.
     """
-    tokens = np.concatenate([prompt, completion]).astype(np.int32)[: context + 1]
+    tokens = np.concatenate([prompt, completion]).astype(np.int32)[:context]
     labels = tokens[1:].copy()
     labels[: len(prompt) - 1] = NO_LOSS
     return Text(inputs=tokens[:-1], labels=labels)

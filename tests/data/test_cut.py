@@ -37,16 +37,16 @@ def test_what_is_cut_is_the_prompt_first_and_then_the_ends(prompt, first, second
     whole, completions = ids(0, prompt), [ids(100, first), ids(200, second)]
     cut = Cut(context=context, max_prompt=most, side=side)
     found = cut.completions(whole, completions, begin)
-    is_long = prompt + max(first, second) > context + 1
+    is_long = prompt + max(first, second) > context
     kept = min(prompt, most) if most and is_long else prompt
-    if kept > context:
+    if kept >= context:
         assert found is None
         return
     expected = whole.tolist()
     if kept < prompt:
         expected = expected[:kept] if side == "end" else expected[:begin] + expected[prompt - kept + begin :]
     assert found[0].tolist() == expected
-    room = context + 1 - kept
+    room = context - kept
     assert [part.tolist() for part in found[1:]] == [c.tolist()[:room] for c in completions]
     if not is_long:
         assert sum(map(len, found)) == prompt + first + second
@@ -133,9 +133,9 @@ def test_a_long_prompt_is_cut_where_the_job_says(tmp_path):
 def test_without_max_prompt_the_end_is_cut_and_a_vanished_completion_is_bad(tmp_path):
     """A row without a token to learn from would be a sample of nothing."""
     rows = [{"prompt": "abcdef", "chosen": "xyz", "rejected": "uvw"}]
-    assert all_parts(opened("pairs", rows, tmp_path, model=gpt(8))) == [(b"\0abcdef", b"xy", b"uv")]
+    assert all_parts(opened("pairs", rows, tmp_path, model=gpt(9))) == [(b"\0abcdef", b"xy", b"uv")]
     with pytest.raises(DataError, match="its prompt of 7 tokens leaves nothing of the completion within"):
-        opened("pairs", rows, tmp_path, model=gpt(6))
+        opened("pairs", rows, tmp_path, model=gpt(7))
 
 
 def test_evidence_is_of_all_that_a_sample_holds(tmp_path):

@@ -190,7 +190,8 @@ def test_loss_gradient_and_metrics_are_those_of_the_formula(name, world_size, ma
     expected, expected_metrics = independent(config, policy, None if without else other.double(), samples)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=2e-6)
-    assert metrics == pytest.approx(expected_metrics, rel=2e-5, abs=1e-6)
+    # A margin is a small difference of float32 sums: two hundred times its size.
+    assert metrics == pytest.approx(expected_metrics, rel=2e-5, abs=1e-5)
     assert metrics.keys() == expected_metrics.keys()
     assert metrics.get("kl", 1.0) > 0.1  # else it would not show what becomes of it
     for tensor, parameter in policy.named_parameters():
