@@ -84,7 +84,7 @@ def _find_script(words: list[str]) -> tuple[int, str]:
 
 def _launcher(words: list[str]) -> dict[str, str]:
     options: dict[str, str] = {}
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip(words, [*words[1:], ""], strict=False):
         name, sign, value = word.partition("=")
         if name.startswith("--"):
             options[name] = value if sign else "" if after.startswith("-") else after

@@ -93,11 +93,11 @@ def read(keys: Keys, choices: dict[str, str], options: Options) -> Recipe:
 
 
 def _method(keys: Keys, choices: dict[str, str]) -> str:
-    name = keys.value("loss.name") or choices.get("loss") or "sft"
+    name = str(keys.value("loss.name") or choices.get("loss") or "sft")
     if name in {"sft", "dpo", "ipo"}:
         if name == "ipo" and choices.get("loss") == "ipo" and not keys.has("loss.name"):
             keys.wrong("loss=ipo: the DPO repository has no config/loss/ipo.yaml; write loss=dpo loss.name=ipo")
-        return str(name)
+        return name
     keys.wrong(f"loss.name: found {name}; the DPO repository has sft, dpo and ipo, write one of them")
     return "sft"
 

@@ -1,6 +1,7 @@
 """`planner convert` and `planner check`: what a user reads, what a script parses, and what is refused."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,16 @@ def test_convert_then_plan(shipped, cli, tmp_path):
     plan = cli("plan", "job.yaml", "--gpus", "7", "--json")
     assert json.loads(plan.out)[0]["shares"] == [[4, 5], [3, 4]]
     assert (tmp_path / "job.yaml").is_file()
+
+
+def test_the_readmes_example_is_what_is_printed(cli):
+    """Its command, and its output down to the sum."""
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    shown = readme.partition("$ planner check ")[2].partition("\n...\n")[0]
+    command, _, output = shown.partition("--gpus 3-8\n")
+    answer = cli("check", *shlex.split(command.replace("\\\n", "")), "--gpus", "3-8")
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith(output)
 
 
 def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):

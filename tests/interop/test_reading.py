@@ -1,13 +1,17 @@
 """Foreign configurations as people have them: Hydra folders, scripts, overrides, interpolations; and what is wrong."""
 
+import contextlib
 import functools
+import re
+from pathlib import Path
 
 import pytest
+import recipes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import RecipeError
-from planner.interop import Options, job_of, read_recipe
+from planner.errors import PlannerError, RecipeError
+from planner.interop import Options, Question, job_of, read_recipe
 from planner.interop.command import command_of
 from planner.interop.entries import flat
 from planner.interop.hydra import resolve
@@ -190,3 +194,34 @@ def test_a_number_is_written_so_that_it_is_read_back(value):
 def test_words_are_read_as_hydra_reads_them(text, value):
     """Numbers with underscores and without points."""
     assert scalar(text) == value
+
+
+VALUES = ["0", "-1", "null", "true", "[]", "{}", "1e400", "9" * 30, ".nan", "$X", "${a}", "2024-01-01", "[{id: 3}]"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """One recipe of each system, and a place to write to."""
+    place = tmp_path_factory.mktemp("mutilated")
+    shipped = {each.id: Path(each.path) for each in recipes.write_all(place)}
+    names = ("dpo-1-sft-pythia69-hh", "halos-launch_llama_sft_kto", "hb-smollm3-sft-mid")
+    return place, [shipped[name] for name in names]
+
+
+@given(which=st.integers(0, 2), at=st.integers(0, 60), value=st.sampled_from(VALUES), is_for_job=st.booleans())
+def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, is_for_job):
+    """Any value in any place: never a traceback, neither in reading, nor in judging, nor in writing the job."""
+    place, files = texts
+    parts = re.split(r"(?<=[=:]) ?", files[which].read_text())
+    at %= len(parts)
+    parts[at] = re.sub(r"^\S*", lambda _: value, parts[at])
+    file = place / f"recipe{files[which].suffix}"
+    file.write_text(" ".join(parts) if which == 2 else "".join(parts))
+    options = Options(gpus=4, halos_batch="total", method="sft", is_for_job=is_for_job, needs_micro=is_for_job)
+    with contextlib.suppress(PlannerError):
+        recipe = read_recipe(str(file), ["lr=1e-6", "loss.beta=0.1"][: 2 * (which == 1)], options)
+        for count in range(1, 9):
+            recipe.foreign.outcome(count)
+        recipe.foreign.traps(Question(counts=[1, 2, 3]))
+        if is_for_job:
+            job_of(recipe)

@@ -1,5 +1,7 @@
 """The traps of the document: each is named where it waits, and not where it does not."""
 
+import json
+
 import pytest
 
 from planner.interop import Options, Question, read_recipe
@@ -185,3 +187,30 @@ def test_halos_legacy_slices(tmp_path):
     assert recipe.global_batch == 64
     assert recipe.foreign.outcome(6).batch == 60
     assert recipe.foreign.outcome(6).dropped == ((30, 32), (62, 64))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    ("batch", "micro", "steps"),
+    [(64, 8, None), (64, None, 2), (64, 8, 2), (64, None, None), (None, 8, 2), (None, 8, None), (None, None, 4)],
+)
+def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count):
+    """By `//`, and then asserts that the three fit: worked out here from its own rule."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    written = {name: value for name, value in zip(names, (batch, micro, steps), strict=True) if value is not None}
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({**written, "zero_optimization": {"stage": 3}}))
+    recipe = read(str(file), gpus=4)
+    total = batch
+    if batch is not None and micro is not None and steps is None:
+        steps = batch // micro // count
+    elif batch is not None and micro is None:
+        steps = steps or 1
+        micro = batch // count // steps
+    elif batch is None:
+        micro, steps = micro or 1, steps or 1
+        total = micro * steps * count
+    fits = total == micro * steps * count and micro * steps > 0
+    found = recipe.foreign.outcome(count)
+    assert found.batch == (total if fits else None)
+    assert (found.verdict == "error") is not fits

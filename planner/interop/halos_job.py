@@ -1,0 +1,202 @@
+"""A HALOs recipe's keys -> the draft of a job."""
+
+from typing import Any
+
+from planner.interop.accelerate import Launch
+from planner.interop.drafting import (
+    DATA_OF,
+    Dataset,
+    Options,
+    carry,
+    job_name,
+    names_of,
+    order_sections,
+    set_batch,
+    set_data,
+    set_optimizer,
+    set_workers,
+    whole_if,
+)
+from planner.interop.entries import Keys
+from planner.interop.halos_runs import HalosFacts
+from planner.interop.recipe import Draft, Note
+from planner.interop.scalars import number
+
+# Methods that are another one here, with a setting.
+SHARED = {"cdpo": "dpo"}
+
+
+def make_draft(
+    keys: Keys, options: Options, facts: HalosFacts, gpus: int | None, micro: int | None, launch: Launch | None
+) -> Draft:
+    """Everything that a job says, from what the recipe says."""
+    draft = Draft()
+    name = job_name(keys.value("exp_name"), f"{facts.model_choice}-{facts.method}")
+    draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
+    _set_model(draft, keys)
+    kind = DATA_OF.get(SHARED.get(facts.method, facts.method), "feedback" if facts.is_unpaired else "pairs")
+    names = names_of(keys.value("train_datasets") or keys.value("datasets"))
+    set_data(draft, kind, [Dataset(name=name, hub=False) for name in names])
+    if keys.has("model.max_prompt_length"):
+        carry(draft, keys, "model.max_prompt_length", "data.max_prompt", keys.whole("model.max_prompt_length"))
+    _set_objective(draft, keys, facts.method)
+    meanings = {
+        "total": f"{facts.batch} as written: model.batch_size is the batch of all GPUs and accumulation steps",
+        "per accumulation step": (
+            f"{facts.batch} = {facts.written} x {facts.accumulation} accumulation steps (older HALOs)"
+        ),
+        "legacy": f"{facts.batch} = {facts.written} x {facts.accumulation} accumulation steps (HALOs legacy)",
+    }
+    set_batch(draft, keys, options, facts.batch, micro, meanings[facts.meaning])
+    if gpus:
+        whose = "--gpus" if options.gpus or launch is None else launch.source
+        draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
+    _set_length(draft, keys, facts)
+    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
+    _set_optimizer(draft, keys)
+    _set_schedule(draft, keys, facts)
+    if facts.clip_norm:
+        carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
+    else:
+        draft.to_do.append("train.clip_norm is planner's default 1.0: the recipe does not say model.max_grad_norm")
+    _set_precision(draft, keys)
+    _set_eval(draft, keys, facts)
+    set_workers(draft, facts.batch, gpus)
+    order_sections(draft)
+    return draft
+
+
+def _set_model(draft: Draft, keys: Keys) -> None:
+    draft.set("model.kind", "hf")
+    path = keys.text("model.name_or_path")
+    if keys.has("model.load_from") and (start := keys.value("model.load_from")):
+        draft.derive(
+            "model.path", str(start), f"model.path {start}: model.load_from, the weights that training begins with"
+        )
+        keys.value("model.name_or_path")
+    else:
+        carry(draft, keys, "model.name_or_path", "model.path", path)
+    carry(draft, keys, "model.max_length", "model.context", keys.whole("model.max_length", 1024, least=2))
+    attention = keys.value("model.attn_implementation")
+    if attention in {"sdpa", "eager", "flash_attention_2"}:
+        carry(draft, keys, "model.attn_implementation", "model.attention", attention)
+    if keys.flag("model.use_peft"):
+        lora: dict[str, Any] = {
+            "rank": keys.whole("model.peft.lora_r", 64),
+            "alpha": keys.number("model.peft.lora_alpha", 256.0),
+            "dropout": keys.number("model.peft.lora_dropout", 0.05),
+        }
+        targets = keys.value("model.peft.target_modules")
+        if isinstance(targets, list):
+            lora["targets"] = [str(target) for target in targets]
+        draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
+
+
+def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
+    objective: dict[str, Any]
+    text = ""
+    if method == "sft":
+        objective, text = (
+            {"kind": "sft"},
+            "a mean over all tokens of the global batch; there over those of a micro-batch",
+        )
+    elif method in {"dpo", "cdpo"}:
+        objective = {"kind": "dpo", "beta": keys.number("loss.beta", 0.1)}
+        if method == "cdpo":
+            objective["label_smoothing"] = keys.number("loss.epsilon")
+    elif method == "ipo":
+        objective = {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}
+        text = "loss.tau is beta here"
+    elif method == "simpo":
+        beta = keys.number("loss.beta", 2.0)
+        ratio = keys.number("loss.gamma_beta_ratio", -1.0) if keys.has("loss.gamma_beta_ratio") else None
+        if ratio is None and keys.has("loss.gamma"):
+            ratio = keys.number("loss.gamma") / beta
+            text = "gamma_beta_ratio = loss.gamma / loss.beta"
+        objective = {"kind": "simpo", "beta": beta, "gamma_beta_ratio": 0.5 if ratio is None else ratio}
+    elif method == "kto":
+        objective = {
+            "kind": "kto",
+            "beta": keys.number("loss.beta", 0.1),
+            "desirable_weight": keys.number("loss.desirable_weight", 1.0),
+            "undesirable_weight": keys.number("loss.undesirable_weight", 1.0),
+        }
+        text = "the KL baseline is over the whole global batch here; there over a micro-batch of all GPUs"
+    else:
+        return
+    if keys.value("cache_reference_logprobs") is True and method in {"dpo", "cdpo", "ipo"}:
+        objective["reference"] = "cached"
+    shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
+    draft.derive("objective", objective, f"objective {shown}" + (f": {text}" if text else ""))
+
+
+def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    if facts.n_examples:
+        whole = -(-facts.n_examples // facts.batch) * facts.batch
+        text = f"train.examples {whole}: n_examples {facts.n_examples} in whole batches of {facts.batch}"
+        if facts.n_epochs:
+            text += f"; there n_epochs {number(facts.n_epochs)} ends it earlier where the data has fewer rows"
+        draft.derive("train.examples", whole, text)
+    elif facts.n_epochs:
+        carry(draft, keys, "n_epochs", "train.epochs", whole_if(facts.n_epochs))
+    else:
+        keys.lacks("n_epochs: found neither n_epochs nor n_examples; write one of them behind the recipe")
+
+
+def _set_optimizer(draft: Draft, keys: Keys) -> None:
+    name, lr = keys.text("optimizer", "AdamW"), keys.number("lr")
+    kinds = {"AdamW": "adamw", "Adam": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
+    if name not in kinds:
+        keys.refuse(
+            "optimizer", f"planner has {', '.join(kinds)}; write optimizer=AdamW, or train by a loop of your own"
+        )
+    values: dict[str, Any] = {"kind": kinds.get(name, "adamw"), "lr": lr}
+    from_keys = {"kind": "optimizer", "lr": "lr"}
+    if keys.has("weight_decay"):
+        values["weight_decay"] = keys.number("weight_decay")
+        from_keys["weight_decay"] = "weight_decay"
+    if values["kind"] == "adamw" and (keys.has("beta1") or keys.has("beta2")):
+        values["betas"] = [keys.number("beta1", 0.9), keys.number("beta2", 0.999)]
+        from_keys["betas"] = "beta1" if keys.has("beta1") else "beta2"
+    elif values["kind"] == "adamw":
+        draft.to_do.append("train.optimizer betas and weight_decay are planner's defaults where the recipe says none")
+    set_optimizer(draft, keys, values, from_keys)
+
+
+def _set_schedule(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    kind = "cosine" if facts.method == "sft" else "constant"
+    if keys.has("warmup_steps"):
+        warmup = f"{keys.whole('warmup_steps', 0, least=0)} steps"
+    else:
+        warmup = f"{number(round(facts.warmup * 100, 6))}%"
+    text = f"train.schedule {kind} after {warmup}: HALOs is cosine for sft and constant for all others"
+    draft.derive(
+        "train.schedule", {"kind": kind, "warmup": warmup}, f"{text}; its warmup begins at a tenth of the rate"
+    )
+
+
+def _set_precision(draft: Draft, keys: Keys) -> None:
+    dtype = keys.value("model.policy_dtype", "bfloat16")
+    precision = "fp32" if dtype == "float32" else "bf16"
+    text = f"train.precision {precision}: model.policy_dtype {dtype}"
+    text += "; there weights and optimizer state are bf16, too, here fp32" if precision == "bf16" else ""
+    draft.derive("train.precision", precision, text)
+    if keys.flag("model.activation_checkpointing", default=True):
+        carry(draft, keys, "model.activation_checkpointing", "train.activation_checkpointing", True)
+
+
+def _set_eval(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    if keys.has("n_eval_examples"):
+        samples = keys.whole("n_eval_examples")
+        draft.derive(
+            "eval.samples", samples, f"eval.samples {samples}: held out of the training rows, there of a test split"
+        )
+    else:
+        draft.to_do.append("eval.samples: say how many rows to hold out; there all of the test split is evaluated")
+        draft.set("eval.samples", 0)
+    every = facts.eval_every // facts.batch * facts.batch
+    if every:
+        lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as there"
+        draft.derive("eval.every", f"{every} examples", f"eval.every {every} examples{lowered}")
+    else:
+        draft.derive("eval.every", "1 step", f"eval.every 1 step: eval_every {facts.eval_every} is less than a batch")
