@@ -82,9 +82,14 @@ def format_of(fields: Fields, kind: Kind) -> Format:
             "scalar_feedback, whose reward no objective here learns from; turn it into binary_feedback by a threshold"
         )
     other = next((each for formats in _FORMATS.values() for each in formats if each.fits(fields)), None)
-    found_words = f"{other.name}" if other else f"the keys {', '.join(sorted(map(str, fields))[:8]) or '(none)'}"
-    takes = "; ".join(each.name for each in _FORMATS[kind])
-    raise BadRow(f"{found_words}, and data.kind {kind} takes one of: {takes}")
+    words = other.name if other else f"the keys {', '.join(sorted(map(str, fields))[:8]) or '(none)'}"
+    raise BadRow(f"{words}, and data.kind {kind} takes one of: {'; '.join(each.name for each in _FORMATS[kind])}")
+
+
+def _rated(row: Fields, _kind: Kind) -> list[Example]:
+    """TRL's completion, or HALOs' output."""
+    words = _completion_of(row, "output" if _HALOS_BINARY.fits(row) else "completion")
+    return [_answered(_words(row, "prompt"), (words,), row, is_desirable=_truth(row, "label"))]
 
 
 # -- TRL's
@@ -106,11 +111,6 @@ def _completion(row: Fields, _kind: Kind) -> list[Example]:
             "a label beside prompt and completion: undesirable ones are nothing to imitate; take the label out"
         )
     return [_answered(_words(row, "prompt"), (_completion_of(row, "completion"),), row)]
-
-
-def _labelled(row: Fields, _kind: Kind) -> list[Example]:
-    words = _completion_of(row, "completion")
-    return [_answered(_words(row, "prompt"), (words,), row, is_desirable=_truth(row, "label"))]
 
 
 def _preference(row: Fields, kind: Kind) -> list[Example]:
@@ -148,11 +148,6 @@ def _sample(row: Fields, _kind: Kind) -> list[Example]:
     return [_answered(_words(row, "prompt"), (_completion_of(row, "output"),), row)]
 
 
-def _binary_feedback(row: Fields, _kind: Kind) -> list[Example]:
-    words = _completion_of(row, "output")
-    return [_answered(_words(row, "prompt"), (words,), row, is_desirable=_truth(row, "label"))]
-
-
 def _pairwise_feedback(row: Fields, kind: Kind) -> list[Example]:
     a, b = _completion_of(row, "output_A"), _completion_of(row, "output_B")
     chosen, rejected = (a, b) if _truth(row, "label") else (b, a)
@@ -164,7 +159,7 @@ _HALOS_BINARY = Format(
     name="HALOs' type: binary_feedback",
     halos="binary_feedback",
     keys=("prompt", "output", "label"),
-    read=_binary_feedback,
+    read=_rated,
 )
 _HALOS_PAIRWISE = Format(
     name="HALOs' type: pairwise_feedback",
@@ -175,7 +170,7 @@ _HALOS_PAIRWISE = Format(
 _PREFERENCE = Format(name="chosen, rejected (and prompt)", keys=("chosen", "rejected"), read=_preference)
 _MESSAGES = Format(name="messages", keys=("messages",), read=_messages)
 _COMPLETION = Format(name="prompt, completion", keys=("prompt", "completion"), read=_completion)
-_LABELLED = Format(name="prompt, completion, label", keys=("prompt", "completion", "label"), read=_labelled)
+_LABELLED = Format(name="prompt, completion, label", keys=("prompt", "completion", "label"), read=_rated)
 _TEXT = Format(name="text", keys=("text",), read=_text)
 
 # The first that fits: rows of preference data often bring `messages` along, and conversations a `prompt`.
