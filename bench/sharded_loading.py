@@ -2,13 +2,15 @@
 
 A model of transformers in one safetensors file, loaded by `make_model` on W workers in processes of their own. Each
 says how much its resident memory grew from before the model was built to its peak (`VmHWM` of /proc/self/status,
-cleared before), against its shard in float32 and against the whole model.
+cleared before), against its shard in float32 and against the whole model. glibc is told to give freed memory back at
+once: it keeps some 200 MiB otherwise, of any model.
 
     python bench/sharded_loading.py [--workers 4] [--width 1024] [--layers 12]
 """
 
 import argparse
 import gc
+import os
 import tempfile
 from pathlib import Path
 
@@ -43,6 +45,7 @@ def _kib(key: str) -> int:
 
 def main() -> None:
     """Print one line for each way of getting first weights."""
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**20)  # the workers', which are started below
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--width", type=int, default=1024)

@@ -47,7 +47,7 @@ def require_extra(*, lora: bool) -> None:
     Raises:
         UserError: one is not.
     """
-    names = ("transformers", "safetensors", *(("peft",) if lora else ()))
+    names = ("transformers", *(("peft",) if lora else ()))
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
         raise UserError(f"model.kind hf needs {' and '.join(missing)}: pip install 'planner[hf]'")
 

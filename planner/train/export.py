@@ -20,6 +20,7 @@ from planner.store.records import Manifest
 from planner.store.run import Run, commit_of
 from planner.train import checkpoint
 from planner.train.models import private, saving
+from planner.train.models.first_weights import read_rows
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
 from planner.train.models.saving import Planned
 from planner.train.state import MODEL
@@ -192,8 +193,6 @@ class _Writer:
 
     def _merged(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
         """Of a run that trains adapters: the frozen weights from where they came, with what the adapters add."""
-        from safetensors import safe_open
-
         self._read_adapters(bare)
         stored = model_files.stored_tensors(self.source)
         names = sorted(name for name, p in bare.named_parameters() if not _is_adapters(bare, p))
@@ -203,8 +202,8 @@ class _Writer:
         in_files = private.names_in_model(bare.hf, stored, known)
         for done, name in enumerate(names, 1):
             where = next(in_files[alias] for alias in _aliases(known, transformers_name(name)) if alias in in_files)
-            with safe_open(stored[where].file, framework="pt") as opened:
-                tensor = opened.get_tensor(where).float()
+            tensor = torch.empty(stored[where].shape)
+            read_rows(stored[where], slice(0, tensor.shape[0]), tensor)
             layer = bare.get_submodule(name.rpartition(".base_layer.")[0])
             if name.endswith(".base_layer.weight"):
                 tensor += private.delta_weight(layer)
