@@ -33,8 +33,8 @@ class DpoFacts(Sliced):
     def empty_text(self) -> str:
         """What a model does with a batch of no rows."""
         if self.block in _REFUSE_EMPTY:
-            return "batch_size has to be defined and > 0"
-        return "mean of nothing: NaN" if self.block == "LlamaDecoderLayer" else "a batch of no rows"
+            return "ValueError: batch_size has to be defined and > 0"
+        return "no rows on a GPU: NaN" if self.block == "LlamaDecoderLayer" else "no rows on a GPU"
 
     def outcome(self, gpus: int) -> Outcome:
         """What happens at a GPU count."""
@@ -46,7 +46,7 @@ class DpoFacts(Sliced):
                 eval_text=found.eval_text,
             )  # fmt: skip
         if found.verdict != "error" and no_eval:
-            text = f"the first evaluation: {self.empty_text()}"
+            text = self.empty_text()
             return Outcome(gpus=gpus, verdict="error", batch=None, text=text, eval_text=found.eval_text)
         return found
 

@@ -75,7 +75,7 @@ class HalosFacts(Sliced):
         if self.eval_batch % divisor:
             return f"ValueError: eval {self.eval_batch} % ({shown}) = {self.eval_batch % divisor}"
         if self.is_unpaired and self.micro(gpus) * gpus <= 1:
-            return "ValueError: one completion in all micro-batches"
+            return "ValueError: a lone completion"
         if not self.eval_every // self.batch:
             return f"ZeroDivisionError: eval_every {self.eval_every} < {self.batch}"
         return ""

@@ -18,15 +18,15 @@ class Sliced:
 
     def empty_text(self) -> str:
         """What a model does with a batch of no rows."""
-        return "a batch of no rows"
+        return "no rows on a GPU"
 
     def sliced(self, gpus: int) -> Outcome:
         """What slicing leaves of a batch."""
         processes = gpus if self.is_sharded else 1
         used = used_by_slicing(self.batch, self.accumulation, processes)
         if not used:
-            text = f"{self.batch} rows, {self.accumulation * processes} slices: {self.empty_text()}"
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=text, eval_text=self.eval_words(gpus))
+            words = self.eval_words(gpus)
+            return Outcome(gpus=gpus, verdict="error", batch=None, text=self.empty_text(), eval_text=words)
         return Outcome(
             gpus=gpus,
             verdict="exact" if used == self.batch else "other batch",

@@ -115,7 +115,8 @@ def _cells(recipe: Recipe, outcome: Outcome, plan: Plan, *, knows_micro: bool) -
 
 def _there(batch: int, outcome: Outcome) -> str:
     if outcome.verdict == "error":
-        return f"error: {outcome.text}"
+        named = outcome.text.partition(":")[0].endswith("Error")
+        return outcome.text if named else f"error: {outcome.text}"
     if outcome.verdict == "exact":
         return "exact"
     assert outcome.batch is not None

@@ -35,6 +35,15 @@ def test_the_page_shows_both_sides(shipped, cli):
     assert all(len(line) <= 100 for line in answer.out.splitlines()[2:])
 
 
+@pytest.mark.parametrize("words", [(), ("--rows", "1000", "--group-size", "6", "--transformers", "4.51.3")])
+def test_every_page_fits_100_columns(shipped, cli, words):
+    """Whatever the recipe, whatever goes wrong in its system."""
+    for recipe in shipped.values():
+        answer = cli("check", recipe.path, *recipe.words, *recipe.check_options, *words)
+        assert answer.code == 0, answer.err
+        assert not [line for line in answer.out.splitlines()[1:] if len(line) > 100 or line != line.rstrip()]
+
+
 def test_the_json_has_the_same(shipped, cli):
     """The verdict and the very plan of each count."""
     recipe = shipped["hb-zephyr-7b-beta-dpo-config_full"]
@@ -110,7 +119,7 @@ def test_an_accelerate_file_says_the_count(cli, tmp_path):
     file.write_text(file.read_text() + "  gradient_accumulation_steps: 1\n")
     assert "gradient_accumulation_steps: 2 here and 1 in accelerate.yaml" in cli(*words).err
     checked = cli("check", *words[1:], "--gpus", "4")
-    assert "error: ValueError: DeepSpeed's A=1, the recipe's A=2" in checked.out
+    assert "ValueError: DeepSpeed's A=1, the recipe's A=2" in checked.out
 
 
 def test_a_variable_of_a_script_is_asked_for_by_name(cli, tmp_path):

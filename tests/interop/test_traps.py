@@ -81,7 +81,7 @@ def test_kto_in_micro_batches_of_one():
 def test_a_lone_completion_is_refused_by_halos():
     """One completion over all micro-batches has no partner."""
     recipe = read(HALOS.format("kto"), "++model.batch_size=1", "++model.eval_batch_size=1")
-    assert recipe.foreign.outcome(1).text == "ValueError: one completion in all micro-batches"
+    assert recipe.foreign.outcome(1).text == "ValueError: a lone completion"
 
 
 @pytest.mark.parametrize(("size", "cut"), [(6, "8 of 64"), (10, "16 of 64"), (8, "0 of 64")])
