@@ -1,6 +1,7 @@
 """`planner check RECIPE`: what its own system does with a recipe at each GPU count, and what planner does."""
 
 import sys
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,7 +92,8 @@ def check(
     typer.secho(f"\n{header}", bold=True)
     for row in table:
         typer.echo(_coloured(row))
-    typer.secho(f"\n{summary_line(found, plans)}", bold=True)
+    summary = "\n".join(wrap(summary_line(found, plans), width))
+    typer.secho(f"\n{summary}", bold=True)
     for title, lines in (("units", unit_lines(found)), ("traps", trap_lines(found, question, width))):
         if lines:
             typer.secho(f"\n{title}", bold=True)

@@ -50,6 +50,10 @@ class DpoFacts(Sliced):
             return Outcome(gpus=gpus, verdict="error", batch=None, text=text, eval_text=found.eval_text)
         return found
 
+    def _eval_rounding(self) -> str:
+        whole = -(-self.n_eval // self.eval_batch) * self.eval_batch
+        return f"whole batches of {self.eval_batch}" + ("" if whole == self.n_eval else f": rounded up to {whole}")
+
     def units(self) -> list[Unit]:
         """Numbers in units that mislead."""
         rows = [
@@ -63,7 +67,7 @@ class DpoFacts(Sliced):
             Unit(
                 key="n_eval_examples",
                 value=str(self.n_eval),
-                there=f"rounded up to {-(-self.n_eval // self.eval_batch) * self.eval_batch}, whole batches",
+                there=self._eval_rounding(),
                 here=f"eval.samples: {-(-self.n_eval // self.eval_batch) * self.eval_batch}",
             ),
         ]
