@@ -1,0 +1,21 @@
+"""`planner export`: what it refuses. What it writes is held by tests/fsdp/test_hf_training.py."""
+
+
+def test_a_run_that_has_no_model_for_others_is_refused(cli, recorded, tmp_path):
+    """With exit code 2, one line, and nothing written."""
+    answer = cli("export", recorded.run, "-o", tmp_path / "out")
+    assert (answer.code, answer.out) == (2, "")
+    assert "its model.kind is gpt" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_arguments_are_named(cli, recorded, tmp_path):
+    """A step that is no number, one without a commit, and no run."""
+    answer = cli("export", recorded.run, "-o", tmp_path / "out", "--step", "last")
+    assert (answer.code, answer.err) == (2, "planner: --step last: write a commit's step, or newest\n")
+    answer = cli("export", recorded.run, "-o", tmp_path / "out", "--step", "3")
+    assert answer.code == 1
+    assert "no commit at step 3; its commits are at step 2, 4" in answer.err
+    answer = cli("export", tmp_path, "-o", tmp_path / "out")
+    assert answer.code == 1
+    assert "no run here" in answer.err
