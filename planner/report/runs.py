@@ -11,6 +11,7 @@ from typing import Literal
 
 from planner.errors import PlanError
 from planner.identity import recorded_sizes
+from planner.job import Model, Objective
 from planner.plan import Facts, choose
 from planner.report.plans import split_text
 from planner.report.text import ago, aligned, counted, printable
@@ -81,6 +82,7 @@ class RunDetail:
     summary: RunLine
     job: str
     model: str
+    objective: str
     global_batch: int
     equality: str
     seed: int
@@ -191,7 +193,8 @@ def run_detail(survey: Survey) -> RunDetail:
     return RunDetail(
         summary=summary,
         job=job.name if job else "",
-        model=_settings(job.model.model_dump()) if job else "",
+        model=_settings(job.model) if job else "",
+        objective=_settings(job.objective) if job else "",
         global_batch=identity.global_batch if identity else 0,
         equality=identity.equality if identity else "",
         seed=identity.seed if identity else 0,
@@ -211,8 +214,9 @@ def run_detail(survey: Survey) -> RunDetail:
     )
 
 
-def _settings(values: dict[str, object]) -> str:
-    """`gpt, layers 3, width 96`."""
+def _settings(section: Model | Objective) -> str:
+    """`gpt, layers 3, width 96`: what is not as it would be without a word."""
+    values = {"kind": section.kind, **section.model_dump(exclude_defaults=True)}
     return ", ".join(str(value) if key == "kind" else f"{key} {value}" for key, value in values.items())
 
 
@@ -326,6 +330,7 @@ def detail_text(detail: RunDetail, now_s: float) -> list[str]:
         ("state", f"{line.state}{': ' if line.reason else ''}{line.reason}"),
         ("job", detail.job),
         ("model", detail.model),
+        ("objective", detail.objective),
         ("batch", f"global {detail.global_batch}, equality {detail.equality}" if detail.global_batch else ""),
         ("data", f"fingerprint {detail.data[:16]}, seed {detail.seed}" if detail.data else ""),
         ("driver", detail.driver),
