@@ -1,6 +1,8 @@
 """The job files that come with the product: each can be planned anywhere, and the small ones learn what they say."""
 
+import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +46,43 @@ def test_every_job_is_exact_at_any_count(file):
     for count in range(1, 17):
         plan = choose(batch_sizes(job), count, Facts())
         assert sum(workers * samples for workers, samples in plan.shares) == job.batch.global_batch
+
+
+# The full-size jobs, and the recipes that they mirror, as the table of recipes has them.
+FULL = {
+    "zephyr-7b-sft": "hb-zephyr-7b-beta-sft-config_full",
+    "zephyr-7b-dpo": "hb-zephyr-7b-beta-dpo-config_full",
+    "pythia-6.9b-dpo": "dpo-3-dpo-pythia69-hh",
+    "llama-3-8b-kto": "halos-readme-2-kto",
+    "smollm3-3b-sft": "hb-readme-smollm3-sft-sft",
+}
+
+
+def test_every_full_size_job_has_a_recipe():
+    """And no recipe is named in vain."""
+    assert {file.stem for file in (JOBS / "full").glob("*.yaml")} == set(FULL)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_size_job_is_its_recipe(name):
+    """What one step uses, at what rate, for how long, of how many tokens, and what a GPU held."""
+    with (Path(__file__).parent / "interop" / "recipes.csv").open(newline="") as file:
+        recipe = next(row for row in csv.DictReader(file) if row["id"] == FULL[name])
+    job = read_job(JOBS / "full" / f"{name}.yaml")
+    assert job.name == name
+    assert job.objective.kind == recipe["method"]
+    assert job.batch.global_batch == int(recipe["global_batch"])
+    assert job.batch.max_micro == int(recipe["per_device_train_batch"])
+    assert job.model.path == recipe["model"]
+    assert job.model.context == int(recipe["max_length"])
+    assert getattr(job.data, "packing", False) == (recipe["packing"] == "True")
+    assert job.train.optimizer.lr == float(recipe["lr"])
+    assert job.train.optimizer.kind == recipe["optimizer"].split()[0].split("_")[0].lower()
+    assert job.train.schedule.kind in recipe["lr_scheduler"]
+    number, unit = re.match(r"([0-9.]+) (?:of |optimizer )?(steps)", recipe["warmup"]).groups()
+    written = f"{float(number):.0%}" if float(number) < 1 else f"{number} {unit}"
+    assert job.train.schedule.warmup == written
+    assert f"{job.train.epochs:g} epoch" == recipe["duration"]
 
 
 # -- the small data sets

@@ -2,6 +2,7 @@
 
 import itertools
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -290,3 +291,19 @@ def test_tokenizing_in_one_batch_or_in_many_is_the_same(folders, tmp_path, monke
     monkeypatch.setattr(conversations, "_ROWS_PER_BATCH", 3)
     assert opened("chat", rows, tmp_path, model=model(folders / "chatml")).fingerprint == usual.fingerprint
     assert np.diff(usual.ends.array).min() > 0
+
+
+def test_the_template_that_comes_with_the_jobs_is_zephyrs(folders, tmp_path):
+    """For models without one: token for token what Zephyr's own gives, prompts and conversations."""
+    file = Path(__file__).parents[2] / "jobs" / "full" / "turns.jinja"
+    rows = {
+        "chat": {"messages": HI + YO + HI + YO},
+        "feedback": {"prompt": HI, "completion": YO, "label": True},
+    }
+    for kind, row in rows.items():
+        settings = {"loss_on": "all"} if kind == "chat" else {}
+        here, there = (
+            opened(kind, [row], tmp_path, model=model(folders / "zephyr", chat_template=template), **settings)
+            for template in (str(file), None)
+        )
+        assert here.fingerprint == there.fingerprint
