@@ -138,12 +138,9 @@ def test_nothing_but_the_prompt_tells_right_from_wrong(words):
 # -- training on them
 
 
-def slow_but(quick):
-    return [pytest.param(each, marks=[] if each == quick else [pytest.mark.slow]) for each in METHODS]
-
-
 @pytest.mark.fsdp
-@pytest.mark.parametrize("method", slow_but("kto"))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_the_history_does_not_matter_to_the_bit(words, tmp_path, method):
     """`planner verify jobs/METHOD.yaml --history 3,5,2 --steps 6 --set batch.equality=bitwise`."""
     from planner.cli.verify import rehearsal_of, through_processes
