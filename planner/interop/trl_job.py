@@ -1,5 +1,6 @@
 """A TRL recipe's keys -> the draft of a job."""
 
+from math import sqrt
 from pathlib import PurePath
 from typing import Any
 
@@ -92,18 +93,37 @@ def _set_model(draft: Draft, keys: Keys) -> None:
 
 
 def _set_lora(draft: Draft, keys: Keys) -> None:
-    lora: dict[str, Any] = {
-        "rank": keys.whole("lora_r", 16),
-        "alpha": keys.number("lora_alpha", 32.0),
-        "dropout": keys.number("lora_dropout", 0.05),
-    }
-    targets = keys.value("lora_target_modules")
-    if isinstance(targets, list):
-        lora["targets"] = [str(target) for target in targets]
-    draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
+    rank, alpha, how = keys.whole("lora_r", 16), keys.number("lora_alpha", 32.0), ""
+    if keys.flag("use_rslora"):
+        how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
+        alpha *= sqrt(rank)
+    lora: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": keys.number("lora_dropout", 0.05)}
+    if targets := _lora_targets(keys):
+        lora["targets"] = targets
+    shown = ", ".join(targets) or "all linear layers but the head"
+    draft.derive("model.lora", lora, f"model.lora rank {rank}, alpha {number(alpha)}{how}, on {shown}")
+    for name in ("use_dora", "lora_modules_to_save", "lora_target_parameters"):
+        if keys.value(name):
+            keys.refuse(name, "planner trains plain low-rank adapters alone; take it out if that is what you want")
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             draft.drop(name, "the frozen weights are not quantized here: more memory, no rounding")
+
+
+def _lora_targets(keys: Keys) -> list[str]:
+    """The layers that get adapters; none: all linear ones. peft takes a single word as a pattern of whole names."""
+    found = keys.value("lora_target_modules")
+    names = [str(each) for each in found] if isinstance(found, list) else [str(found)] if found else []
+    if names == ["all-linear"]:
+        return []
+    if not names:
+        keys.lacks(
+            "lora_target_modules: found nothing, and TRL leaves the choice to peft (q_proj and v_proj in Llamas); "
+            "write the layers' names in the recipe, or lora_target_modules=all-linear"
+        )
+    elif len(names) == 1:
+        keys.refuse("lora_target_modules", "write two names or more, as a list in the file, or all-linear")
+    return names
 
 
 def _set_data(draft: Draft, keys: Keys, method: str) -> None:

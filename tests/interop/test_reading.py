@@ -225,3 +225,28 @@ def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, i
         recipe.foreign.traps(Question(counts=[1, 2, 3]))
         if is_for_job:
             job_of(recipe)
+
+
+def _lora_of(tmp_path, text, *words):
+    file = tmp_path / "lora.yaml"
+    file.write_text(TRL + "use_peft: true\n" + text)
+    return read_recipe(str(file), words, Options(gpus=2, method="sft")).draft.job["model"]["lora"]
+
+
+def test_adapters_go_where_they_went(tmp_path):
+    assert _lora_of(tmp_path, "lora_target_modules: [q_proj, v_proj]\n")["targets"] == ["q_proj", "v_proj"]
+    assert "targets" not in _lora_of(tmp_path, "lora_target_modules: all-linear\n")
+    assert "targets" not in _lora_of(tmp_path, "lora_target_modules: [all-linear]\n")
+    # alpha / rank here is alpha / sqrt(rank) there
+    assert _lora_of(tmp_path, "lora_target_modules: all-linear\nuse_rslora: true\n")["alpha"] == 128.0
+
+
+@pytest.mark.parametrize("text", ["", "lora_target_modules: q_proj\n", "lora_target_modules: '[q_proj,v_proj]'\n"])
+def test_adapters_are_not_put_on_other_layers(text, tmp_path):
+    with pytest.raises(RecipeError, match="lora_target_modules"):
+        _lora_of(tmp_path, text)
+
+
+def test_adapters_of_another_kind_are_refused(tmp_path):
+    with pytest.raises(RecipeError, match="use_dora"):
+        _lora_of(tmp_path, "lora_target_modules: all-linear\nuse_dora: true\n")
