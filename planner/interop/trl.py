@@ -19,7 +19,7 @@ from planner.interop.drafting import (
 from planner.interop.entries import Entry, Keys
 from planner.interop.recipe import Draft, Note, Recipe
 from planner.interop.scalars import number, scalar
-from planner.interop.trl_job import fill
+from planner.interop.trl_job import changing, fill
 from planner.interop.trl_keys import KNOWN
 from planner.interop.trl_runs import TrlFacts
 
@@ -27,6 +27,12 @@ TITLE = "TRL"
 # What is not another value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
+# The values of loss_type that are the method itself.
+_PLAIN_LOSSES = {
+    "sft": ("", "nll", "chunked_nll"),
+    "dpo": ("", "sigmoid"),
+    "kto": ("", "kto"),
+}
 _REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir")
 _REASONS = {
     "output_dir": "where a run lives is checkpoint.path",
@@ -134,17 +140,18 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
     gpus = _gpus(keys, options, launch)
     splits = keys.value("accelerator_config.split_batches") is True
     batch = micro * accumulation * (1 if splits else gpus)
+    why_own = _own_because(keys, method, loss)
     facts = _facts(keys, method, loss, unit, micro, accumulation, gpus, batch, splits, launch)
     _refuse_contradictions(keys, facts, launch)
     draft = Draft()
     draft.derived.append(Note(key="method", text=f"method {method}: {told_by}"))
     held = max(micro // gpus, 1) if splits else micro
-    fill(draft, keys, options, facts, held)
+    fill(draft, keys, options, facts, held, is_own=bool(why_own))
     whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     finish(draft, keys, _reasons(keys), "nothing here stands for it")
-    if why := _own_because(method, loss):
-        make_own(draft, method if loss == method else f"{method} ({loss})", why)
+    if why_own:
+        make_own(draft, method if loss == method else f"{method} ({loss})", why_own)
     return Recipe(
         source=keys.source,
         system="trl",
@@ -187,16 +194,23 @@ def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: Launch | None) -
 def _loss_of(keys: Keys, method: str) -> str:
     """`dpo` itself, or the loss_type that stands in its place."""
     loss = keys.value("loss_type")
+    if isinstance(loss, list) and len(loss) == 1:
+        loss = loss[0]
     named = "a list of losses" if isinstance(loss, list | dict) else str(loss or "")
-    if method == "dpo":
-        return "dpo" if named in {"", "sigmoid"} else named
-    return named if method == "kto" and named not in {"", "kto"} else method
+    if method == "dpo" and named == "ipo":
+        return "ipo"
+    if named in _PLAIN_LOSSES.get(method, ("", named)):
+        return method
+    # A name that an objective of ours has, too, is none of this method's.
+    return f"loss_type {named}" if named in DATA_OF else named
 
 
-def _own_because(method: str, loss: str) -> str:
-    if loss in DATA_OF:
-        return ""
-    return f"planner has no objective for {method}" + ("" if loss == method else f" with loss_type {loss}")
+def _own_because(keys: Keys, method: str, loss: str) -> str:
+    if loss not in DATA_OF:
+        named = loss if loss.startswith("loss_type ") else f"loss_type {loss}"
+        return f"planner has no objective for {method}" + ("" if loss == method else f" with {named}")
+    changed = [key for key, plain in changing(loss).items() if keys.has(key) and keys.value(key) not in plain]
+    return f"planner has no objective for {loss} with {', '.join(changed)}" if changed else ""
 
 
 def _gpus(keys: Keys, options: Options, launch: Launch | None) -> int:

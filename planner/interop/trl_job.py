@@ -32,7 +32,51 @@ _SCHEDULES = {
 }
 
 
-def fill(draft: Draft, keys: Keys, options: Options, facts: TrlFacts, held: int) -> None:
+# Keys that make another loss of a method, and the values with which they do not.
+_CHANGING: dict[str, tuple[Any, ...]] = {
+    "label_smoothing_factor": (0,),
+    "neftune_noise_alpha": (0,),
+}
+_CHANGING_PREFERENCES: dict[str, tuple[Any, ...]] = {
+    "rpo_alpha": (),
+    "ld_alpha": (1,),
+    "use_weighting": (False,),
+    "f_divergence_type": ("reverse_kl",),
+    "sync_ref_model": (False,),
+    "force_use_ref_model": (False,),
+    "loss_weights": ([1], [1.0]),
+}
+_OF_LOSSES = (
+    "loss_type",
+    "beta",
+    "label_smoothing",
+    "reference_free",
+    "desirable_weight",
+    "undesirable_weight",
+    "discopop_tau",
+    "f_alpha_divergence_coef",
+    "ref_model_mixup_alpha",
+    "ref_model_sync_steps",
+    "epsilon",
+    "epsilon_high",
+    "delta",
+    "num_generations",
+    "num_iterations",
+    "scale_rewards",
+    "reward_weights",
+    "temperature",
+)
+
+
+def changing(loss: str) -> dict[str, tuple[Any, ...]]:
+    """Keys that make another loss of `loss`, with the values that do not."""
+    if loss == "sft":
+        return _CHANGING
+    alone = {"reference_free": (False,)} if loss == "ipo" else {}
+    return {**_CHANGING, **_CHANGING_PREFERENCES, **alone}
+
+
+def fill(draft: Draft, keys: Keys, options: Options, facts: TrlFacts, held: int, *, is_own: bool) -> None:
     """Everything that a job says, from what the recipe says."""
     method = facts.method
     names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
@@ -40,7 +84,10 @@ def fill(draft: Draft, keys: Keys, options: Options, facts: TrlFacts, held: int)
     draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}")
     _set_model(draft, keys)
     _set_data(draft, keys, method)
-    _set_objective(draft, keys, facts)
+    if is_own:
+        _note_loss(draft, keys)
+    else:
+        _set_objective(draft, keys, facts)
     how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
     if facts.splits_batches:
         how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
@@ -178,6 +225,14 @@ def _datasets(keys: Keys) -> tuple[list[Dataset], set[str]]:
         return [], columns
     config, split = keys.value("dataset_config"), keys.value("dataset_train_split", "train")
     return [Dataset(name=name, config=str(config) if config else None, split=str(split))], columns
+
+
+def _note_loss(draft: Draft, keys: Keys) -> None:
+    """All that a loss of the user's own must know of the recipe's."""
+    known = [*_OF_LOSSES, *_CHANGING, *_CHANGING_PREFERENCES]
+    draft.set("objective", {key: keys.value(key) for key in known if keys.has(key)})
+    if "beta" not in draft.job["objective"]:
+        draft.to_do.append("the loss's own settings are TRL's defaults where the recipe says none, such as beta")
 
 
 def _set_objective(draft: Draft, keys: Keys, facts: TrlFacts) -> None:

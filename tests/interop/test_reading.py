@@ -250,3 +250,38 @@ def test_adapters_are_not_put_on_other_layers(text, tmp_path):
 def test_adapters_of_another_kind_are_refused(tmp_path):
     with pytest.raises(RecipeError, match="use_dora"):
         _lora_of(tmp_path, "lora_target_modules: all-linear\nuse_dora: true\n")
+
+
+def _trl(tmp_path, text, method):
+    file = tmp_path / "loss.yaml"
+    file.write_text(TRL + text)
+    return read_recipe(str(file), [], Options(gpus=2, method=method)).draft
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "said"),
+    [
+        ("dpo", "loss_type: apo_zero\nbeta: 0.05\n", "beta: 0.05"),
+        ("dpo", "loss_type: robust\nlabel_smoothing: 0.2\n", "label_smoothing: 0.2"),
+        ("dpo", "loss_type: [sigmoid, sft]\nloss_weights: [1.0, 0.5]\n", "loss_weights: [1,0.5]"),
+        ("dpo", "loss_type: sft\n", "loss_type: sft"),
+        ("dpo", "rpo_alpha: 1.0\n", "rpo_alpha: 1"),
+        ("dpo", "sync_ref_model: true\nref_model_sync_steps: 9\n", "ref_model_sync_steps: 9"),
+        ("dpo", "loss_type: ipo\nreference_free: true\n", "reference_free: true"),
+        ("sft", "loss_type: dft\n", "loss_type: dft"),
+        ("sft", "neftune_noise_alpha: 5\n", "neftune_noise_alpha: 5"),
+        ("grpo", "beta: 0.04\nnum_generations: 4\n", "num_generations: 4"),
+    ],
+)
+def test_what_makes_another_loss_goes_to_a_loop_of_ones_own(method, text, said, tmp_path):
+    draft = _trl(tmp_path, text, method)
+    assert draft.job["objective"] == "own"
+    assert said in " ".join(draft.to_do)
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [("dpo", "loss_type: [sigmoid]\nuse_weighting: false\n"), ("sft", "loss_type: nll\n"), ("kto", "loss_type: kto\n")],
+)
+def test_what_makes_the_same_loss_is_kept(method, text, tmp_path):
+    assert _trl(tmp_path, text, method).job["objective"]["kind"] == method
