@@ -155,6 +155,10 @@ def _set_optimizer(draft: Draft, keys: Keys) -> None:
     if keys.has("weight_decay"):
         values["weight_decay"] = keys.number("weight_decay")
         from_keys["weight_decay"] = "weight_decay"
+    if name == "Adam" and values.get("weight_decay"):
+        keys.refuse(
+            "weight_decay", "Adam adds it to the gradient, planner's adamw does not; write 0, or optimizer=AdamW"
+        )
     if values["kind"] == "adamw" and (keys.has("beta1") or keys.has("beta2")):
         values["betas"] = [keys.number("beta1", 0.9), keys.number("beta2", 0.999)]
         from_keys["betas"] = "beta1" if keys.has("beta1") else "beta2"

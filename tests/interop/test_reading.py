@@ -285,3 +285,10 @@ def test_what_makes_another_loss_goes_to_a_loop_of_ones_own(method, text, said, 
 )
 def test_what_makes_the_same_loss_is_kept(method, text, tmp_path):
     assert _trl(tmp_path, text, method).job["objective"]["kind"] == method
+
+
+def test_adam_with_weight_decay_is_another_optimizer_here():
+    command = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
+    with pytest.raises(RecipeError, match="weight_decay"):
+        read_recipe(command, ["++optimizer=Adam", "++weight_decay=0.1"])
+    assert read_recipe(command, ["++optimizer=Adam"]).draft.job["train"]["optimizer"]["kind"] == "adamw"
