@@ -23,6 +23,7 @@ _SYSTEMS = (
     "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
 )
 _GROUPS = ("model", "loss")
+_MAX_DIGITS = 12
 
 
 @dataclass(kw_only=True)
@@ -153,7 +154,9 @@ def _beside(source: str, path: str) -> str:
 def _launch(command: Command, options: Options, source: str) -> Launch | None:
     """What the launcher's own options, its file, or the file's shipped name say."""
     launcher = command.launcher
-    said = launcher.get("--num_processes") or launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")
+    said, whose = launcher.get("--num_processes"), "--num_processes"
+    if not said and (each := launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")):
+        said, whose = _processes(each, launcher.get("--nnodes", "1")), "--nnodes x --nproc_per_node"
     file = options.accelerate or launcher.get("--config_file")
     launch = None
     if file and Path(_beside(source, file)).is_file():
@@ -164,10 +167,16 @@ def _launch(command: Command, options: Options, source: str) -> Launch | None:
         launch = Launch(num_processes=shipped, kind="FSDP", source=f"{file}, as HALOs ships it")
     if said:
         if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
-            raise recipe_error(source, f"--num_processes: found {cut(said)}; write a count")
+            raise recipe_error(source, f"{whose}: found {cut(said)}; write a count")
         kind, steps = (launch.kind, launch.accumulation) if launch else ("", None)
-        launch = Launch(num_processes=int(said), kind=kind, accumulation=steps, source="--num_processes")
+        launch = Launch(num_processes=int(said), kind=kind, accumulation=steps, source=whose)
     return launch
+
+
+def _processes(each: str, nodes: str) -> str:
+    """Of torchrun, on all nodes; what is no number stays, to be refused."""
+    both = each.isdigit() and nodes.isdigit() and len(each + nodes) <= _MAX_DIGITS
+    return str(int(each) * int(nodes)) if both else f"{nodes} x {each}"
 
 
 def _of_hydra(found: _Found, options: Options) -> Recipe:

@@ -292,3 +292,12 @@ def test_adam_with_weight_decay_is_another_optimizer_here():
     with pytest.raises(RecipeError, match="weight_decay"):
         read_recipe(command, ["++optimizer=Adam", "++weight_decay=0.1"])
     assert read_recipe(command, ["++optimizer=Adam"]).draft.job["train"]["optimizer"]["kind"] == "adamw"
+
+
+def test_torchrun_starts_processes_on_every_node():
+    run = "torchrun {} scripts/sft.py --model_name_or_path m --per_device_train_batch_size 4"
+    assert read_recipe(run.format("--nnodes 2 --nproc_per_node 8")).global_batch == 64
+    assert read_recipe(run.format("--nproc-per-node=8")).global_batch == 32
+    for unknown in ("--nnodes 1:4 --nproc_per_node 8", "--nproc_per_node gpu", "--nnodes $N --nproc_per_node 8"):
+        with pytest.raises(RecipeError, match="nnodes"):
+            read_recipe(run.format(unknown))
