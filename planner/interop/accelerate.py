@@ -45,6 +45,10 @@ def read_launch(path: str) -> Launch:
         else None,
         source=path,
     )
+    for size in ("tp_size", "cp_size", "sp_size"):
+        name = f"parallelism_config.parallelism_config_{size}"
+        if keys.whole(name, 1) > 1:
+            keys.refuse(name, "those GPUs share a micro-batch; take it out, and write the count of data-parallel GPUs")
     machines = keys.whole("num_machines", 1)
     if launch.num_processes and launch.num_processes % machines:
         keys.wrong(

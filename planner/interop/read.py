@@ -285,7 +285,12 @@ def _of_trl(found: _Found, options: Options) -> Recipe:
     launch = accelerate.read_launch(options.accelerate) if options.accelerate else None
     recipe = trl.read(keys, options, script="", launch=launch)
     keys.raise_mistakes()
-    return recipe
+    # As options of the recipe's own command, which beat its file.
+    return replace(recipe, words=tuple(_as_option(word) for word in found.words), config=found.source)
+
+
+def _as_option(word: str) -> str:
+    return f"--{word.lstrip('+')}" if "=" in word and not word.startswith("-") else word
 
 
 def _of_job(path: str, words: list[str]) -> Recipe:

@@ -33,6 +33,7 @@ _PLAIN_LOSSES = {
     "dpo": ("", "sigmoid"),
     "kto": ("", "kto"),
 }
+_SHARING = ("tp_size", "cp_size", "sp_size")
 _REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir")
 _REASONS = {
     "output_dir": "where a run lives is checkpoint.path",
@@ -127,6 +128,7 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
 def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) -> Recipe:
     """The recipe. Mistakes are noted in `keys`."""
     _refuse_unknown(keys)
+    _refuse_parallel(keys)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
     if method not in METHODS:
         found = f"found {method[:40]}" if method else "the recipe does not say"
@@ -174,6 +176,14 @@ def _refuse_unknown(keys: Keys) -> None:
             near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
             hint = f"did you mean {near[0]}? Or take it out" if near else "take it out"
             keys.wrong(f"{key}: not known to TRL, which refuses the file for it; {hint}")
+
+
+def _refuse_parallel(keys: Keys) -> None:
+    """Tensor, context and sequence parallel GPUs share a micro-batch, so the batch would be smaller than W x m x A."""
+    for key in [name for name in keys.entries if name.startswith("parallelism_config.")]:
+        size = keys.value(key)
+        if key.rpartition(".")[2].removeprefix("parallelism_config_") in _SHARING and size not in {None, 1}:
+            keys.refuse(key, "those GPUs share a micro-batch; take it out, and write the count of data-parallel GPUs")
 
 
 def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: Launch | None) -> None:

@@ -103,7 +103,9 @@ def fill(draft: Draft, keys: Keys, options: Options, facts: TrlFacts, held: int,
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 42, least=0))
     _set_optimizer(draft, keys, method)
     _set_schedule(draft, keys, facts)
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.number("max_grad_norm", 1.0) or None)
+    clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
+    clip = keys.number("max_grad_norm", 1.0) if clips else 0.0
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip or None)
     is_half = keys.value("bf16") is True or keys.value("fp16") is True
     why = "fp16 there; bf16 is what planner has" if keys.value("fp16") is True else "as bf16 says"
     precision = "bf16" if is_half else "fp32"
@@ -124,6 +126,8 @@ def _set_model(draft: Draft, keys: Keys) -> None:
     key = "max_seq_length" if keys.has("max_seq_length") else "max_length"
     if keys.has("max_seq_length") and keys.has("max_length"):
         keys.wrong("max_seq_length and max_length: both say how long a sample is; take one out")
+    if key in keys.entries and not keys.has(key):
+        keys.lacks(f"{key}: found null, no limit there; write the tokens of the longest sample, such as {key}=4096")
     carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2))
     attention = keys.value("attn_implementation")
     if attention in {"sdpa", "eager", "flash_attention_2"}:

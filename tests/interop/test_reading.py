@@ -301,3 +301,21 @@ def test_torchrun_starts_processes_on_every_node():
     for unknown in ("--nnodes 1:4 --nproc_per_node 8", "--nproc_per_node gpu", "--nnodes $N --nproc_per_node 8"):
         with pytest.raises(RecipeError, match="nnodes"):
             read_recipe(run.format(unknown))
+
+
+def test_null_is_no_default(tmp_path):
+    assert _trl(tmp_path, "max_grad_norm: null\n", "sft").job["train"]["clip_norm"] is None
+    with pytest.raises(RecipeError, match="max_length: found null"):
+        _trl(tmp_path, "max_length: null\n", "sft")
+
+
+def test_gpus_that_share_a_micro_batch_are_not_counted(tmp_path):
+    with pytest.raises(RecipeError, match="share a micro-batch"):
+        _trl(tmp_path, "parallelism_config:\n  tp_size: 2\n", "sft")
+    accelerate = tmp_path / "a.yaml"
+    accelerate.write_text(
+        "distributed_type: FSDP\nnum_processes: 16\nparallelism_config:\n  parallelism_config_cp_size: 2\n"
+    )
+    (tmp_path / "r.yaml").write_text(TRL)
+    with pytest.raises(RecipeError, match="share a micro-batch"):
+        read_recipe(str(tmp_path / "r.yaml"), [], Options(accelerate=str(accelerate), method="sft"))

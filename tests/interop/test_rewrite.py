@@ -117,3 +117,12 @@ def test_a_method_that_the_other_system_lacks_is_refused(shipped):
     for target in ("dpo", "torchtitan"):
         with pytest.raises(NotExact, match="has no kto"):
             rewrite(found, target, 4)
+
+
+def test_overrides_of_a_file_stay_in_what_is_to_be_typed(tmp_path):
+    file = tmp_path / "r.yaml"
+    file.write_text("model_name_or_path: m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n")
+    words = ["loss_type=apo_zero", "--beta", "0.3", "per_device_train_batch_size=4"]
+    written = rewrite(read_recipe(str(file), words, Options(gpus=4, method="dpo")), "trl", 8).command
+    assert f"--config {file} --loss_type=apo_zero --beta 0.3 --per_device_train_batch_size 4" in written
+    assert "per_device_train_batch_size=4" not in written
