@@ -29,8 +29,16 @@ def to_dpo(job: Job) -> Said:
         words.append(f"loss.label_smoothing={number(job.objective.label_smoothing)}")
     if job.model.kind == "hf":
         words += ["model=blank_model", f"model.name_or_path={job.model.path}", "model.block_name=BLOCK"]
-        words.append(f"max_length={job.model.context}")
+        words += [f"max_length={job.model.context}", "datasets=[DATA]", "exp_name=NAME"]
+        unsaid.append(
+            "DATA and NAME: write your data and a name; without them the repository takes hh, or does not start"
+        )
         unsaid.append("BLOCK: write the class of the model's blocks, such as LlamaDecoderLayer")
+    words += ["loss.reference_free=true"] if _is_reference_free(job) else []
+    words += [f"max_prompt_length={most}"] if (most := _max_prompt(job)) else []
+    words += ["model.fsdp_policy_mp=bfloat16"] if job.train.precision == "bf16" else []
+    words += ["activation_checkpointing=true"] if job.train.activation_checkpointing else []
+    unsaid += _unlike_data(job, all_of_it=False, packs=False)
     optimizer = job.train.optimizer
     if not isinstance(optimizer, OwnOptimizer):
         words += [f"optimizer={_TORCH[optimizer.kind]}", f"lr={number(optimizer.lr)}"]
@@ -49,11 +57,18 @@ def to_halos(job: Job) -> Said:
     train, objective = job.train, job.objective
     is_cdpo = isinstance(objective, DpoObjective) and objective.label_smoothing > 0
     loss = "cdpo" if is_cdpo else objective.kind
-    words = [f"loss={loss}", "model=llama", "train_datasets=[DATA]", "test_datasets=[DATA]"]
-    unsaid = [*_unlike(job, "tokens", "mean"), "model=llama names the model's family, and DATA the data: write yours"]
+    words = [f"loss={loss}", "model=llama", "train_datasets=[DATA]", "test_datasets=[DATA]", "exp_name=NAME"]
+    unsaid = [
+        *_unlike(job, "tokens", "mean"),
+        "model=llama names the model's family, DATA the data, NAME the run: write yours",
+    ]
     if job.model.kind == "hf":
         words += [f"++model.name_or_path={job.model.path}", f"++model.max_length={job.model.context}"]
     words += _halos_objective(job)
+    words += [f"++model.max_prompt_length={most}"] if (most := _max_prompt(job)) else []
+    unsaid += _unlike_data(job, all_of_it=False, packs=False)
+    if _is_reference_free(job):
+        unsaid.append("objective.reference none: HALOs' dpo has a reference, another loss")
     if isinstance(train.optimizer, AdamW):
         words += ["++optimizer=AdamW", f"++lr={number(train.optimizer.lr)}"]
         words.append(f"++weight_decay={number(train.optimizer.weight_decay)}")
@@ -82,13 +97,21 @@ def to_trl(job: Job) -> Said:
         words += [f"--beta {beta}", *(["--loss_type ipo"] if job.objective.kind == "ipo" else [])]
     if isinstance(job.objective, DpoObjective) and job.objective.label_smoothing:
         words.append(f"--label_smoothing {number(job.objective.label_smoothing)}")
+    words += _trl_objective(job)
+    if _is_reference_free(job):
+        unsaid.append("objective.reference none: TRL's dpo has a reference, another loss")
+    if most := _max_prompt(job):
+        unsaid.append(f"data.max_prompt {most}: --max_prompt_length, where that version of TRL has it")
+    unsaid += _unlike_data(job, all_of_it=True, packs=True)
     words += _trl_optimizer(job)
     words += _trl_length(job)
     words += _trl_schedule(job)
     if not _warmup_share(job) and not _warmup_steps(job):
         unsaid.append(_no_warmup(job, "--warmup_steps in optimizer steps"))
     words.append(f"--max_grad_norm {_clip(job, '0')}")
-    words += ["--bf16"] if train.precision == "bf16" else []
+    words.append(f"--bf16 {str(train.precision == 'bf16').lower()}")
+    if train.precision != "bf16":
+        unsaid.append("train.precision fp32: zero3.yaml says mixed_precision: bf16; write no into a copy of it")
     words += ["--gradient_checkpointing"] if train.activation_checkpointing else []
     return [*words, f"--seed {train.seed}"], unsaid
 
@@ -128,6 +151,44 @@ def _unlike(job: Job, mean_over: str, log_probs: str) -> list[str]:
     if isinstance(job.model, HfModel) and job.model.lora:
         unlike.append("model.lora: write the adapters in that system's own words")
     return unlike
+
+
+def _unlike_data(job: Job, *, all_of_it: bool, packs: bool) -> list[str]:
+    """Where the same rows bear another loss there; `all_of_it`: every token of a conversation does."""
+    unlike, data = [], job.data
+    if isinstance(job.model, HfModel) and job.model.revision:
+        unlike.append(f"model.revision {job.model.revision}: write the folder of that revision as the model")
+    if isinstance(data, ChatData) and data.packing and not packs:
+        unlike.append("data.packing: a row is one example there, so the batch would be smaller")
+    if isinstance(data, ChatData) and all_of_it and data.loss_on == "completions":
+        unlike.append("data.loss_on completions: for rows of messages write --assistant_only_loss true")
+    if isinstance(data, ChatData) and not all_of_it and data.loss_on == "all":
+        unlike.append("data.loss_on all: there only completions bear loss, another loss")
+    return unlike
+
+
+def _max_prompt(job: Job) -> int | None:
+    return getattr(job.data, "max_prompt", None)
+
+
+def _is_reference_free(job: Job) -> bool:
+    return isinstance(job.objective, DpoObjective) and job.objective.reference == "none"
+
+
+def _weights(job: Job, form: str) -> list[str]:
+    """KTO's two weights, each where it is not 1."""
+    if not isinstance(job.objective, KtoObjective):
+        return []
+    weights = {"desirable": job.objective.desirable_weight, "undesirable": job.objective.undesirable_weight}
+    return [form.format(name, number(weight)) for name, weight in weights.items() if weight != 1]
+
+
+def _trl_objective(job: Job) -> list[str]:
+    objective, words = job.objective, _weights(job, "--{}_weight {}")
+    if isinstance(objective, SimpoObjective):
+        gamma = number(objective.beta * objective.gamma_beta_ratio)
+        words += ["--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0"]
+    return words
 
 
 def _beta(job: Job) -> str:
@@ -170,7 +231,7 @@ def _halos_objective(job: Job) -> list[str]:
         words.append(f"++loss.epsilon={number(objective.label_smoothing)}")
     if isinstance(objective, SimpoObjective):
         words.append(f"++loss.gamma_beta_ratio={number(objective.gamma_beta_ratio)}")
-    return words
+    return words + _weights(job, "++loss.{}_weight={}")
 
 
 def _trl_optimizer(job: Job) -> list[str]:

@@ -126,3 +126,35 @@ def test_overrides_of_a_file_stay_in_what_is_to_be_typed(tmp_path):
     written = rewrite(read_recipe(str(file), words, Options(gpus=4, method="dpo")), "trl", 8).command
     assert f"--config {file} --loss_type=apo_zero --beta 0.3 --per_device_train_batch_size 4" in written
     assert "per_device_train_batch_size=4" not in written
+
+
+def _job(tmp_path, kind, objective, data=""):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        f"name: j\nmodel: {{kind: hf, path: org/m, context: 512}}\ndata: {{kind: {kind}, path: d{data}}}\n"
+        f"objective: {objective}\nbatch: {{global: 64, max_micro: 8}}\n"
+        "train: {epochs: 1, optimizer: {kind: adamw, lr: 1e-5}, precision: bf16}\n"
+    )
+    return read_recipe(str(file))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "objective", "data", "said"),
+    [
+        ("trl", "pairs", "{kind: simpo, beta: 2.5, gamma_beta_ratio: 0.4}", "", "--loss_type simpo --simpo_gamma 1 "),
+        ("trl", "feedback", "{kind: kto, desirable_weight: 1.33}", "", "--desirable_weight 1.33"),
+        ("halos", "feedback", "{kind: kto, undesirable_weight: 0.5}", "", "++loss.undesirable_weight=0.5"),
+        ("halos", "pairs", "dpo", ", max_prompt: 100", "++model.max_prompt_length=100"),
+        ("dpo", "pairs", "dpo", ", max_prompt: 100", "max_prompt_length=100"),
+        ("dpo", "pairs", "{kind: dpo, reference: none}", "", "loss.reference_free=true"),
+        ("dpo", "pairs", "dpo", "", "model.fsdp_policy_mp=bfloat16"),
+        ("trl", "pairs", "{kind: dpo, reference: none}", "", "objective.reference none"),
+        ("trl", "pairs", "dpo", ", max_prompt: 100", "data.max_prompt 100"),
+        ("trl", "chat", "sft", "", "data.loss_on completions"),
+        ("halos", "chat", "sft", ", loss_on: all", "data.loss_on all"),
+        ("halos", "chat", "sft", ", packing: true", "data.packing"),
+    ],
+)
+def test_what_changes_training_is_said_or_listed(target, kind, objective, data, said, tmp_path):
+    written = rewrite(_job(tmp_path, kind, objective, data), target, 8)
+    assert said in f"{written.command} {written.unsaid}"
