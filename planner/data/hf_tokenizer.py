@@ -131,7 +131,8 @@ class HfTokenizer:
 
     def _closed(self, ids: list[int], marks: Marks) -> tuple[Ids, Marks]:
         before = self._missing_begin(ids)
-        after = self._missing_end(ids)
+        # Of a conversation in which nothing is the assistant's, its end is not either: it is refused.
+        after = self._missing_end(ids) if marks.any() else ()
         marks = np.concatenate([np.zeros(len(before), bool), marks, np.ones(len(after), bool)])
         return _array([*before, *ids, *after]), marks
 

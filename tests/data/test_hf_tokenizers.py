@@ -307,3 +307,16 @@ def test_the_template_that_comes_with_the_jobs_is_zephyrs(folders, tmp_path):
             for template in (str(file), None)
         )
         assert here.fingerprint == there.fingerprint
+
+
+def test_a_template_that_marks_nothing_leaves_nothing_to_learn(folders, tmp_path):
+    """Not even the end of the sequence, which is put behind it."""
+    template = tmp_path / "marks.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if m['thinks'] %}{% generation %}{{ m['content'] }}{% endgeneration %}"
+        "{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(DataError, match="nothing in it is the assistant's"):
+        opened(
+            "chat", [{"messages": [*HI, *YO]}], tmp_path, model=model(folders / "chatml", chat_template=str(template))
+        )
