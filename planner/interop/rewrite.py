@@ -66,8 +66,12 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
     micro = recipe.global_batch // gpus // accumulation
     command, file, notes = _written(recipe, target, gpus, micro, accumulation)
     unsaid: list[str] = []
+    if job is not None and job.is_own:
+        unsaid = ["model, data, loss and length: only the batch is said here", *recipe.draft.to_do]
     if job is not None and not job.is_own:
         extra, unsaid = _SAY[target](job)
+        # Weights to begin with, or a chat template, that lie in no key of the job yet.
+        unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
         command = _with(recipe, target, gpus, micro, accumulation, extra)
     return Rewrite(
         command=command,

@@ -158,3 +158,20 @@ def _job(tmp_path, kind, objective, data=""):
 def test_what_changes_training_is_said_or_listed(target, kind, objective, data, said, tmp_path):
     written = rewrite(_job(tmp_path, kind, objective, data), target, 8)
     assert said in f"{written.command} {written.unsaid}"
+
+
+def test_the_weights_to_begin_with_are_listed():
+    command = (
+        "python -u train.py model=pythia69 datasets=[hh] loss=dpo loss.beta=0.1 batch_size=64 trainer=FSDPTrainer "
+        "model.archive=/p/policy.pt"
+    )
+    written = rewrite(read_recipe(command, [], Options(gpus=4)), "trl", 8)
+    assert any("model.archive" in text for text in written.unsaid)
+
+
+def test_of_a_loss_that_is_a_loop_of_ones_own_only_the_batch_is_said(tmp_path):
+    file = tmp_path / "r.yaml"
+    file.write_text("model_name_or_path: m\nper_device_train_batch_size: 8\nloss_type: apo_zero\nbeta: 0.3\n")
+    written = rewrite(read_recipe(str(file), [], Options(gpus=8, method="dpo")), "halos", 8)
+    assert "only the batch" in written.unsaid[0]
+    assert "beta: 0.3" in " ".join(written.unsaid)
