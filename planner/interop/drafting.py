@@ -48,6 +48,8 @@ class Dataset:
     split: str | None = None
     weight: Any = None
     """the share of its rows that is taken; none: all"""
+    seed: int = 0
+    """of the shuffle before a share is taken"""
     hub: bool = True
     """whether `datasets.load_dataset` knows it by this name"""
 
@@ -109,21 +111,23 @@ def _saving(kind: str, folder: str, datasets: Sequence[Dataset]) -> str:
     if not datasets or not all(each.hub for each in datasets):
         names = ", ".join(each.name for each in datasets) or "the data"
         return f"write {cut(names, 200)} into {folder}/ as jsonl, with {rows}"
-    loads = [_load(each) for each in datasets[:4]]
+    loads = [_load(each) for each in datasets]
     whole = loads[0] if len(datasets) == 1 else f"concatenate_datasets([{', '.join(loads)}])"
     names = "load_dataset" if len(datasets) == 1 else "concatenate_datasets, load_dataset"
-    more = f" (and {len(datasets) - 4} more)" if len(datasets) > 4 else ""
     return (
-        f'python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})"{more}, once; the rows must have '
+        f'python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})", once; the rows must have '
         f"the form {_ROWS[kind]}"
     )
 
 
 def _load(dataset: Dataset) -> str:
+    """The rows that the handbook takes: a share is taken of shuffled ones, rounded down."""
     config = f", {dataset.config!r}" if dataset.config and dataset.config != "default" else ""
+    load = f"load_dataset({dataset.name!r}{config}, split={dataset.split or 'train'!r})"
     share = dataset.weight
-    part = f"[:{share:.0%}]" if isinstance(share, float) and 0 < share < 1 else ""
-    return f"load_dataset({dataset.name!r}{config}, split='{dataset.split or 'train'}{part}')"
+    if not isinstance(share, int | float) or isinstance(share, bool) or share >= 1:
+        return load
+    return f"(lambda d: d.shuffle(seed={dataset.seed}).select(range(int(len(d) * {share!r}))))({load})"
 
 
 def names_of(value: Any) -> list[str]:

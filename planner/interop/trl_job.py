@@ -218,6 +218,7 @@ def _datasets(keys: Keys) -> tuple[list[Dataset], set[str]]:
                 found.append(
                     Dataset(
                         weight=each.get("weight"),
+                        seed=keys.whole("dataset_mixture.seed", 0, least=0),
                         name=each["id"],
                         config=str(config) if config else None,
                         split=str(split) if split else None,

@@ -319,3 +319,11 @@ def test_gpus_that_share_a_micro_batch_are_not_counted(tmp_path):
     (tmp_path / "r.yaml").write_text(TRL)
     with pytest.raises(RecipeError, match="share a micro-batch"):
         read_recipe(str(tmp_path / "r.yaml"), [], Options(accelerate=str(accelerate), method="sft"))
+
+
+def test_a_mixture_is_all_of_its_data_sets_and_their_shares(tmp_path):
+    listed = "".join(f"  - {{id: a/{n}, split: s{n}, weight: 0.004}}\n" for n in range(6))
+    to_do = " ".join(_trl(tmp_path, f"dataset_mixture:\n  seed: 7\n  datasets:\n{listed}", "sft").to_do)
+    for n in range(6):
+        load = f"load_dataset('a/{n}', split='s{n}')"
+        assert f"(lambda d: d.shuffle(seed=7).select(range(int(len(d) * 0.004))))({load})" in to_do
