@@ -182,7 +182,11 @@ def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
         objective["log_probs"] = "sum"
     elif smoothing := keys.number("loss.label_smoothing", 0.0):
         objective["label_smoothing"] = smoothing
-    if keys.flag("loss.reference_free") and method == "dpo":
+    if keys.flag("loss.reference_free"):
+        if method == "ipo":
+            keys.refuse(
+                "loss.reference_free", "planner's ipo has a reference; write false, or train by a loop of yours"
+            )
         objective["reference"] = "none"
     shown = ", ".join(f"{name} {its}" for name, its in objective.items())
     draft.derive("objective", objective, f"objective {shown}")

@@ -327,3 +327,9 @@ def test_a_mixture_is_all_of_its_data_sets_and_their_shares(tmp_path):
     for n in range(6):
         load = f"load_dataset('a/{n}', split='s{n}')"
         assert f"(lambda d: d.shuffle(seed=7).select(range(int(len(d) * 0.004))))({load})" in to_do
+
+
+def test_ipo_without_a_reference_is_another_loss():
+    command = "python -u train.py model=pythia28 loss=dpo loss.name=ipo loss.beta=0.1 loss.reference_free=true"
+    with pytest.raises(RecipeError, match="reference_free"):
+        read_recipe(command, [])
