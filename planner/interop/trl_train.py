@@ -1,0 +1,80 @@
+"""A TRL recipe's keys -> the train and eval sections."""
+
+from typing import Any
+
+from planner.interop.drafting import carry
+from planner.interop.entries import Keys
+from planner.interop.recipe import Draft
+from planner.interop.scalars import number
+from planner.interop.trl_runs import TrlFacts
+
+# TRL's own learning rates where a recipe says none.
+_RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}
+
+
+_SCHEDULES = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+}
+
+
+def set_optimizer(draft: Draft, keys: Keys, method: str) -> None:
+    """train.optimizer."""
+    name = str(keys.value("optim", "adamw_torch"))
+    if name in {"sgd", "rmsprop"}:
+        draft.set("train.optimizer.kind", name)
+    elif name.startswith(("adamw", "paged_adamw")):
+        carry(draft, keys, "optim", "train.optimizer.kind", "adamw")
+        if "8bit" in name or "paged" in name:
+            draft.drop("optim", f"{name} keeps its state in 8 bits or on the CPU; here it is fp32 and sharded")
+    else:
+        keys.refuse(
+            "optim", "planner has adamw, rmsprop and sgd; write optim=adamw_torch, or train by a loop of your own"
+        )
+        draft.set("train.optimizer.kind", "adamw")
+    carry(draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]))
+    if keys.has("weight_decay"):
+        carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
+    if keys.has("adam_beta1") or keys.has("adam_beta2"):
+        betas = [keys.number("adam_beta1", 0.9), keys.number("adam_beta2", 0.999)]
+        draft.derive("train.optimizer.betas", betas, f"train.optimizer.betas {betas}: adam_beta1, adam_beta2")
+    if keys.has("adam_epsilon"):
+        carry(draft, keys, "adam_epsilon", "train.optimizer.eps", keys.number("adam_epsilon"))
+
+
+def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+    """train.schedule."""
+    name = str(keys.value("lr_scheduler_type", "linear"))
+    if name not in _SCHEDULES:
+        keys.refuse("lr_scheduler_type", f"planner has {', '.join(_SCHEDULES)}; write lr_scheduler_type=cosine")
+    kind = _SCHEDULES.get(name, "cosine")
+    schedule: dict[str, Any] = {"kind": kind, "warmup": facts.warmup}
+    text = f"train.schedule {kind}: lr_scheduler_type {name}, warmup {facts.warmup} ({facts.warmup_key})"
+    if name == "constant":
+        schedule["warmup"], text = (
+            "0 steps",
+            "train.schedule constant: lr_scheduler_type constant takes no warmup there",
+        )
+    if name == "cosine_with_min_lr":
+        fraction = keys.number("lr_scheduler_kwargs.min_lr_rate", 0.0)
+        if not fraction and keys.has("lr_scheduler_kwargs.min_lr"):
+            fraction = keys.number("lr_scheduler_kwargs.min_lr") / (keys.number("learning_rate", 0.0) or 1.0)
+        schedule["final_fraction"] = fraction
+        text += f", down to {number(fraction)} of the rate (lr_scheduler_kwargs)"
+    draft.derive("train.schedule", schedule, text)
+
+
+def set_eval(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+    """The eval section."""
+    size = keys.value("dataset_mixture.test_split_size", keys.value("test_split_size"))
+    if isinstance(size, int) and size > 0:
+        draft.derive("eval.samples", size, f"eval.samples {size}: test_split_size, held out of the rows")
+    else:
+        draft.set("eval.samples", 0)
+        draft.to_do.append(
+            "eval.samples: say how many rows to hold out of the training rows; there a test split is evaluated"
+        )
+    draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: eval_strategy, eval_steps")
