@@ -1,10 +1,13 @@
 """accelerate's configuration files: how many processes are started, and in which way."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from planner.interop.entries import Keys, flat
+from planner.interop.entries import Entry, Keys, flat
 from planner.interop.texts import mapping_of, text_of
+
+_CLIP = "deepspeed_config.gradient_clipping"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,10 @@ class Launch:
     """FSDP, DEEPSPEED, MULTI_GPU, NO, or empty where it is not known"""
     accumulation: int | None = None
     """of DeepSpeed's section; none where it is `auto` or not there"""
+    mixed_precision: str = ""
+    """bf16, fp16, no, or empty where it is not known"""
+    clip: float | None = None
+    """DeepSpeed's gradient_clipping; none where it is `auto` or not there"""
     source: str = ""
 
 
@@ -36,6 +43,7 @@ def read_launch(path: str) -> Launch:
     if not is_accelerate(tree):
         keys.wrong("found no accelerate file (distributed_type, num_processes); write the path of one")
         keys.raise_mistakes()
+    keys.entries = {**keys.entries, **_deepspeed_file(keys, path)}
     accumulation = keys.value("deepspeed_config.gradient_accumulation_steps")
     launch = Launch(
         num_processes=keys.whole("num_processes") if keys.has("num_processes") else None,
@@ -43,6 +51,8 @@ def read_launch(path: str) -> Launch:
         accumulation=keys.whole("deepspeed_config.gradient_accumulation_steps")
         if isinstance(accumulation, int)
         else None,
+        mixed_precision=_word(keys.value("mixed_precision")),
+        clip=keys.number(_CLIP) if isinstance(keys.value(_CLIP), int | float) else None,
         source=path,
     )
     for size in ("tp_size", "cp_size", "sp_size"):
@@ -56,6 +66,19 @@ def read_launch(path: str) -> Launch:
         )
     keys.raise_mistakes()
     return launch
+
+
+def _deepspeed_file(keys: Keys, path: str) -> dict[str, Entry]:
+    """The keys of the DeepSpeed file that it names, which hold in place of its own, if that lies here."""
+    name = keys.value("deepspeed_config.deepspeed_config_file")
+    places = [Path(name), Path(path).parent / name] if isinstance(name, str) else []
+    file = next((str(place) for place in places if place.is_file()), None)
+    return flat(mapping_of(text_of(file), file), file, prefix="deepspeed_config.") if file else {}
+
+
+def _word(value: Any) -> str:
+    """YAML reads a bare `no` as false."""
+    return "no" if value is False else str(value or "").lower()
 
 
 def file_text(gpus: int, accumulation: int, *, kind: str = "DEEPSPEED") -> str:

@@ -18,7 +18,7 @@ from planner.interop.drafting import (
 )
 from planner.interop.entries import Entry, Keys
 from planner.interop.recipe import Draft, Note, Recipe
-from planner.interop.scalars import scalar
+from planner.interop.scalars import number, scalar
 from planner.interop.trl_facts import facts_of
 from planner.interop.trl_job import fill
 from planner.interop.trl_keys import KNOWN
@@ -57,7 +57,7 @@ _REASONS = {
     "save_strategy": "commits come at a measured interval (checkpoint.every)",
     "save_steps": "commits come at a measured interval (checkpoint.every)",
     "save_total_limit": "checkpoint.keep is 2",
-    "packing_strategy": "one way of packing",
+    "packing_strategy": "bfd, as here",
     "padding_free": "packing does that",
     "tf32": "torch's default",
     "max_steps": "-1: epochs rule",
@@ -149,7 +149,7 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
     draft = Draft()
     draft.derived.append(Note(key="method", text=f"method {method}: {told_by}"))
     held = max(micro // gpus, 1) if splits else micro
-    fill(draft, keys, options, facts, held, is_own=bool(why_own))
+    fill(draft, keys, options, facts, launch, held, is_own=bool(why_own))
     whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     finish(draft, keys, _reasons(keys), "nothing here stands for it")
@@ -189,6 +189,11 @@ def _refuse_parallel(keys: Keys) -> None:
 
 def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: Launch | None) -> None:
     """What TRL itself would refuse at the recipe's own count."""
+    if launch and launch.clip is not None and launch.clip != (clip := keys.number("max_grad_norm", 1.0)):
+        keys.lacks(
+            f"max_grad_norm: {number(clip)} here and gradient_clipping {number(launch.clip)} in {launch.source}; write "
+            "one number into both, or auto there"
+        )
     if facts.deepspeed_accumulation is not None and facts.deepspeed_accumulation != facts.accumulation:
         keys.lacks(
             f"gradient_accumulation_steps: {facts.accumulation} here and {facts.deepspeed_accumulation} in "

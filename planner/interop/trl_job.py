@@ -4,6 +4,7 @@ from math import sqrt
 from pathlib import PurePath
 from typing import Any
 
+from planner.interop.accelerate import Launch
 from planner.interop.drafting import Options, carry, job_name, order_sections, set_batch, set_workers, whole_if
 from planner.interop.entries import Keys
 from planner.interop.recipe import Draft, product
@@ -11,10 +12,12 @@ from planner.interop.scalars import number
 from planner.interop.trl_data import set_data_of
 from planner.interop.trl_loss import note_loss, set_objective
 from planner.interop.trl_runs import TrlFacts
-from planner.interop.trl_train import set_eval, set_optimizer, set_schedule
+from planner.interop.trl_train import set_eval, set_optimizer, set_precision, set_schedule
 
 
-def fill(draft: Draft, keys: Keys, options: Options, facts: TrlFacts, held: int, *, is_own: bool) -> None:
+def fill(
+    draft: Draft, keys: Keys, options: Options, facts: TrlFacts, launch: Launch | None, held: int, *, is_own: bool
+) -> None:
     """Everything that a job says, from what the recipe says."""
     method = facts.method
     names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
@@ -39,15 +42,12 @@ def fill(draft: Draft, keys: Keys, options: Options, facts: TrlFacts, held: int,
         epochs = facts.epochs or 3.0
         carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(epochs))
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 42, least=0))
-    set_optimizer(draft, keys, method)
-    set_schedule(draft, keys, facts)
+    set_optimizer(draft, keys, method, is_own=is_own)
+    set_schedule(draft, keys, facts, is_own=is_own)
     clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
     clip = keys.number("max_grad_norm", 1.0) if clips else 0.0
     carry(draft, keys, "max_grad_norm", "train.clip_norm", clip or None)
-    is_half = keys.value("bf16") is True or keys.value("fp16") is True
-    why = "fp16 there; bf16 is what planner has" if keys.value("fp16") is True else "as bf16 says"
-    precision = "bf16" if is_half else "fp32"
-    draft.derive("train.precision", precision, f"train.precision {precision}: {why if is_half else 'bf16 is not set'}")
+    set_precision(draft, keys, launch)
     if keys.value("gradient_checkpointing") is True:
         carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
     if facts.evaluates:

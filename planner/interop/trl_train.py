@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from planner.interop.accelerate import Launch
 from planner.interop.drafting import carry
 from planner.interop.entries import Keys
 from planner.interop.recipe import Draft
@@ -10,8 +11,6 @@ from planner.interop.trl_runs import TrlFacts
 
 # TRL's own learning rates where a recipe says none.
 _RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}
-
-
 _SCHEDULES = {
     "linear": "linear",
     "cosine": "cosine",
@@ -21,20 +20,11 @@ _SCHEDULES = {
 }
 
 
-def set_optimizer(draft: Draft, keys: Keys, method: str) -> None:
+def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> None:
     """train.optimizer."""
-    name = str(keys.value("optim", "adamw_torch"))
-    if name in {"sgd", "rmsprop"}:
-        draft.set("train.optimizer.kind", name)
-    elif name.startswith(("adamw", "paged_adamw")):
-        carry(draft, keys, "optim", "train.optimizer.kind", "adamw")
-        if "8bit" in name or "paged" in name:
-            draft.drop("optim", f"{name} keeps its state in 8 bits or on the CPU; here it is fp32 and sharded")
-    else:
-        keys.refuse(
-            "optim", "planner has adamw, rmsprop and sgd; write optim=adamw_torch, or train by a loop of your own"
-        )
-        draft.set("train.optimizer.kind", "adamw")
+    _set_kind(draft, keys, is_own=is_own)
+    if keys.value("adafactor") is True:
+        keys.refuse("adafactor", "planner has no Adafactor; take it out only if adamw is meant, which trains otherwise")
     carry(draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]))
     if keys.has("weight_decay"):
         carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
@@ -45,12 +35,36 @@ def set_optimizer(draft: Draft, keys: Keys, method: str) -> None:
         carry(draft, keys, "adam_epsilon", "train.optimizer.eps", keys.number("adam_epsilon"))
 
 
-def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+def _set_kind(draft: Draft, keys: Keys, *, is_own: bool) -> None:
+    name = str(keys.value("optim", "adamw_torch"))
+    if name in {"sgd", "rmsprop"}:
+        draft.set("train.optimizer.kind", name)
+    elif name.startswith(("adamw", "paged_adamw")):
+        carry(draft, keys, "optim", "train.optimizer.kind", "adamw")
+        if "bit" in name or "paged" in name or "anyprecision" in name:
+            draft.drop("optim", f"{name} keeps its state in fewer bits or on the CPU; here it is fp32 and sharded")
+    elif is_own:
+        draft.derive("train.optimizer.kind", name, f"train.optimizer.kind {name}: optim, for your loop")
+    else:
+        keys.refuse(
+            "optim",
+            "planner has adamw, rmsprop and sgd; another optimizer is other training: write one only if that is meant",
+        )
+    if is_own and keys.has("optim_args"):
+        draft.set("train.optimizer.args", keys.value("optim_args"))
+    elif keys.has("optim_args"):
+        keys.refuse("optim_args", "write what they say as adam_beta1, adam_beta2, adam_epsilon, weight_decay or not")
+
+
+def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> None:
     """train.schedule."""
     name = str(keys.value("lr_scheduler_type", "linear"))
-    if name not in _SCHEDULES:
-        keys.refuse("lr_scheduler_type", f"planner has {', '.join(_SCHEDULES)}; write lr_scheduler_type=cosine")
-    kind = _SCHEDULES.get(name, "cosine")
+    if name not in _SCHEDULES and not is_own:
+        keys.refuse(
+            "lr_scheduler_type",
+            f"planner has {', '.join(_SCHEDULES)}; another one is other training: write one only if that is meant",
+        )
+    kind = _SCHEDULES.get(name, name)
     schedule: dict[str, Any] = {"kind": kind, "warmup": facts.warmup}
     text = f"train.schedule {kind}: lr_scheduler_type {name}, warmup {facts.warmup} ({facts.warmup_key})"
     if name == "constant":
@@ -65,6 +79,22 @@ def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
         schedule["final_fraction"] = fraction
         text += f", down to {number(fraction)} of the rate (lr_scheduler_kwargs)"
     draft.derive("train.schedule", schedule, text)
+
+
+def set_precision(draft: Draft, keys: Keys, launch: Launch | None) -> None:
+    """What the passes are computed in: the recipe's key, else the launcher's, else the default of TRL."""
+    launched = launch.mixed_precision if launch else ""
+    if keys.value("fp16") is True:
+        precision, why = "bf16", "fp16 there; bf16 is what planner has"
+    elif keys.value("bf16") is True:
+        precision, why = "bf16", "as bf16 says"
+    elif launch and launched in {"bf16", "fp16"}:
+        precision, why = "bf16", f"mixed_precision {launched} of {launch.source}"
+    elif keys.has("bf16"):
+        precision, why = "fp32", "bf16 is false"
+    else:
+        precision, why = "bf16", "bf16 is not set, and TRL 0.19 to 1.16 takes it as true (fp32 in older ones)"
+    draft.derive("train.precision", precision, f"train.precision {precision}: {why}")
 
 
 def set_eval(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
