@@ -62,7 +62,7 @@ class _Opening:
         self._data, self._tokenizer = data, tokenizer
         self._cut = Cut(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
         self._tokens, self._ends, self._marks = Column.new("<i4"), Column.new("<i8"), Column.new("?")
-        self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = 0
+        self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = self._num_apart = 0
         self._format: tuple[Format, str] | None = None
         """of the first row that has one, and its place"""
         self._flaws = Flaws()
@@ -134,9 +134,10 @@ class _Opening:
 
     # -- from tokens to samples
 
-    def _keep_script(self, ids: Ids, marks: Marks, *, is_desirable: bool) -> None:
+    def _keep_script(self, ids: Ids, marks: Marks, is_whole: bool, *, is_desirable: bool) -> None:
         """A conversation; its prompt is what comes before the assistant's first token."""
         del is_desirable
+        self._num_apart += not is_whole
         self._require_known(ids)
         first = int(marks.argmax())
         num_begin = min(self._tokenizer.num_begin, first)
@@ -220,6 +221,11 @@ class _Opening:
 
     def _notes(self) -> tuple[str, ...]:
         notes = [self._flaws.note(self._num_rows)] if self._flaws.found else []
+        if self._num_apart:
+            notes.append(
+                f"{self._num_apart} of {self._num_rows} conversations have other tokens at the assistant's edges than "
+                "their template's whole text has: one would run over an edge, so the pieces are tokenized one by one"
+            )
         if self._num_cut:
             num_tokens = self._tokens_cut + self._end
             notes.append(

@@ -3,6 +3,7 @@
 A row that cannot be used raises `BadRow` with the reason; whoever reads the file knows the place.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -257,10 +258,15 @@ def _turns(row: Fields, key: str) -> Turns:
         if not isinstance(role := present.get("role"), str) or not role:
             raise BadRow(f"{where} has no role ({_found(present, 'role')})")
         content = present.get("content")
-        if not isinstance(content, (str, list)) and not present.get("tool_calls"):
+        if isinstance(content, list):
+            # A plain template would write the list's brackets and keys as if somebody had said them.
+            raise BadRow(f"{where} has a content in parts (a list), and must be a text; join the parts' texts")
+        if not isinstance(content, str) and not present.get("tool_calls"):
             raise BadRow(f"{where} has no content ({_found(present, 'content')})")
-        if isinstance(content, str):
-            _checked(content, where)
+        for name, item in present.items():
+            _checked(
+                item if isinstance(item, str) else _as_json(item), where if name == "content" else f"{where}.{name}"
+            )
         turns.append(present)
     return tuple(turns)
 
@@ -293,7 +299,15 @@ def _settings(row: Fields) -> dict[str, Any]:
     if not isinstance(settings, Mapping):
         raise BadRow(f"chat_template_kwargs is {json_type(settings)}, and must be an object")
     present = {key: value for key, value in settings.items() if value is not None}
-    return {**present, **({"tools": row["tools"]} if row.get("tools") else {})}
+    made = {**present, **({"tools": row["tools"]} if row.get("tools") else {})}
+    if made:
+        _checked(_as_json(made), "chat_template_kwargs or tools")
+    return made
+
+
+def _as_json(value: object) -> str:
+    """With every character as it is, to be checked."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _found(row: Fields, key: str) -> str:

@@ -109,7 +109,7 @@ class HfTokenizer:
             raise BadRow("the chat template writes the prompt in two ways, by what follows it")
         return Exchange(prompt=parts[0][0], completions=tuple(after for _, after in parts))
 
-    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks]]:
+    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks, bool]]:
         """Each tokenized whole; where a token would run over into another one's words, piece by piece."""
         pieces = [_joined(script) for script in scripts]
         whole = self._encode(["".join(text for text, _ in each) for each in pieces])
@@ -126,7 +126,7 @@ class HfTokenizer:
                 ids = whole["input_ids"][i]
                 lengths = np.diff([0, *(bounds[i] or []), len(ids)]).tolist()
             marks = np.repeat([is_assistant for _, is_assistant in each], lengths)
-            found.append(self._closed(ids, marks))
+            found.append((*self._closed(ids, marks), i not in apart))
         return found
 
     def _closed(self, ids: list[int], marks: Marks) -> tuple[Ids, Marks]:

@@ -57,8 +57,11 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks]]:
-        """Each with its beginning and its end, both exactly once: ids and marks of shape `(n,)`."""
+    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks, bool]]:
+        """Each with its beginning and its end, both exactly once: ids and marks of shape `(n,)`.
+
+        And whether its tokens are those of its whole text: not where one would run over from one piece into another.
+        """
         ...
 
     def exchanges(self, exchanges: Sequence[Exchange]) -> list[tuple[Ids, ...]]:
@@ -111,9 +114,9 @@ class ByteTokenizer:
                 completions = tuple(_completion(each) for each in example.completions)
                 return Exchange(prompt=_prompt(example.prompt), completions=completions)
 
-    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks]]:
+    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks, bool]]:
         """NUL, text, NUL; the last one is the assistant's."""
-        return [self._sequence(script) for script in scripts]
+        return [(*self._sequence(script), True) for script in scripts]
 
     def _sequence(self, script: Script) -> tuple[Ids, Marks]:
         pieces = [(BOUNDARY, False), *((text.encode(), is_assistant) for text, is_assistant in script.pieces)]

@@ -18,6 +18,7 @@ def read_text(path: str | Path, kind: str) -> str:
         Unreadable: no file, more than 1 MiB, or no UTF-8 text.
     """
     try:
+        _require_regular(Path(path))
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -27,6 +28,12 @@ def read_text(path: str | Path, kind: str) -> str:
     if len(data) > MAX_BYTES:
         raise Unreadable(f"found more than {MAX_BYTES} bytes; a {kind} has at most 1 MiB, write the path of one")
     return _decode(data)
+
+
+def _require_regular(path: Path) -> None:
+    """A pipe or a device might never end, or never begin."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise Unreadable("found a pipe or a device, no regular file; write the path of a file")
 
 
 def _why_unread(error: OSError, kind: str) -> str:

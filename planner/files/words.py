@@ -77,6 +77,9 @@ def show(value: Any) -> str:
 
 def _show_number(value: float) -> str:
     if isinstance(value, int):
+        # Python writes no more than 4300 digits.
+        if abs(value) >= 10**MAX_SHOWN:
+            return f"a whole number of more than {MAX_SHOWN} digits"
         return f"{value} (a whole number)"
     if math.isfinite(value):
         return f"{value!r} (a decimal number)"

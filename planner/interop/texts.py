@@ -8,12 +8,13 @@ import yaml
 
 from planner.errors import RecipeError
 from planner.files.text_file import Unreadable, read_text
-from planner.files.words import Mistake, cut, escape, listed
+from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
 from planner.interop.scalars import scalar
 
 # Past either, a file is no recipe; the second stops aliases that multiply (a "billion laughs").
 _MAX_DEPTH = 20
 MAX_VALUES = 20_000
+_MOST = 10**MAX_SHOWN
 # PyYAML's constructors stumble over a wrong tag, over a date that is none, and over 1,000 brackets.
 _NO_YAML = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -69,6 +70,8 @@ def _measure(value: Any, source: str) -> None:
             what = f"more than {_MAX_DEPTH} levels" if depth > _MAX_DEPTH else f"more than {MAX_VALUES} values"
             raise recipe_error(source, f"found {what}; a recipe has fewer, write the path of one")
         children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        if isinstance(item, int) and abs(item) >= _MOST:
+            raise recipe_error(source, f"found {show(item)}; a recipe has smaller ones")
         stack += [(child, depth + 1) for child in children]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import re
 from pathlib import Path
 
@@ -225,3 +226,16 @@ def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, i
         recipe.foreign.traps(Question(counts=[1, 2, 3]))
         if is_for_job:
             job_of(recipe)
+
+
+def test_a_pipe_is_no_recipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecipeError, match="no regular file"):
+        read_recipe(str(tmp_path / "pipe"))
+
+
+def test_a_number_of_thousands_of_digits_is_refused(tmp_path):
+    file = tmp_path / "big.yaml"
+    file.write_text(f"{TRL}max_steps: 0x{'f' * 5000}\n")
+    with pytest.raises(RecipeError, match="a whole number of more than 60 digits"):
+        read_recipe(str(file))
