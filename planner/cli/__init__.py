@@ -18,6 +18,7 @@ from planner.cli import (
     demo,
     export,
     init,
+    notice_agent,
     plan,
     prepare,
     run,
@@ -67,6 +68,7 @@ app.command("audit")(audit.audit)
 app.command("export")(export.export)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
+app.command("notice-agent")(notice_agent.notice_agent)
 app.command("schema")(schema.schema)
 
 

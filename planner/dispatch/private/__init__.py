@@ -6,6 +6,7 @@ Ray's own.
 """
 
 import contextlib
+import math
 import os
 import socket
 import time
@@ -161,11 +162,21 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
     """
     import ray
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    request_drain(GcsClient(address=ray.get_runtime_context().gcs_address), node_id, deadline_s, message)
+
+
+def request_drain(client: Any, node_id: str, deadline_s: float, message: str) -> None:
+    """The same through a `GcsClient`. An infinite `deadline_s`: nobody says when. A later call takes the place of this.
+
+    Raises:
+        RunError: the cluster does not accept it.
+    """
     from ray.core.generated import autoscaler_pb2
 
     reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    deadline_ms = int((time.time() + deadline_s) * 1000)
-    client = GcsClient(address=ray.get_runtime_context().gcs_address)
+    # For Ray, 0 is no deadline.
+    deadline_ms = int((time.time() + deadline_s) * 1000) if deadline_s < math.inf else 0
     is_accepted, why_not = client.drain_node(node_id, reason, message, deadline_ms)
     if not is_accepted:
         raise RunError(f"node {node_id}: the notice was not accepted: {why_not}")

@@ -1,0 +1,140 @@
+"""`planner notice-agent`: passes the cloud's notice on to Ray, on every node that a cloud may take."""
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.errors import RunError
+
+if TYPE_CHECKING:
+    from planner.dispatch.private.own_node import OwnNode
+    from planner.notice.fetch import Endpoint
+    from planner.notice.notice import Cloud
+
+# A metadata server may come up later than the machine, or than a pod on it.
+_CLOUD_TRIES = 4
+_CLOUD_AGAIN_S = 5.0
+_RAY_WAIT_S = 900.0
+_RAY_AGAIN_S = 2.0
+
+
+def notice_agent(
+    address: Annotated[
+        str,
+        typer.Option(
+            envvar="RAY_ADDRESS", show_default=False, help="the head's address, host:port; else this machine's cluster"
+        ),
+    ] = "",
+    node_id: Annotated[
+        str, typer.Option(metavar="HEX", show_default=False, help="where several nodes run on this machine")
+    ] = "",
+    endpoint: Annotated[
+        str,
+        typer.Option(envvar="PLANNER_METADATA_ENDPOINT", metavar="URL", help="the cloud's metadata server"),
+    ] = "http://169.254.169.254",
+    rebalance: Annotated[
+        bool, typer.Option("--rebalance", help="AWS: take a rebalance recommendation for a notice, without a deadline")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="look once, say what is seen and would be done, and do nothing")
+    ] = False,
+) -> None:
+    """Watch AWS, Google Cloud or Azure for the notice that this machine will be taken, and drain its Ray node.
+
+    It starts beside `ray start`, and ends when its node does. Where there is no cloud it says so, and ends.
+    """
+    from planner.notice.agent import Agent
+    from planner.notice.fetch import Endpoint
+
+    server = Endpoint(url=endpoint)
+    if dry_run:
+        _look_once(server, address, node_id)
+        return
+    cloud = _find_cloud(server)
+    if cloud is None:
+        return
+    node = _find_node(address, node_id)
+    _say(f"watching {cloud.name} for node {node.node_id}, every {cloud.poll_s:g} s")
+    with contextlib.suppress(KeyboardInterrupt):
+        Agent(cloud, node, _say, follow_advice=rebalance).run()
+
+
+def _find_cloud(server: "Endpoint") -> "Cloud | None":
+    from planner.notice.clouds import find_cloud
+
+    why = ""
+    for again in range(_CLOUD_TRIES):
+        cloud, why = find_cloud(server)
+        if cloud is not None:
+            return cloud
+        if again == 0:
+            _say(f"no cloud's metadata server at {server.url} so far: {why}")
+        if again < _CLOUD_TRIES - 1:
+            time.sleep(_CLOUD_AGAIN_S)
+    _say(
+        f"neither AWS nor Google Cloud nor Azure answers at {server.url} ({why}): no notice will come, nothing to watch"
+    )
+    return None
+
+
+def _find_node(address: str, node_id: str) -> "OwnNode":
+    """Wait for Ray.
+
+    Raises:
+        RunError: it has not come up.
+        UserError: there is nothing that could be drained.
+    """
+    from planner.dispatch.private.own_node import OwnNode
+
+    began_s, said = time.monotonic(), ""
+    while True:
+        try:
+            return OwnNode.find(address, node_id)
+        except RunError as error:
+            why = str(error)
+        if time.monotonic() - began_s > _RAY_WAIT_S:
+            raise RunError(f"Ray has not come up within {_RAY_WAIT_S / 60:.0f} minutes: {why}")
+        if why != said:
+            _say(f"waiting for this machine's Ray node: {why}")
+            said = why
+        time.sleep(_RAY_AGAIN_S)
+
+
+def _look_once(server: "Endpoint", address: str, node_id: str) -> None:
+    from planner.dispatch.private.own_node import OwnNode
+    from planner.notice.clouds import find_cloud
+
+    cloud, why = find_cloud(server)
+    typer.echo(f"cloud   {cloud.name if cloud else f'none at {server.url}: {why}'}")
+    if cloud is not None:
+        typer.echo(f"notice  {_seen(cloud)}")
+    try:
+        node = OwnNode.find(address, node_id)
+        typer.echo(f"node    {node.node_id} of the cluster at {node.address}: it would be drained")
+    except RunError as error:
+        typer.echo(f"node    {error}")
+    typer.echo("nothing was done")
+
+
+def _seen(cloud: "Cloud") -> str:
+    from planner.notice.fetch import Unreachable
+    from planner.notice.notice import Trouble
+
+    now_s = time.time()
+    try:
+        seen = cloud.look(now_s)
+    except Unreachable as error:
+        return f"no answer: {error}"
+    if seen is None:
+        return "none"
+    if isinstance(seen, Trouble):
+        return f"{seen.what}{f': {seen.detail}' if seen.detail else ''}"
+    return seen.what if seen.is_advice else f"{seen.what}, {max(seen.deadline_s - now_s, 0.0):.0f} s left"
+
+
+def _say(line: str) -> None:
+    """A line of the log. A full disk behind it must not cost the notice."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")

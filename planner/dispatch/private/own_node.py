@@ -1,0 +1,126 @@
+"""The Ray node of this machine, for whoever has notices for it: found, drained, and asked whether it still is one.
+
+It talks to the head alone (the GCS), as `ray drain-node` does. No driver is registered, so nothing keeps the node busy.
+"""
+
+import socket
+from collections.abc import Callable
+from typing import Any, Self
+
+from planner.dispatch.private import request_drain
+from planner.dispatch.refused import refusal
+from planner.errors import RunError, UserError
+
+_CONNECT_S = 3.0
+_ASK_S = 5.0
+
+
+class OwnNode:
+    """A node of a cluster, by the head's address and the node's id."""
+
+    def __init__(self, client: Any, address: str, node_id: str) -> None:
+        self.address = address
+        self.node_id = node_id
+        self._client = client
+
+    @classmethod
+    def find(cls, address: str, node_id: str) -> Self:
+        """The node of this machine that belongs to the cluster at `address`; an empty one is Ray's to find.
+
+        Raises:
+            RunError: there is none so far.
+            UserError: it cannot be told which, or this is a head without room, which nobody should drain.
+        """
+        address = address or _asked(_address)
+        _require_listener(address)
+        client = _asked(lambda: _connect(address))
+        infos = _asked(lambda: client.get_all_node_info(timeout=_ASK_S))
+        alive = {key.hex(): info for key, info in infos.items() if info.state == 0}  # GcsNodeInfo.ALIVE
+        found = {node_id} if node_id else _asked(_local_ids)
+        ours = sorted(found & set(alive))
+        if not ours:
+            raise RunError(f"no node of the cluster at {address} is {node_id or 'on this machine'}")
+        if len(ours) > 1:
+            raise UserError(
+                f"{len(ours)} nodes of the cluster are on this machine: write --node-id {ours[0]}, or another"
+            )
+        _require_room(alive[ours[0]])
+        return cls(client, address, ours[0])
+
+    def drain(self, remaining_s: float, message: str) -> None:
+        """Give notice that it goes in so many seconds; infinite where nobody says when.
+
+        Raises:
+            RunError: the cluster does not accept it, or cannot be asked.
+        """
+        self._require_head()
+        _asked(lambda: request_drain(self._client, self.node_id, remaining_s, message))
+
+    def is_alive(self) -> bool:
+        """Whether the cluster counts it.
+
+        Raises:
+            RunError: the cluster cannot be asked.
+        """
+        from ray import NodeID
+
+        self._require_head()
+        (alive,) = _asked(lambda: self._client.check_alive([NodeID.from_hex(self.node_id)], timeout=_ASK_S))
+        return bool(alive)
+
+    def _require_head(self) -> None:
+        # Ray's client would wait for a head that is gone for most of a minute.
+        _require_listener(self.address)
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer to a question to Ray.
+
+    Raises:
+        RunError: there is none.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        return question()
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise RunError(refusal(error)) from error
+
+
+def _address() -> str:
+    from ray._private.services import canonicalize_bootstrap_address
+
+    return str(canonicalize_bootstrap_address("auto"))
+
+
+def _connect(address: str) -> Any:
+    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    ensure_token_if_auth_enabled(create_token_if_missing=False)
+    return GcsClient(address=address)
+
+
+def _local_ids() -> set[str]:
+    from ray._private.services import find_node_ids
+
+    return set(find_node_ids())
+
+
+def _require_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--address {address}: write the head's, host:6379 by default")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise RunError(f"nobody answers at {address}: {error}") from error
+
+
+def _require_room(info: Any) -> None:
+    """Ray ends an idle node as soon as it is drained, and with a head its cluster."""
+    offers = info.resources_total
+    if info.is_head_node and not offers.get("CPU", 0) and not offers.get("GPU", 0):
+        raise UserError(
+            "this node is the cluster's head, without room for workers: it is never drained, that would end the cluster"
+        )

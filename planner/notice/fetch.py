@@ -1,0 +1,115 @@
+"""One HTTP request to a metadata server: no proxy, no redirect, and an end in time.
+
+`http.client` does nothing of its own accord: it knows no proxy variables, and a redirect is an answer like any other.
+"""
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import urlsplit
+
+from planner.errors import UserError
+
+# Link-local servers answer within milliseconds; what takes longer is taken for no answer.
+TIMEOUT_S = 3.0
+# The longest documented answer has a few KiB.
+_MOST_BYTES = 256 * 1024
+
+
+class Unreachable(Exception):
+    """Nobody answers, or not in HTTP, or not in time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a server said."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """names in lower case"""
+    body: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """The body as text, without the white space around it."""
+        return self.body.decode(errors="replace").strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where a metadata server listens.
+
+    Raises:
+        UserError: this is no such URL.
+    """
+
+    url: str
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        """Check the URL."""
+        try:
+            parts = urlsplit(self.url)
+            usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or not self.url.isascii() or not self.url.isprintable() or " " in self.url:
+            raise UserError(f"--endpoint {self.url}: write a URL such as http://169.254.169.254")
+
+    def fetch(self, path: str, headers: Mapping[str, str], method: str = "GET") -> Answer:
+        """Ask once, for at most `timeout_s` seconds, however slowly the answer drips.
+
+        Raises:
+            Unreachable: there was no answer.
+        """
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.timeout_s)
+        try:
+            connection.connect()
+            with _Deadline(connection.sock, self.timeout_s) as deadline:
+                answer = _exchange(connection, method, parts.path.rstrip("/") + path, headers)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(str(error) or type(error).__name__) from error
+        finally:
+            connection.close()
+        if deadline.passed:
+            raise Unreachable(f"no whole answer within {self.timeout_s:g} s")
+        return answer
+
+
+def _exchange(connection: http.client.HTTPConnection, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+    connection.request(method, path, headers={"Connection": "close", **headers})
+    response = connection.getresponse()
+    body = response.read(_MOST_BYTES)
+    return Answer(
+        status=response.status,
+        headers={name.lower(): value for name, value in response.getheaders()},
+        body=body,
+    )
+
+
+class _Deadline:
+    """Ends a conversation when its time is up: a socket's own timeout begins anew with every byte."""
+
+    def __init__(self, connected: socket.socket, timeout_s: float) -> None:
+        self.passed = False
+        self._socket = connected
+        self._timer = threading.Timer(timeout_s, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        self.passed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
