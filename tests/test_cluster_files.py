@@ -1,5 +1,8 @@
 """What a `ray up` or KubeRay file says of a cluster, and what a wrong one is told."""
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -476,6 +479,43 @@ def test_our_kuberay_file_is_closed_to_strangers_and_runs_on_spot_nodes():
         pod = group["template"]["spec"]
         assert group["labels"] == {"ray.io/market-type": "spot"}
         assert set(pod["nodeSelector"]) <= {toleration["key"] for toleration in pod["tolerations"]}
+
+
+@pytest.mark.parametrize("path", RAY_UP_FILES, ids=lambda path: path.name)
+def test_our_ray_up_files_pass_notices_on(path):
+    """After `ray start` on every worker, and never before `ray up` has its prompt back."""
+    *_, start, agent = yaml.safe_load(path.read_text())["worker_start_ray_commands"]
+    assert "ray start --address=$RAY_HEAD_IP:6379" in start
+    # The log's folder is the one of the node that the line before has started.
+    assert agent == (
+        "setsid --fork planner notice-agent --address=$RAY_HEAD_IP:6379"
+        " < /dev/null > /tmp/ray/session_latest/logs/notice-agent.log 2>&1"
+    )
+
+
+def test_our_kuberay_file_passes_notices_on(tmp_path):
+    """KubeRay joins a container's command and its own with `&&`: the agent starts, and Ray does not wait for its end."""
+    started = tmp_path / "started"
+    (tmp_path / "planner").write_text(f"#!/bin/sh\necho $1 >> {started}; exec sleep 60\n")
+    (tmp_path / "planner").chmod(0o700)
+    ray_start = f"ulimit -n 64; until test -s {started}; do sleep 0.05; done; exec cat {started}"
+    commands = {
+        str(group["template"]["spec"]["containers"][0]["command"][0])
+        for group in yaml.safe_load(KUBERAY_FILE.read_text())["spec"]["workerGroupSpecs"]
+    }
+    (command,) = commands
+    shell = subprocess.Popen(
+        ["bash", "-c", "--", f" {command}  && {ray_start}"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert shell.stdout.readline() == "notice-agent\n"
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.communicate()
 
 
 def test_the_resources_on_aws_are_those_of_the_instance_types():

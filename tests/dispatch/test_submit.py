@@ -41,6 +41,7 @@ class Place:
     """A cluster's dashboard, and what its clients must know."""
 
     address: str
+    head: str
     environment: dict[str, str]
 
 
@@ -72,7 +73,7 @@ def place(tmp_path_factory):
     try:
         assert select.select([process.stdout], [], [], 120)[0], "the cluster did not start in 120 s"
         where = json.loads(process.stdout.readline())
-        yield Place(f"http://{where['dashboard']}", environment)
+        yield Place(f"http://{where['dashboard']}", where["gcs"], environment)
     finally:
         process.communicate(timeout=60)
         shutil.rmtree(home, ignore_errors=True)
@@ -197,3 +198,22 @@ def test_rays_own_command_does_the_same(start, place, folder, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"finished: 4 steps committed in {tmp_path}/run" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [({}, "of the cluster at"), ({"RAY_AUTH_TOKEN_PATH": "/dev/null"}, "the cluster's token belongs into")],
+)
+def test_the_notice_agent_needs_the_token_too(place, changed, says):
+    """It speaks to the head as any other client; this one has room for workers, so it may be drained."""
+    found = subprocess.run(
+        [sys.executable, "-m", "planner.cli", "notice-agent", "--dry-run", "--address", place.head],
+        env={**place.environment, "PLANNER_METADATA_ENDPOINT": "http://127.0.0.1:1", **changed},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    cloud, node, *_ = found.stdout.splitlines()
+    assert cloud.startswith("cloud   none at http://127.0.0.1:1")
+    assert says in node

@@ -40,12 +40,16 @@ class OwnNode:
         ours = sorted(found & set(alive))
         if not ours:
             raise RunError(f"no node of the cluster at {address} is {node_id or 'on this machine'}")
-        if len(ours) > 1:
+        with_room = [found_id for found_id in ours if _has_room(alive[found_id])]
+        if not with_room:
             raise UserError(
-                f"{len(ours)} nodes of the cluster are on this machine: write --node-id {ours[0]}, or another"
+                "this node is the cluster's head, without room for workers: it is never drained; that would end it"
             )
-        _require_room(alive[ours[0]])
-        return cls(client, address, ours[0])
+        if len(with_room) > 1:
+            raise UserError(
+                f"{len(with_room)} nodes of this cluster are on this machine: write --node-id {with_room[0]}"
+            )
+        return cls(client, address, with_room[0])
 
     def drain(self, remaining_s: float, message: str) -> None:
         """Give notice that it goes in so many seconds; infinite where nobody says when.
@@ -117,10 +121,7 @@ def _require_listener(address: str) -> None:
         raise RunError(f"nobody answers at {address}: {error}") from error
 
 
-def _require_room(info: Any) -> None:
+def _has_room(info: Any) -> bool:
     """Ray ends an idle node as soon as it is drained, and with a head its cluster."""
     offers = info.resources_total
-    if info.is_head_node and not offers.get("CPU", 0) and not offers.get("GPU", 0):
-        raise UserError(
-            "this node is the cluster's head, without room for workers: it is never drained, that would end the cluster"
-        )
+    return bool(not info.is_head_node or offers.get("CPU", 0) or offers.get("GPU", 0))
