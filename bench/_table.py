@@ -15,7 +15,19 @@ def table() -> str:
     """The lines between the two comments."""
     rows = [
         row
-        for make in (_step, _uneven, _resize, _flapping, _bitwise, _control, _order, _plan, _loading, _same_as_trl)
+        for make in (
+            _step,
+            _uneven,
+            _resize,
+            _notice,
+            _flapping,
+            _bitwise,
+            _control,
+            _order,
+            _plan,
+            _loading,
+            _same_as_trl,
+        )
         for row in make()
     ]
     lines = ["| what | planner | beside it | bench |", "|---|---|---|---|", *rows]
@@ -84,6 +96,22 @@ def _resize() -> list[str]:
             f"Ray's own: {cell(event, 'stock')}; tuned: {cell(event, 'stock_tuned')}",
         )
         for event in words
+    ]
+
+
+def _notice() -> list[str]:
+    """Of each cloud, the notice that its spot machines get."""
+    shown = ("AWS, terminate", "Google Cloud, preempted", "Azure, Preempt")
+    return [
+        _row(
+            "notice",
+            f"a spot notice on its machine ({r['notice']})",
+            f"passed on after {r['seconds_to_drain']:.1f} s, committed after {r['seconds_to_commit']:.1f} s, "
+            f"{r['steps_lost']} steps lost",
+            f"the cloud gives {r['notice_s']} s",
+        )
+        for r in _rows("notice")
+        if r["notice"] in shown
     ]
 
 

@@ -494,7 +494,7 @@ def test_our_ray_up_files_pass_notices_on(path):
 
 
 def test_our_kuberay_file_passes_notices_on(tmp_path):
-    """KubeRay joins a container's command and its own with `&&`: the agent starts, and Ray does not wait for its end."""
+    """KubeRay joins a container's command and its own with `&&`: the agent starts, and Ray does not wait for it."""
     started = tmp_path / "started"
     (tmp_path / "planner").write_text(f"#!/bin/sh\necho $1 >> {started}; exec sleep 60\n")
     (tmp_path / "planner").chmod(0o700)
