@@ -325,8 +325,10 @@ def test_a_template_that_marks_nothing_leaves_nothing_to_learn(folders, tmp_path
 def test_conversations_whose_tokens_are_not_those_of_their_whole_text_are_counted(tmp_path, folders):
     """Where the generation prompt ends with a letter, the assistant's first word merges with it."""
     template = tmp_path / "seam.jinja"
-    template.write_text("{% for m in messages %}{{ 'h' }}{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}"
-                        "{% endgeneration %}{% else %}{{ m['content'] + '\\n' }}{% endif %}{% endfor %}")  # fmt: skip
+    template.write_text(
+        "{% for m in messages %}{{ 'h' }}{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}"
+        "{% endgeneration %}{% else %}{{ m['content'] + '\\n' }}{% endif %}{% endfor %}"
+    )
     seam = model(folders / "chatml", chat_template=str(template))
     rows = [{"messages": [user("you"), assistant(words)]} for words in ("ello there", ". fine")]
     notes = opened("chat", rows, tmp_path, model=seam).notes
