@@ -1,0 +1,44 @@
+"""`planner notice-agent` where there is no cloud, and its look at what there is."""
+
+import pytest
+from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata
+
+from planner.cli import notice_agent
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch):
+    monkeypatch.setattr(notice_agent, "_CLOUD_AGAIN_S", 0.0)
+
+
+def test_without_a_cloud_it_says_so_and_ends_well(cli):
+    """On a mixed cluster it is started everywhere."""
+    answer = cli("notice-agent", "--endpoint", "http://127.0.0.1:1")
+    assert answer.code == 0
+    assert "neither AWS nor Google Cloud nor Azure answers at http://127.0.0.1:1" in answer.out
+
+
+def test_what_is_no_url_is_a_users_mistake(cli):
+    answer = cli("notice-agent", "--endpoint", "169.254.169.254")
+    assert answer.code == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (AwsMetadata, "spot interruption (terminate), "),
+        (GcpMetadata, "preemption, 30 s left"),
+        (AzureMetadata, "scheduled event (Preempt), "),
+    ],
+)
+def test_a_dry_run_says_what_it_sees(cli, make, says):
+    """The cloud, its notice, and that no Ray node is at this address."""
+    with make() as server:
+        words = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
+        assert "notice  none\n" in cli(*words).out
+        server.take(30)
+        answer = cli(*words)
+    assert answer.code == 0
+    assert f"notice  {says}" in answer.out
+    assert "node    nobody answers at 127.0.0.1:1" in answer.out
+    assert answer.out.endswith("nothing was done\n")
