@@ -18,6 +18,11 @@ _ASSIGNMENT = re.compile(
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _END = re.compile(r"^([|;&]+|\d*>.*|<.*)$")
 _MAX_VARIABLES_IN_VARIABLES = 8
+_PASSED_ON = {
+    "--num_processes": "--num_processes",
+    "--accelerate_config": "--config_file",
+    "--config_file": "--config_file",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +60,15 @@ def command_of(text: str, source: str) -> Command:
     words = [_fill(word, known) for word in _split(found[0], source)]
     words = [part for word in words for part in (word.split() if " " in word and "=" in word else [word])]
     at, script = _find_script(words)
+    behind = list(takewhile(lambda word: not _END.match(word), words[at + 1 :]))
+    launcher = _launcher(words[:at])
+    if words[at - 1] == "trl":
+        launcher |= _taken(behind)
     sampled = re.search(r"--num_samples_per_prompt[= ]+(\d{1,6})", _CONTINUED.sub(" ", text))
     return Command(
         script=script,
-        launcher=_launcher(words[:at]),
-        words=tuple(takewhile(lambda word: not _END.match(word), words[at + 1 :])),
+        launcher=launcher,
+        words=tuple(behind),
         group_size=int(sampled[1]) if sampled else None,
     )
 
@@ -91,6 +100,19 @@ def _launcher(words: list[str]) -> dict[str, str]:
         elif sign and name.isupper():
             options[name] = value
     return options
+
+
+def _taken(words: list[str]) -> dict[str, str]:
+    """The launcher's options behind `trl sft`, which passes them on to accelerate; they are taken out of the words."""
+    taken = {}
+    for option, name in _PASSED_ON.items():
+        for at, word in reversed(list(enumerate(words))):
+            if word == option and at + 1 < len(words):
+                taken[name] = words.pop(at + 1)
+                del words[at]
+            elif word.startswith(f"{option}="):
+                taken[name] = words.pop(at).partition("=")[2]
+    return taken
 
 
 def _variables(text: str) -> dict[str, str]:

@@ -146,11 +146,11 @@ def set_optimizer(draft: Draft, keys: Keys, values: Mapping[str, Any], from_keys
             draft.set(ours, value)
 
 
-def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any) -> None:
-    """Under our name; a default of the foreign system, which nobody wrote down, says so."""
+def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whose: str = "there") -> None:
+    """Under our name; a default of the foreign system, which nobody wrote down, says so; `whose` is where it is one."""
     entry = keys.entries.get(foreign)
     if entry is None or entry.is_default:
-        how = f"{foreign} of {entry.where}" if entry else f"the default of {foreign} there"
+        how = f"{foreign} of {entry.where}" if entry else f"the default of {foreign} {whose}"
         draft.derive(ours, value, f"{ours} {plain(value)}: {how}")
     else:
         draft.carry(foreign, ours, value, plain(value))

@@ -11,6 +11,7 @@ from planner.interop.drafting import (
     job_name,
     names_of,
     order_sections,
+    plain,
     set_batch,
     set_data,
     set_optimizer,
@@ -51,6 +52,7 @@ def make_draft(
     if gpus:
         whose = "--gpus" if options.gpus or launch is None else launch.source
         draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
+    _say_unknown(draft, keys)
     _set_length(draft, keys, facts)
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
     _set_optimizer(draft, keys)
@@ -64,6 +66,34 @@ def make_draft(
     set_workers(draft, facts.batch, gpus)
     order_sections(draft)
     return draft
+
+
+def _say_unknown(draft: Draft, keys: Keys) -> None:
+    """What trains otherwise here, or is not known."""
+    guessed = [key for key, ours in _GUESSED.items() if (entry := keys.entries.get(key)) and entry.is_default]
+    if guessed:
+        shown = ", ".join(f"{key} {plain(keys.value(key))} ({_GUESSED[key]})" for key in guessed)
+        draft.to_do.append(
+            f"the command stands without HALOs' config folder, so these may be others in yours: {shown}; look them up "
+            "in config/model/, or convert the command where it lies"
+        )
+    for key, why in _OTHERWISE.items():
+        if keys.value(key) not in (None, False, 1):
+            draft.drop(key, f"{why}: see to do")
+            draft.to_do.append(f"{key} {plain(keys.value(key))}: {why}")
+
+
+_GUESSED = {
+    "model.max_length": "model.context",
+    "model.max_prompt_length": "data.max_prompt",
+    "model.max_grad_norm": "train.clip_norm",
+}
+_OTHERWISE = {
+    "model.load_lora_from": "training begins with those adapters there, here with new ones; merge them into model.path",
+    "load_reference_logprobs": "the reference's log-probabilities come from that file there, here they are computed",
+    "frac_unique_desirable": "there only that share of the desirable completions is taken; thin the rows yourself",
+    "frac_unique_undesirable": "there only that share of the undesirable completions is taken; thin the rows yourself",
+}
 
 
 def _set_model(draft: Draft, keys: Keys) -> None:

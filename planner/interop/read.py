@@ -24,6 +24,8 @@ _SYSTEMS = (
 )
 _GROUPS = ("model", "loss")
 _MAX_DIGITS = 12
+# trl/accelerate_configs of TRL 0.19 to 1.16: these say 8 processes and bf16.
+_SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
 
 
 @dataclass(kw_only=True)
@@ -163,13 +165,21 @@ def _launch(command: Command, options: Options, source: str) -> Launch | None:
         launch = accelerate.read_launch(_beside(source, file))
     elif options.accelerate:
         launch = accelerate.read_launch(options.accelerate)
+    elif command.script in trl.METHODS and file in _SHIPPED_BY_TRL:
+        kind = "DEEPSPEED" if file.startswith("zero") else "FSDP" if file.startswith("fsdp") else "MULTI_GPU"
+        launch = Launch(
+            num_processes=8,
+            kind=kind,
+            accumulation=1 if file == "zero1" else None,
+            mixed_precision="bf16",
+            source=f"{file}, as TRL ships it",
+        )
     elif file and (shipped := halos.processes_of(file)):
         launch = Launch(num_processes=shipped, kind="FSDP", source=f"{file}, as HALOs ships it")
     if said:
         if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
             raise recipe_error(source, f"{whose}: found {cut(said)}; write a count")
-        kind, steps = (launch.kind, launch.accumulation) if launch else ("", None)
-        launch = Launch(num_processes=int(said), kind=kind, accumulation=steps, source=whose)
+        launch = replace(launch or Launch(num_processes=None), num_processes=int(said), source=whose)
     return launch
 
 

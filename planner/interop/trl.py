@@ -6,6 +6,7 @@ count must be said. What TRL does with a recipe is in `planner.interop.trl_runs`
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import PurePath
 
@@ -18,10 +19,10 @@ from planner.interop.drafting import (
 )
 from planner.interop.entries import Entry, Keys
 from planner.interop.recipe import Draft, Note, Recipe
-from planner.interop.scalars import number, scalar
+from planner.interop.scalars import Unresolved, number, scalar
 from planner.interop.trl_facts import facts_of
 from planner.interop.trl_job import fill
-from planner.interop.trl_keys import KNOWN
+from planner.interop.trl_keys import FALSE_WORDS, KNOWN, TRUE_WORDS, TRUTHS
 from planner.interop.trl_loss import changing
 from planner.interop.trl_runs import TrlFacts
 
@@ -129,6 +130,7 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
 def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) -> Recipe:
     """The recipe. Mistakes are noted in `keys`."""
     _refuse_unknown(keys)
+    _read_truths(keys)
     _refuse_parallel(keys)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
     if method not in METHODS:
@@ -177,6 +179,19 @@ def _refuse_unknown(keys: Keys) -> None:
             near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
             hint = f"did you mean {near[0]}? Or take it out" if near else "take it out"
             keys.wrong(f"{key}: not known to TRL, which refuses the file for it; {hint}")
+
+
+def _read_truths(keys: Keys) -> None:
+    """`--bf16 1` and `--packing yes` are true as they are there."""
+    entries = dict(keys.entries)
+    for key in TRUTHS:
+        if not keys.has(key) or isinstance(keys.value(key), Unresolved | bool):
+            continue
+        word = str(keys.value(key)).lower()
+        if word not in TRUE_WORDS + FALSE_WORDS:
+            keys.refuse(key, "write true or false")
+        entries[key] = replace(entries[key], value=word in TRUE_WORDS)
+    keys.entries = entries
 
 
 def _refuse_parallel(keys: Keys) -> None:

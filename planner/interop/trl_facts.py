@@ -28,7 +28,11 @@ def facts_of(
     if generation and keys.has("steps_per_generation"):
         keys.wrong("generation_batch_size and steps_per_generation: TRL takes one of them; take one out")
     max_steps = keys.value("max_steps", -1)
-    steps = keys.whole("max_steps") if isinstance(max_steps, int) and max_steps > 0 else None
+    epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
+    steps = None if epochs_rule else keys.whole("max_steps")
+    epochs = None if steps else keys.number("num_train_epochs", 3.0)
+    if epochs == 0:
+        keys.refuse("num_train_epochs", "write a number above 0, or max_steps")
     warmup, warmup_key = _warmup(keys)
     return TrlFacts(
         method=method,
@@ -48,7 +52,7 @@ def facts_of(
         steps_per_generation=keys.whole("steps_per_generation", accumulation),
         deepspeed_accumulation=launch.accumulation if launch and launch.kind == "DEEPSPEED" else None,
         launch_kind=launch.kind if launch else "",
-        epochs=None if steps else keys.number("num_train_epochs", 3.0),
+        epochs=epochs,
         max_steps=steps,
         warmup=warmup,
         warmup_key=warmup_key,
@@ -72,7 +76,7 @@ def _eval_every(keys: Keys, strategy: str) -> str:
     if strategy == "epoch":
         keys.value("eval_steps")
         return "1 epoch"
-    every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", 500.0)
+    every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", 10.0)
     if not every:
         keys.refuse("eval_steps", "write a number of steps, or a fraction of the run below 1")
     return f"{round(every)} steps" if every >= 1 else f"{number(round(every * 100, 6))}%"

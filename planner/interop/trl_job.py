@@ -7,9 +7,10 @@ from typing import Any
 from planner.interop.accelerate import Launch
 from planner.interop.drafting import Options, carry, job_name, order_sections, set_batch, set_workers, whole_if
 from planner.interop.entries import Keys
-from planner.interop.recipe import Draft, product
+from planner.interop.recipe import Draft, Note, product
 from planner.interop.scalars import number
 from planner.interop.trl_data import set_data_of
+from planner.interop.trl_keys import VERSIONS
 from planner.interop.trl_loss import note_loss, set_objective
 from planner.interop.trl_runs import TrlFacts
 from planner.interop.trl_train import set_eval, set_optimizer, set_precision, set_schedule
@@ -36,20 +37,23 @@ def fill(
     for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
         keys.value(key)
     if facts.max_steps:
-        carry(draft, keys, "max_steps", "train.steps", facts.max_steps)
+        carry(draft, keys, "max_steps", "train.steps", facts.max_steps, whose=VERSIONS)
         keys.value("num_train_epochs")
     else:
         epochs = facts.epochs or 3.0
-        carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(epochs))
-    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 42, least=0))
+        carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(epochs), whose=VERSIONS)
+    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 42, least=0), whose=VERSIONS)
     set_optimizer(draft, keys, method, is_own=is_own)
     set_schedule(draft, keys, facts, is_own=is_own)
     clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
     clip = keys.number("max_grad_norm", 1.0) if clips else 0.0
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip or None)
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip or None, whose=VERSIONS)
     set_precision(draft, keys, launch)
     if keys.value("gradient_checkpointing") is True:
         carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
+    elif not keys.has("gradient_checkpointing"):
+        text = "off: gradient_checkpointing is not set (false in TRL 0.19, true in 1.16); it changes memory alone"
+        draft.derived.append(Note(key="gradient_checkpointing", text=f"train.activation_checkpointing {text}"))
     if facts.evaluates:
         set_eval(draft, keys, facts)
     set_workers(draft, facts.batch, facts.tuned_gpus)
@@ -66,7 +70,7 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         keys.wrong("max_seq_length and max_length: both say how long a sample is; take one out")
     if key in keys.entries and not keys.has(key):
         keys.lacks(f"{key}: found null, no limit there; write the tokens of the longest sample, such as {key}=4096")
-    carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2))
+    carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2), whose=VERSIONS)
     attention = keys.value("attn_implementation")
     if attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "attn_implementation", "model.attention", attention)
@@ -97,6 +101,11 @@ def _set_lora(draft: Draft, keys: Keys) -> None:
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             draft.drop(name, "the frozen weights are not quantized here: more memory, no rounding")
+            draft.to_do.append(
+                f"model.path: {name} often goes on from the adapters of an earlier run; if "
+                f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
+                "write the merged one"
+            )
 
 
 def _lora_targets(keys: Keys) -> list[str]:

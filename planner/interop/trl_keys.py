@@ -59,4 +59,30 @@ vespo_lambda_pos vllm_enable_sleep_mode vllm_group_port vllm_importance_sampling
 vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_correction
 vllm_importance_sampling_mode vllm_max_model_length vllm_structured_outputs_regex
 """
+VERSIONS = "in TRL 0.19 to 1.16"
+TRUTHS = (
+    "bf16",
+    "fp16",
+    "gradient_checkpointing",
+    "use_peft",
+    "use_rslora",
+    "use_dora",
+    "load_in_4bit",
+    "load_in_8bit",
+    "packing",
+    "assistant_only_loss",
+    "completion_only_loss",
+    "precompute_ref_log_probs",
+    "reference_free",
+    "use_weighting",
+    "sync_ref_model",
+    "force_use_ref_model",
+    "dataloader_drop_last",
+    "adafactor",
+    "accelerator_config.split_batches",
+    "accelerator_config.even_batches",
+)
+"""keys whose truth is asked for here"""
+TRUE_WORDS, FALSE_WORDS = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
+"""as transformers' HfArgumentParser reads them, in any case"""
 KNOWN = frozenset((_TRAINING + _TRL).split())

@@ -7,6 +7,7 @@ from planner.interop.drafting import carry
 from planner.interop.entries import Keys
 from planner.interop.recipe import Draft
 from planner.interop.scalars import number
+from planner.interop.trl_keys import VERSIONS
 from planner.interop.trl_runs import TrlFacts
 
 # TRL's own learning rates where a recipe says none.
@@ -25,7 +26,9 @@ def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> Non
     _set_kind(draft, keys, is_own=is_own)
     if keys.value("adafactor") is True:
         keys.refuse("adafactor", "planner has no Adafactor; take it out only if adamw is meant, which trains otherwise")
-    carry(draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]))
+    carry(
+        draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]), whose=VERSIONS
+    )
     if keys.has("weight_decay"):
         carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
     if keys.has("adam_beta1") or keys.has("adam_beta2"):
@@ -40,7 +43,7 @@ def _set_kind(draft: Draft, keys: Keys, *, is_own: bool) -> None:
     if name in {"sgd", "rmsprop"}:
         draft.set("train.optimizer.kind", name)
     elif name.startswith(("adamw", "paged_adamw")):
-        carry(draft, keys, "optim", "train.optimizer.kind", "adamw")
+        carry(draft, keys, "optim", "train.optimizer.kind", "adamw", whose=VERSIONS)
         if "bit" in name or "paged" in name or "anyprecision" in name:
             draft.drop("optim", f"{name} keeps its state in fewer bits or on the CPU; here it is fp32 and sharded")
     elif is_own:
@@ -107,4 +110,8 @@ def set_eval(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
         draft.to_do.append(
             "eval.samples: say how many rows to hold out of the training rows; there a test split is evaluated"
         )
-    draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: eval_strategy, eval_steps")
+    told = "eval_strategy, eval_steps"
+    if facts.eval_every != "1 epoch" and not keys.has("eval_steps"):
+        told = "logging_steps" if keys.has("logging_steps") else "logging_steps, 10 by default in TRL 0.19 to 1.16"
+        told += ", since eval_steps is not set"
+    draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: {told}")

@@ -199,3 +199,45 @@ def test_ipo_without_a_reference_is_another_loss():
     command = "python -u train.py model=pythia28 loss=dpo loss.name=ipo loss.beta=0.1 loss.reference_free=true"
     with pytest.raises(RecipeError, match="reference_free"):
         read_recipe(command, [])
+
+
+@pytest.mark.parametrize("word", ["1", "yes", "True", "t"])
+def test_truths_are_read_as_transformers_reads_them(word):
+    run = f"accelerate launch --num_processes 2 sft.py --model_name_or_path m --assistant_only_loss {word} --bf16 0"
+    job = read_recipe(run).draft.job
+    assert (job["data"]["loss_on"], job["train"]["precision"]) == ("completions", "fp32")
+    with pytest.raises(RecipeError, match='bf16: found "maybe"'):
+        read_recipe(f"{run} --bf16 maybe")
+
+
+def test_no_epochs_are_refused_and_steps_may_have_a_point(tmp_path):
+    with pytest.raises(RecipeError, match="num_train_epochs: found 0"):
+        _job(tmp_path, "num_train_epochs: 0\n")
+    assert _job(tmp_path, "num_train_epochs: 0\nmax_steps: 100.0\n").job["train"]["steps"] == 100
+    with pytest.raises(RecipeError, match="max_steps"):
+        _job(tmp_path, "max_steps: ten\n")
+
+
+def test_the_default_of_eval_steps_is_that_of_logging_steps(tmp_path):
+    assert _job(tmp_path, "eval_strategy: steps\n").job["eval"]["every"] == "10 steps"
+
+
+def test_trls_own_command_passes_the_launchers_options_on():
+    run = "trl sft --model_name_or_path m --per_device_train_batch_size 2 --accelerate_config zero3"
+    assert read_recipe(run).global_batch == 16
+    recipe = read_recipe(f"{run} --num_processes=4")
+    assert (recipe.global_batch, recipe.foreign.launch_kind) == (8, "DEEPSPEED")
+
+
+def test_quantized_weights_hint_at_adapters(tmp_path):
+    text = "use_peft: true\nlora_target_modules: all-linear\nload_in_4bit: true\n"
+    assert "merge them into their base" in " ".join(_job(tmp_path, text).to_do)
+
+
+def test_what_a_halos_command_does_not_show_is_to_be_looked_up():
+    command = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
+    words = ["++model.load_lora_from=/a", "++frac_unique_desirable=0.5", "++model.max_grad_norm=1"]
+    to_do = " ".join(read_recipe(command, words).draft.to_do)
+    assert "model.max_length 1250 (model.context), model.max_prompt_length null (data.max_prompt);" in to_do
+    assert "model.load_lora_from /a" in to_do
+    assert "frac_unique_desirable 0.5" in to_do
