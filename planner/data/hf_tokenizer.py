@@ -210,8 +210,11 @@ def _array(ids: list[int]) -> Ids:
 def _template_file(model: HfModel) -> str | None:
     if model.chat_template is None:
         return None
+    path = Path(model.chat_template).expanduser()
+    if path.is_fifo():
+        raise DataError(f"model.chat_template: {model.chat_template} is a pipe; write the path of a file")
     try:
-        return Path(model.chat_template).expanduser().read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DataError(f"model.chat_template: cannot read {model.chat_template}: {words}") from error

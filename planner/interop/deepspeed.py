@@ -60,8 +60,13 @@ def read(keys: Keys, options: Options) -> Recipe:
     draft.set("name", job_name(keys.source.rpartition("/")[2].removesuffix(".json")))
     how = f"{batch} = {gpus} GPUs x {micro} x {steps}" if gpus else f"{batch}: {_BATCH}"
     set_batch(draft, keys, options, batch, micro or None, how)
-    clip = keys.number("gradient_clipping", 0.0)
-    draft.derive("train.clip_norm", clip or None, f"train.clip_norm {clip or 'null'}: gradient_clipping")
+    if keys.value("gradient_clipping") == "auto":
+        text = "gradient_clipping auto is max_grad_norm of the Trainer's recipe, 1 by default there"
+        draft.derive("train.clip_norm", 1.0, f"train.clip_norm 1: {text}")
+        draft.to_do.append(f"train.clip_norm: {text}; write yours if it is another")
+    else:
+        clip = keys.number("gradient_clipping", 0.0)
+        draft.derive("train.clip_norm", clip or None, f"train.clip_norm {clip or 'null'}: gradient_clipping")
     draft.derive("train.epochs", 1, "train.epochs 1: a DeepSpeed file does not say how long; mend it")
     set_workers(draft, batch, gpus)
     order_sections(draft)

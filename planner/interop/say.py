@@ -90,6 +90,13 @@ def to_trl(job: Job) -> Said:
     train = job.train
     words, unsaid = ["--dataset_name DATA", "--output_dir OUT"], _unlike(job, "tokens", "mean")
     unsaid.append("DATA and OUT: write your data set and a folder")
+    if isinstance(job.objective, SimpoObjective):
+        unsaid.append(
+            "the script: TRL 0.19 has it in the examples of its repository, not in its package; TRL 1.16 has "
+            "CPOTrainer in trl.experimental.cpo and no script, write one around it"
+        )
+    if share := _warmup_share(job):
+        unsaid.append(f"--warmup_ratio is of transformers 4; for transformers 5 write --warmup_steps {share}")
     words += ["--packing"] if isinstance(job.data, ChatData) and job.data.packing else []
     if job.model.kind == "hf":
         words += [f"--model_name_or_path {job.model.path}", f"--max_length {job.model.context}"]

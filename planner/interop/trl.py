@@ -285,4 +285,6 @@ def command(
         f"--gradient_accumulation_steps {accumulation}",
     ]
     launcher = f"accelerate launch --config_file recipes/accelerate_configs/zero3.yaml --num_processes {gpus}"
-    return " ".join([launcher, f"scripts/{stem if stem.endswith('.py') else stem + '.py'}", *words])
+    # Alone in the examples of TRL's repository.
+    folder = "examples/scripts" if stem == "cpo.py" else "scripts"
+    return " ".join([launcher, f"{folder}/{stem if stem.endswith('.py') else stem + '.py'}", *words])

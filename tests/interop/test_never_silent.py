@@ -6,6 +6,7 @@ import pytest
 
 from planner.errors import RecipeError
 from planner.interop import Options, read_recipe
+from planner.interop.rewrite import rewrite
 
 TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
 
@@ -241,3 +242,23 @@ def test_what_a_halos_command_does_not_show_is_to_be_looked_up():
     assert "model.max_length 1250 (model.context), model.max_prompt_length null (data.max_prompt);" in to_do
     assert "model.load_lora_from /a" in to_do
     assert "frac_unique_desirable 0.5" in to_do
+
+
+def test_deepspeeds_auto_clipping_is_said(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_batch_size": 96, "train_micro_batch_size_per_gpu": 3, "gradient_clipping": "auto"}')
+    draft = read_recipe(str(file), [], Options(gpus=8)).draft
+    assert draft.job["train"]["clip_norm"] == 1
+    assert any("gradient_clipping auto" in line for line in draft.to_do)
+
+
+def test_what_only_a_version_of_trl_has_names_the_version(tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "name: a\nmodel: {kind: hf, path: m, context: 64}\ndata: {kind: pairs, path: d}\nobjective: {kind: simpo}\n"
+        "batch: {global: 8, max_micro: 4}\n"
+        "train: {steps: 9, optimizer: {kind: adamw, lr: 1.0e-6}, schedule: {kind: linear, warmup: 10%}}\n"
+    )
+    made = rewrite(read_recipe(str(tmp_path / "job.yaml")), "trl", 2)
+    assert " examples/scripts/cpo.py " in made.command
+    assert "trl.experimental.cpo" in " ".join(made.unsaid)
+    assert "for transformers 5 write --warmup_steps 0.1" in " ".join(made.unsaid)
