@@ -10,11 +10,11 @@ from typing import Any
 from planner.files import read_job
 from planner.files.words import cut
 from planner.interop import accelerate, deepspeed, dpo, halos, hydra, trl
-from planner.interop.accelerate import Launch
 from planner.interop.command import Command, command_of, is_command
 from planner.interop.drafting import Options
 from planner.interop.entries import Entry, Keys, flat
 from planner.interop.halos_runs import Meaning
+from planner.interop.launcher import beside, launch_of
 from planner.interop.recipe import Draft, Recipe
 from planner.interop.texts import mapping_of, recipe_error, text_of
 
@@ -23,9 +23,6 @@ _SYSTEMS = (
     "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
 )
 _GROUPS = ("model", "loss")
-_MAX_DIGITS = 12
-# trl/accelerate_configs of TRL 0.19 to 1.16: these say 8 processes and bf16.
-_SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
 
 
 @dataclass(kw_only=True)
@@ -114,7 +111,7 @@ def _of_command(found: _Found, options: Options) -> Recipe:
     config = _config_of(words)
     written = tuple(words)
     if config:
-        tree = mapping_of(text_of(_beside(found.source, config)), config)
+        tree = mapping_of(text_of(beside(found.source, config)), config)
         entries |= flat(tree, config)
     others = trl.overrides(words, entries)
     keys = Keys(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
@@ -122,7 +119,7 @@ def _of_command(found: _Found, options: Options) -> Recipe:
         f"{cut(word)}: neither --key value nor key=value; take it out" for word in others if "$" not in word
     ]
     _shell_variables(keys)
-    recipe = trl.read(keys, options, script=command.script, launch=_launch(command, options, found.source))
+    recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, found.source))
     keys.raise_mistakes()
     return replace(recipe, words=written, config=config)
 
@@ -145,48 +142,6 @@ def _shell_variables(keys: Keys) -> None:
                 f"{key}: found {cut(entry.value)}, a shell variable that is not set; write --{key} VALUE behind "
                 "the recipe"
             )
-
-
-def _beside(source: str, path: str) -> str:
-    """A path that a command names: from here, or from the folder that the command's file lies in or below."""
-    places = [Path(path), *(parent / path for parent in list(Path(source).parents)[:3])]
-    return str(next((place for place in places if place.is_file()), places[0]))
-
-
-def _launch(command: Command, options: Options, source: str) -> Launch | None:
-    """What the launcher's own options, its file, or the file's shipped name say."""
-    launcher = command.launcher
-    said, whose = launcher.get("--num_processes"), "--num_processes"
-    if not said and (each := launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")):
-        said, whose = _processes(each, launcher.get("--nnodes", "1")), "--nnodes x --nproc_per_node"
-    file = options.accelerate or launcher.get("--config_file")
-    launch = None
-    if file and Path(_beside(source, file)).is_file():
-        launch = accelerate.read_launch(_beside(source, file))
-    elif options.accelerate:
-        launch = accelerate.read_launch(options.accelerate)
-    elif command.script in trl.METHODS and file in _SHIPPED_BY_TRL:
-        kind = "DEEPSPEED" if file.startswith("zero") else "FSDP" if file.startswith("fsdp") else "MULTI_GPU"
-        launch = Launch(
-            num_processes=8,
-            kind=kind,
-            accumulation=1 if file == "zero1" else None,
-            mixed_precision="bf16",
-            source=f"{file}, as TRL ships it",
-        )
-    elif file and (shipped := halos.processes_of(file)):
-        launch = Launch(num_processes=shipped, kind="FSDP", source=f"{file}, as HALOs ships it")
-    if said:
-        if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
-            raise recipe_error(source, f"{whose}: found {cut(said)}; write a count")
-        launch = replace(launch or Launch(num_processes=None), num_processes=int(said), source=whose)
-    return launch
-
-
-def _processes(each: str, nodes: str) -> str:
-    """Of torchrun, on all nodes; what is no number stays, to be refused."""
-    both = each.isdigit() and nodes.isdigit() and len(each + nodes) <= _MAX_DIGITS
-    return str(int(each) * int(nodes)) if both else f"{nodes} x {each}"
 
 
 def _of_hydra(found: _Found, options: Options) -> Recipe:
@@ -220,7 +175,7 @@ def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: O
         keys.raise_mistakes()
     if not is_halos:
         return dpo.read(keys, choices, options)
-    launch = _launch(found.command, options, found.source) if found.command else None
+    launch = launch_of(found.command, options, found.source) if found.command else None
     if options.accelerate and launch is None:
         launch = accelerate.read_launch(options.accelerate)
     if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
