@@ -26,6 +26,13 @@ FAMILIES = {
     "qwen2": {"num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen3": {"num_key_value_heads": 1, "head_dim": 8, "tie_word_embeddings": True},
     "gpt_neox": {"tie_word_embeddings": False},
+    "gemma4_text": {  # with a buffer that files hold, and one that is computed in a module that has weights
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "global_head_dim": 8,
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 256,
+    },
     "mistral": {"num_key_value_heads": 2, "sliding_window": 4},
 }
 

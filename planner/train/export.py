@@ -5,6 +5,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from planner.store.records import Manifest
 from planner.store.run import Run, commit_of
 from planner.train import checkpoint
 from planner.train.models import private, saving
-from planner.train.models.first_weights import read_rows
+from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
 from planner.train.models.saving import Planned
 from planner.train.state import MODEL
@@ -169,15 +170,32 @@ class _Writer:
     def _weights(self, bare: HfCausal, tensors: Iterator[tuple[str, Tensor]]) -> tuple[list[Path], int]:
         """A model's weights and its configuration."""
         names = self._names(bare)
-        planned = [Planned(name=private.name_in_files(bare.hf, n), shape=shape) for n, shape in names.items()]
+        buffers = dict(self._buffers(bare))
+        shapes = {**names, **{name: tuple(buffer.shape) for name, buffer in buffers.items()}}
+        planned = [Planned(name=private.name_in_files(bare.hf, n), shape=shape) for n, shape in shapes.items()]
         self._write_config(bare)
-        files = self._write("model", planned, (tensor for _, tensor in tensors))
+        files = self._write("model", planned, chain((tensor for _, tensor in tensors), buffers.values()))
         return files, len(planned)
 
     def _names(self, bare: HfCausal) -> dict[str, tuple[int, ...]]:
         """Transformers' names of all weights, in the order in which they come, with their shapes."""
         parameters = [(name, p) for name, p in bare.named_parameters() if not _is_adapters(bare, p)]
         return {transformers_name(name): tuple(p.shape) for name, p in sorted(parameters)}
+
+    def _buffers(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
+        """What files hold beside the weights: nobody trains it, so it is what it was.
+
+        Of a model that was drawn, nothing: transformers begins with the same values where a file has none.
+        """
+        found = {transformers_name(name): buffer for name, buffer in stored_buffers(bare)}
+        if not found or self.model.weights == "random":
+            return
+        stored = model_files.stored_tensors(self.source)
+        in_files = private.names_in_model(bare.hf, stored, dict(found))
+        for name, buffer in sorted(found.items()):
+            tensor = torch.empty(buffer.shape)
+            read_rows(stored[in_files[name]], rows_of(tensor), tensor)
+            yield name, tensor
 
     def _trained(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
         """Of a run that trains all weights: what is in the commit.

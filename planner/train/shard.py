@@ -53,15 +53,17 @@ def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool
 def _fill(
     config: HfModel, model: "HfCausal", bare: "HfCausal", folder: "Path", seed: int, *, first_weights: bool
 ) -> None:
-    from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read
+    from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
 
     if config.lora is not None and first_weights:
         draw_adapters(model, bare, seed)
-    if config.lora is not None or first_weights:
+    # A commit holds what is trained. What is not comes from where it came from the first time, in every generation.
+    all_is_trained = config.lora is None and not any(True for _ in stored_buffers(bare))
+    if first_weights or not all_is_trained:
         if config.weights == "random":
             draw(model, bare, blocks_of(bare), seed)
         else:
-            read(model, folder)
+            read(model, folder, buffers_only=config.lora is None and not first_weights)
     compute_buffers(model, bare)
 
 

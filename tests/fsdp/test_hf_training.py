@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from worker_functions import make_job, records, run_job
 
 from planner.errors import ResumeRefused, StoreError, UserError
@@ -337,3 +338,23 @@ def test_fine_tuning_then_preferences_then_plain_transformers(workers, texts, tr
     run = Run(Storage(str(tmp_path / "dpo")))
     export(run, commit_at(run, None), tmp_path / "out")
     assert torch.equal(logits_by_transformers(tmp_path / "out"), logits_trained(workers, run, job))
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "random"])
+def test_what_files_hold_beside_the_weights_outlives_a_resume(workers, texts, tiny_model, tmp_path, weights):
+    """A fixed scale of Gemma 4's layers is in no checkpoint; it is the same in every generation, and in the export."""
+    folder, whole, resumed = tiny_model("gemma4_text"), tmp_path / "whole", tmp_path / "resumed"
+    stored = load_file(folder / "model.safetensors")
+    scales = {name: tensor.fill_(0.5) for name, tensor in stored.items() if name.endswith("layer_scalar")}
+    assert len(scales) == 2
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    job = hf_job(texts, hf(folder, weights=weights), batch={"equality": "bitwise"})
+    workers.run(run_hf, 1, job, str(whole))
+    workers.run(run_hf, 1, job, str(resumed), 1)
+    workers.run(run_hf, 2, job, str(resumed))
+    assert [step["loss"] for step in records(resumed)] == [step["loss"] for step in records(whole)]
+    if weights == "pretrained":
+        run = Run(Storage(str(resumed)))
+        export(run, commit_at(run, None), tmp_path / "exported")
+        exported = load_file(tmp_path / "exported" / "model.safetensors")
+        assert all(torch.equal(exported[name], tensor) for name, tensor in scales.items())

@@ -28,14 +28,18 @@ _PIECE_BYTES = 2**24
 
 
 @torch.no_grad()
-def read(model: HfCausal, folder: Path) -> None:
+def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
     """Fill this worker's shards of all weights but the adapters' from safetensors files of any floating-point type.
+
+    Buffers that files hold are in no checkpoint: with `buffers_only` they alone are read.
 
     Raises:
         UserError: a tensor is missing, has another shape, or is none of this model's.
     """
     stored = stored_tensors(folder)
     for name, target in _match(model, folder, stored).items():
+        if buffers_only and isinstance(target, nn.Parameter):
+            continue
         read_rows(stored[name], rows_of(target), _local(target))
 
 
@@ -43,9 +47,10 @@ def read(model: HfCausal, folder: Path) -> None:
 def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> None:
     """Fill this worker's shards of all weights but the adapters' as transformers draws them: by seed and name alone.
 
-    `bare` is the same model without shards and without memory; `blocks` are the names of its blocks.
+    And the buffers that a file would hold. `bare` is the same model without shards and without memory; `blocks` are the
+    names of its blocks.
     """
-    parameters = dict(model.named_parameters())
+    targets: dict[str, Tensor] = dict(_fillable(model, remove_duplicate=True))
     for name in _units(bare, frozenset(blocks)):
         unit = bare.get_submodule(name).to_empty(device="cpu")
         for adapter in (adapter for layer in unit.modules() for adapter in _adapters(layer)):
@@ -53,9 +58,9 @@ def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> N
             adapter.apply(private.leave_alone)
         with _seeded(seed, name):
             private.initialize(bare, name, recurse=True)
-        for local_name, tensor in unit.named_parameters():
-            if (full := f"{name}.{local_name}") in parameters and not _is_adapters(parameters[full], model):
-                _copy_into(parameters[full], tensor)
+        for local_name, tensor in (*unit.named_parameters(), *unit.named_buffers()):
+            if (full := f"{name}.{local_name}") in targets:
+                _copy_into(targets[full], tensor)
         unit.to_empty(device="meta")
 
 
@@ -91,7 +96,8 @@ def compute_buffers(model: HfCausal, bare: HfCausal) -> None:
         buffers = {key: b for key, b in private.computed_buffers(source).items() if b.is_floating_point()}
         for buffer in buffers.values():
             buffer.fill_(torch.nan)
-        private.initialize(bare, name, recurse=False)
+        with torch.random.fork_rng(devices=[]):
+            private.initialize(bare, name, recurse=False)
         for key, buffer in private.computed_buffers(source).items():
             if key in buffers and bool(buffer.isnan().any()):
                 raise UserError(f"{name}.{key} is in no file, and transformers does not say how it is computed")
@@ -134,11 +140,16 @@ def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) ->
     return wanted
 
 
-def _fillable(model: HfCausal) -> Iterator[tuple[str, Tensor]]:
+def _fillable(model: HfCausal, *, remove_duplicate: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Parameters but the adapters', by every name they have; and buffers that files hold."""
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in model.named_parameters(remove_duplicate=remove_duplicate):
         if not _is_adapters(parameter, model):
             yield name, parameter
+    yield from stored_buffers(model)
+
+
+def stored_buffers(model: HfCausal) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that files hold beside the parameters, such as a layer's fixed scale."""
     for path, module in model.named_modules():
         computed = private.computed_buffers(module)
         for key, buffer in module.named_buffers(recurse=False):
@@ -159,7 +170,7 @@ def _adapters(layer: nn.Module) -> list[nn.Module]:
 
 def rows_of(tensor: Tensor) -> slice:
     """This worker's rows, as FSDP2 cuts them (`torch.chunk`): `ceil(n / W)` each, the last ones fewer or none."""
-    num_rows = tensor.shape[0]
+    num_rows = tensor.shape[0] if tensor.ndim else 1
     if not isinstance(tensor, DTensor):
         return slice(0, num_rows)
     size = -(-num_rows // tensor.device_mesh.size())
@@ -180,7 +191,9 @@ def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
     """
     if rows.start == rows.stop:
         return
-    num_rows = stored.shape[0]
+    # A number by itself is a row of one.
+    shape = stored.shape or (1,)
+    num_rows, target = shape[0], target if target.ndim else target.view(1)
     if stored.dtype not in _TYPES or prod(stored.shape) * _TYPES[stored.dtype].itemsize != stored.end - stored.start:
         raise UserError(f"{stored.file}: {stored.dtype} of shape {stored.shape} cannot be read")
     row_bytes = (stored.end - stored.start) // num_rows
@@ -191,14 +204,14 @@ def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
                 stop = min(start + step, rows.stop)
                 stream.seek(stored.start + start * row_bytes)
                 content = bytearray(stream.read((stop - start) * row_bytes))
-                piece = torch.frombuffer(content, dtype=_TYPES[stored.dtype]).view(stop - start, *stored.shape[1:])
+                piece = torch.frombuffer(content, dtype=_TYPES[stored.dtype]).view(stop - start, *shape[1:])
                 target[start - rows.start : stop - rows.start].copy_(piece)
     except (OSError, RuntimeError) as error:  # torch's, of a file that has become shorter
         raise UserError(f"{stored.file}: cannot be read: {error}") from error
 
 
 def _copy_into(target: Tensor, whole: Tensor) -> None:
-    _local(target).copy_(whole[rows_of(target)])
+    _local(target).copy_(whole[rows_of(target)] if whole.ndim else whole)
 
 
 def _local(tensor: Tensor) -> Tensor:

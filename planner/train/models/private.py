@@ -51,13 +51,19 @@ def initialize(root: nn.Module, name: str, *, recurse: bool) -> None:
     if recurse:
         module.apply(owner._initialize_weights)
     else:
+        # Where the module was drawn before, transformers would pass over it.
+        _mark(module, is_done=False)
         owner._initialize_weights(module)
 
 
 def leave_alone(module: nn.Module) -> None:
     """`initialize` passes over it."""
+    _mark(module, is_done=True)
+
+
+def _mark(module: nn.Module, *, is_done: bool) -> None:
     marked: Any = module
-    marked._is_hf_initialized = True
+    marked._is_hf_initialized = is_done
 
 
 def computed_buffers(module: nn.Module) -> dict[str, Tensor]:
