@@ -164,6 +164,7 @@ class _Writer:
         if self.model.lora is None:
             return "model", *self._weights(bare, self._trained(bare))
         if merge:
+            _require_untied(bare)
             return "merged model", *self._weights(bare, self._merged(bare))
         return "adapter", *self._adapter(bare)
 
@@ -292,6 +293,21 @@ def _paired(names: list[str], found: Iterator[tuple[str, Tensor]], commit: str) 
         yield name, tensor
     if (missing := next(ahead, None)) is not None:
         raise StoreError(f"checkpoints/{commit}: its tensors are not this model's; {missing} is missing")
+
+
+def _require_untied(bare: HfCausal) -> None:
+    """Check that what every adapter adds has a weight of its own to go into.
+
+    Raises:
+        UserError: one is at a weight that another layer computes with, too.
+    """
+    known: dict[str, Any] = dict(bare.named_parameters(remove_duplicate=False))
+    for name in known:
+        if name.endswith(".base_layer.weight") and (others := _aliases(known, name)[1:]):
+            raise UserError(
+                f"--merge: {transformers_name(name)} has an adapter and is also {transformers_name(others[0])}, which "
+                "would change with it: the merged model would be another one; export the adapters, without --merge"
+            )
 
 
 def _aliases(known: dict[str, Any], name: str) -> list[str]:

@@ -284,6 +284,15 @@ def test_exported_adapters_are_the_trained_ones(workers, trained, tmp_path):
     assert float((logits_by_transformers(job.model.path) - expected).abs().max()) > 1e-3
 
 
+def test_an_adapter_at_a_tied_weight_is_not_merged(trained, tmp_path):
+    """The other layer that computes with the weight would change, too."""
+    for target, other in (("embed_tokens", "lm_head"), ("lm_head", "model.embed_tokens")):
+        run, _ = trained("qwen2", lora={"rank": 2, "targets": [target]})
+        with pytest.raises(UserError, match=rf"--merge: .*{target}.weight has an adapter and is also {other}.weight"):
+            export(run, commit_at(run, None), tmp_path / "merged", merge=True)
+        assert not [*tmp_path.glob("*merged*")]
+
+
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, trained, tmp_path):
     """A folder that is there, no commit, no such step, adapters of a run without, another kind, a damaged commit."""
     run, _ = trained("llama")
