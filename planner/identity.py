@@ -10,7 +10,7 @@ from typing import Any
 from planner.data import AnyDataset, open_dataset
 from planner.data.dataset import Progress, no_progress
 from planner.errors import ResumeRefused
-from planner.job import Job
+from planner.job import HfModel, Job
 from planner.order.order import Order
 from planner.plan import BatchSizes
 from planner.store.records import GenerationRecord, Identity
@@ -100,6 +100,32 @@ def require_same(
             f"choose another checkpoint.path, or accept it: {' '.join(f'--accept {field}' for field in refused)}"
         )
     return [f"{field}: accepted by name" for field in differing] + [f"{k}: {words}" for k, words in changes.items()]
+
+
+def require_same_draw(before: Identity, now: Identity, job: Job, where: str) -> None:
+    """Check that first weights which every generation draws again come from the seed that they came from.
+
+    What lies below adapters and what a policy is held to are in no checkpoint.
+
+    Raises:
+        ResumeRefused: another seed would make another model of them, also if it is accepted for the data's order.
+    """
+    if before.seed == now.seed or not _draws_again(job):
+        return
+    raise ResumeRefused(
+        f"{where}: the run was made with train.seed {before.seed}, and what its weights are held to or added to is "
+        f"drawn from that in every generation: with {now.seed} it would be another model; keep the seed, or choose "
+        "another checkpoint.path"
+    )
+
+
+def _draws_again(job: Job) -> bool:
+    """Whether weights that are drawn, and not read from files, are needed after the first step."""
+    if isinstance(job.model, HfModel) and (job.model.weights == "pretrained" or job.model.lora is not None):
+        return job.model.weights == "random"
+    objective = job.objective
+    has_reference = objective.kind == "kto" or getattr(objective, "reference", "none") != "none"
+    return has_reference and getattr(objective, "reference_model", None) is None
 
 
 def require_same_model(before: str, now: str, accept: frozenset[str], where: str) -> list[str]:

@@ -125,6 +125,40 @@ def check_here(job: Job) -> None:
         require_extra(lora=model.lora is not None)
         if (folder := folder_here(model.path, model.revision)) is not None:
             check_folder(folder, model)
+    require_same_tokens(job)
+
+
+def require_same_tokens(job: Job) -> None:
+    """Check that a model and the one that it is held to mean the same by a token, as far as they are on this machine.
+
+    Raises:
+        UserError: their vocabularies differ.
+    """
+    folders = [folder for model in _models_of(job) if (folder := folder_here(model.path, model.revision)) is not None]
+    if len(folders) < 2:
+        return
+    sizes = [read_config(folder).get("vocab_size") for folder in folders]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"objective.reference_model: {folders[1]} knows {sizes[1]} tokens and {folders[0]} {sizes[0]}; a policy is "
+            "held to a model with the same tokenizer"
+        )
+    ours, theirs = map(_vocabulary, folders)
+    if ours and theirs and ours != theirs:
+        raise UserError(
+            f"objective.reference_model: the tokenizer of {folders[1]} has other tokens than that of {folders[0]}; a policy "
+            "is held to a model with the same tokenizer"
+        )
+
+
+def _vocabulary(folder: Path) -> Any:
+    """What a fast tokenizer's file says of its tokens; none where there is no such file."""
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        return None
+    found = _read_json(file, f"{file}: cannot be read")
+    added = [(token.get("id"), token.get("content")) for token in found.get("added_tokens") or []]
+    return (found.get("model") or {}).get("vocab"), added
 
 
 def check(model: HfModel) -> Path:

@@ -8,8 +8,9 @@ import pytest
 
 from planner import model_files
 from planner.errors import ResumeRefused, UserError
-from planner.identity import require_same_model
-from planner.job import HfModel
+from planner.identity import require_same_draw, require_same_model
+from planner.job import HfModel, Job
+from planner.store.records import Identity
 
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}
 
@@ -129,3 +130,73 @@ def test_other_files_than_the_runs_are_accepted_by_name_alone():
     with pytest.raises(ResumeRefused, match=r"runs/x: the model's files .* --accept model"):
         require_same_model("a", "b", frozenset({"data"}), "runs/x")
     assert require_same_model("a", "b", frozenset({"model"}), "runs/x") != []
+
+
+def identity(seed):
+    digests = dict.fromkeys(("data", "model", "recipe"), "0" * 64)
+    return Identity(global_batch=8, seed=seed, optimizer="adamw", equality="batches", **digests)
+
+
+def preference_job(model, objective):
+    return Job.model_validate(
+        {
+            "name": "tiny",
+            "model": model,
+            "data": {"kind": "pairs", "path": "rows.jsonl"},
+            "objective": objective,
+            "batch": {"global": 8, "max_micro": 4},
+            "train": {"steps": 1, "optimizer": {"kind": "adamw", "lr": 0.1}},
+        }
+    )
+
+
+GPT = {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8}
+DRAWN = {"kind": "hf", "path": "x", "context": 8, "weights": "random"}
+READ = {"kind": "hf", "path": "x", "context": 8}
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "is_refused"),
+    [
+        (GPT, {"kind": "dpo"}, True),
+        (GPT, {"kind": "dpo", "reference": "cached"}, True),
+        (GPT, {"kind": "dpo", "reference": "none"}, False),
+        (GPT, {"kind": "simpo"}, False),
+        (DRAWN, {"kind": "ipo"}, True),
+        (DRAWN, {"kind": "ipo", "reference_model": "y"}, False),
+        ({**DRAWN, "lora": {"rank": 2}}, {"kind": "simpo"}, True),
+        (READ, {"kind": "dpo"}, False),
+        ({**READ, "lora": {"rank": 2}}, {"kind": "dpo"}, False),
+    ],
+)
+def test_what_is_drawn_in_every_generation_keeps_its_seed(model, objective, is_refused):
+    """Also where another seed was accepted for the order of the data."""
+    job = preference_job(model, objective)
+    require_same_draw(identity(3), identity(3), job, "runs/x")
+    if not is_refused:
+        require_same_draw(identity(3), identity(4), job, "runs/x")
+        return
+    with pytest.raises(ResumeRefused, match=r"train.seed 3, .* with 4 it would be another model"):
+        require_same_draw(identity(3), identity(4), job, "runs/x")
+
+
+def test_a_policy_is_held_to_a_model_with_its_tokens(folder, tmp_path):
+    """Of the same number, and the same ones; a template of its own is no other token."""
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    job = preference_job({**READ, "path": str(folder), "context": 64}, {"kind": "dpo", "reference_model": str(other)})
+
+    def write(place, vocabulary, size=4, **more):
+        tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": [{"id": 3, "content": "</s>"}], **more}
+        (place / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (place / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": size}))
+
+    write(folder, {"a": 0, "b": 1})
+    write(other, {"a": 0, "b": 1}, post_processor=None)
+    model_files.require_same_tokens(job)
+    write(other, {"b": 0, "a": 1})
+    with pytest.raises(UserError, match="has other tokens than that of"):
+        model_files.check_here(job)
+    write(other, {"a": 0, "b": 1}, size=5)
+    with pytest.raises(UserError, match=r"knows 5 tokens and .* 4"):
+        model_files.check_here(job)

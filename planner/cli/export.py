@@ -44,4 +44,4 @@ def export(
         typer.echo(json.dumps(dataclasses.asdict(done), indent=1))
         return
     size = f"{counted(done.tensors, 'tensor')}, {done.bytes / 1e6:.1f} MB, {done.dtype}"
-    typer.echo(f"step {done.step} as a {done.what} in {output}: {size}")
+    typer.echo(f"step {done.step} in {output}: {done.what}, {size}")

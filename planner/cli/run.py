@@ -166,7 +166,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     from planner import model_files
     from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
-    from planner.identity import identity_of, job_changes, open_data, require_same
+    from planner.identity import identity_of, job_changes, open_data, require_same, require_same_draw
     from planner.lengths import total_steps
     from planner.store.run import Run
     from planner.store.storage import Storage
@@ -191,7 +191,9 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         if committed is not None:
             before = run.job_if_known(committed.job_digest)
             changes = job_changes(before, job) if before else {}
-            require_same(committed.identity, identity_of(job, dataset, order), changes, accept, url)
+            identity = identity_of(job, dataset, order)
+            require_same_draw(committed.identity, identity, job, url)
+            require_same(committed.identity, identity, changes, accept, url)
     if run.storage.exists("run.json"):
         run.identity()
     return Prepared(

@@ -31,6 +31,8 @@ def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> Non
     )
     if keys.has("weight_decay"):
         carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
+        if keys.number("weight_decay"):
+            draft.to_do.append("train.optimizer.weight_decay: there biases and norms do not decay, here all weights do")
     if keys.has("adam_beta1") or keys.has("adam_beta2"):
         betas = [keys.number("adam_beta1", 0.9), keys.number("adam_beta2", 0.999)]
         draft.derive("train.optimizer.betas", betas, f"train.optimizer.betas {betas}: adam_beta1, adam_beta2")

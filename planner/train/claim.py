@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.errors import NewerFormat, ResumeRefused, StoreError, TrainingFailed
-from planner.identity import DEVICE, MODEL, job_changes, require_same, require_same_model
+from planner.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
 from planner.job import digest
 from planner.store.records import NO_HEAD, Manifest
 from planner.store.run import Run
@@ -148,6 +148,7 @@ def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) 
     before = launch.job if same else run.job_if_known(manifest.job_digest)
     changes = job_changes(before, launch.job) if before else {}
     unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"
+    require_same_draw(manifest.identity, setup.identity, launch.job, run.storage.url)
     differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
     differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
     differing += _compare_devices(launch, run, setup, manifest)

@@ -100,14 +100,19 @@ def export(
         )
     if merge and job.model.lora is None:
         raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none")
-    if merge and job.model.weights == "random":
-        raise UserError(f"{run.storage.url}: --merge: the weights below its adapters were drawn, and are in no file")
+    if job.model.lora is not None and job.model.weights == "random":
+        raise UserError(
+            f"{run.storage.url}: the weights below its adapters were drawn, and are in no file to add them to"
+        )
     if target.exists():
         raise UserError(f"{target}: is there already; write another folder, or remove it first")
     source = _source(run, manifest, job)
     run.check_files(manifest, manifest.files)
     half = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.half"
-    half.mkdir(parents=True)
+    try:
+        half.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be made there: {error.strerror}") from error
     try:
         writer = _Writer(
             run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress

@@ -73,11 +73,13 @@ def set_up(job: Job, world_size: int) -> Setup:
         UserError: the data or the model's files cannot be read, or no plan serves these numbers.
     """
     dataset, order = open_once(job)
+    model = model_files.fingerprint(job)
+    model_files.require_same_tokens(job)
     return Setup(
         dataset=dataset,
         order=order,
         identity=identity_of(job, dataset, order),
         lengths=lengths(job, order.num_samples),
         plan=choose(batch_sizes(job), world_size, Facts()),
-        model=model_files.fingerprint(job),
+        model=model,
     )
