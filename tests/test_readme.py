@@ -13,3 +13,10 @@ def test_the_table_of_figures_is_made_from_the_results(monkeypatch):
 
     readme = (ROOT / "README.md").read_text()
     assert place(readme) == readme
+
+
+def test_every_job_is_named():
+    """Whoever looks for one finds it."""
+    readme = (ROOT / "README.md").read_text()
+    jobs = [str(file.relative_to(ROOT)) for file in (ROOT / "jobs").rglob("*.yaml")]
+    assert [job for job in jobs if job not in readme] == []
