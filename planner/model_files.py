@@ -146,8 +146,8 @@ def require_same_tokens(job: Job) -> None:
     ours, theirs = map(_vocabulary, folders)
     if ours and theirs and ours != theirs:
         raise UserError(
-            f"objective.reference_model: the tokenizer of {folders[1]} has other tokens than that of {folders[0]}; a policy "
-            "is held to a model with the same tokenizer"
+            f"objective.reference_model: the tokenizer of {folders[1]} has other tokens than that of {folders[0]}; a "
+            "policy is held to a model with the same tokenizer"
         )
 
 
