@@ -2,6 +2,8 @@
 
 import builtins
 import dataclasses
+import enum
+import io
 import os
 import pickle
 import pickletools
@@ -16,6 +18,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
     BytesStorageMetadata,
     Metadata,
     TensorProperties,
@@ -375,6 +378,44 @@ def test_only_the_names_of_a_tensor_checkpoint_are_looked_up(harmed, module, nam
     """A dot in a name does not lead out of the list."""
     with pytest.raises(StoreError, match="it names"):
         harmed(named(module, name))
+
+
+class OldPython(pickle.Pickler):
+    """Writes a member of an enumeration as Python 3.11.0 to 3.11.3 do."""
+
+    def reducer_override(self, value):
+        return (getattr, (type(value), value.name)) if isinstance(value, enum.Enum) else NotImplemented
+
+
+def test_what_an_older_python_wrote_is_read(harmed):
+    """Debian's 3.11.2, for one: its checkpoints name getattr."""
+    stream = io.BytesIO()
+    OldPython(stream).dump(pickle.loads(harmed.honest))
+    assert b"getattr" in stream.getvalue()
+    harmed(stream.getvalue())
+
+
+class Attribute:
+    def __init__(self, owner, name):
+        self.arguments = (owner, name)
+
+    def __reduce__(self):
+        return getattr, self.arguments
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Metadata, "__init__"),
+        (_MEM_FORMAT_ENCODING, "__class__"),
+        (_MEM_FORMAT_ENCODING, "name"),
+        (torch.Size, "numel"),
+    ],
+)
+def test_no_other_attribute_is_had(harmed, owner, name):
+    """An attribute of an attribute leads anywhere."""
+    with pytest.raises(StoreError, match=r"it names builtins\.getattr"):
+        harmed(pickle.dumps(Attribute(owner, name)))
 
 
 @pytest.mark.parametrize(
