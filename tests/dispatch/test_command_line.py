@@ -138,6 +138,7 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, numb
     assert "recomputed    0 steps" in out  # all workers had committed before they were ended
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
     """workers.min above what the cluster has: a line that says so, and Ctrl-C ends it; nothing was committed."""
     # A cluster of its own: for three minutes Ray keeps what an aborted job had asked for away from the next one.

@@ -127,6 +127,7 @@ def test_a_worker_that_hangs_is_given_up(cluster, tmp_path):
     assert any("no step for" in words for words in notes(job))
 
 
+@pytest.mark.slow
 def test_a_loop_of_the_users_own_goes_through_the_same_changes(cluster, tmp_path):
     """jobs/own_loop.py, 3 -> 2 by notice and to its end: nothing is done again, and the audit derives its samples."""
     jobs = Path(__file__).parents[2] / "jobs"

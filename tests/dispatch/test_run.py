@@ -64,6 +64,7 @@ def test_a_refusal_reaches_the_driver_in_its_own_words(tmp_path):
     assert run_of(make_job(tmp_path, steps=2, most=2)).generations() == generations
 
 
+@pytest.mark.slow
 def test_never_more_workers_than_samples(tmp_path):
     """A global batch of 2 on three nodes runs on two workers."""
     job = make_job(tmp_path, steps=2, most=3)

@@ -160,7 +160,10 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if "," in name else []) for name in CONFIGURATIONS],
+)
 def test_one_hash_for_every_world_size_and_history(workers, texts, tiny_model, tmp_path, name):
     """W = 1, 2, 3, and 3 then 2 with a resume in between: one set of digests, losses and norms."""
     family, of_files, of_model, sections = CONFIGURATIONS[name]

@@ -54,7 +54,8 @@ def measured(url):
     return steps | {("eval", s["step"]): {"loss": s["loss"], **s["metrics"]} for s in records(url, "eval")}
 
 
-IN_BATCHES = [(name, "batches") for name in KINDS]
+QUICK = ("sft", "dpo, cached", "kto")
+IN_BATCHES = [pytest.param(name, "batches", marks=[] if name in QUICK else [pytest.mark.slow]) for name in KINDS]
 BITWISE = [(name, "bitwise") for name in ("sft", "dpo", "dpo, cached", "kto")]
 
 
