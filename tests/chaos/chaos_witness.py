@@ -1,0 +1,112 @@
+"""What was read, by the witness, against what was trained, by the ledger: neither knows of the other.
+
+The witness saw, for each worker process, which rows it read and for which generation, in order. The ledger says which
+steps each generation did, at which size, and which of them count. A worker reads its part of a step's global batch
+round by round, and one row more for a round without samples; so the k-th read of a rank belongs to a known place of a
+known step, without a look at the order that planner drew.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.data.own import check_sum
+from planner.plan import BatchSizes, Facts, choose
+from planner.store.ledger import segment_name, split_line
+from planner.store.records import GenerationRecord, StepRecord, parse_record
+from planner.store.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Testimony:
+    """What the two say together."""
+
+    reads: int
+    """of all processes"""
+    steps: int
+    """of the ledger that the witness has seen every sample of, those that were done again included"""
+    findings: tuple[str, ...]
+
+
+def reads_of(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """(generation, rank) -> rows in the order in which they were read."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for path in sorted(folder.glob("*.log")):
+        rows: list[int] = []
+        for line in path.read_text().splitlines():
+            words = line.split()
+            if words[0] == "generation":
+                rows = found.setdefault((int(words[1]), int(words[3])), [])
+            else:
+                rows.append(int(words[1]))
+    return found
+
+
+def reconcile(
+    run: Run, folder: Path, sizes: BatchSizes, samples: Any, phases: Sequence[tuple[int, int, int]]
+) -> Testimony:
+    """Hold the ledger's every step against the witness; and the steps that count against the data set, by epochs.
+
+    `samples` is the data set; `phases` are (generation, first step, step after the last) of the committed lineage.
+    """
+    reads, findings = reads_of(folder), []
+    trained: dict[tuple[int, int], list[int]] = {}
+    for generation in run.segments():
+        header, records = _segment(run, generation)
+        for record in records:
+            rows = _rows_of(reads, header, record.step, sizes) if header else None
+            where = f"generation {generation}, step {record.step}"
+            if rows is None:
+                findings.append(f"{where}: on record, and nobody read its samples")
+                continue
+            trained[generation, record.step] = rows
+            total = sum(check_sum(row, samples[row]) for row in rows) % 2**64
+            if f"{total:016x}" != record.checksum:
+                findings.append(f"{where}: other samples were read than trained")
+    lineage = [(generation, step) for generation, first, end in phases for step in range(first, end)]
+    findings += [f"generation {g}, step {step}: committed, and not on record" for g, step in lineage if (g, step) not in trained]
+    findings += _epochs([row for place in lineage for row in trained.get(place, [])], len(samples))
+    return Testimony(reads=sum(map(len, reads.values())), steps=len(trained), findings=tuple(findings[:20]))
+
+
+def _segment(run: Run, generation: int) -> tuple[GenerationRecord | None, list[StepRecord]]:
+    """As far as its lines are whole; that they are chained is the audit's business."""
+    lines = run.storage.read(segment_name(generation)).decode(errors="replace").split("\n")[:-1]
+    records = [parse_record(split_line(line, "ledger")[1], "ledger") for line in lines]
+    header = next((record for record in records if isinstance(record, GenerationRecord)), None)
+    return header, [record for record in records if isinstance(record, StepRecord)]
+
+
+def _rows_of(
+    reads: dict[tuple[int, int], list[int]], header: GenerationRecord, step: int, sizes: BatchSizes
+) -> list[int] | None:
+    """The rows of one step by their place in the global batch; none if a place has no read."""
+    plan = choose(sizes, header.world_size, Facts())
+    places: dict[int, int] = {}
+    for rank in range(header.world_size):
+        slots = list(plan.micro_batches(rank))
+        at = (step - header.step) * sum(max(len(slot), 1) for slot in slots)
+        for slot in slots:
+            for place in slot:
+                seen = reads.get((header.generation, rank), [])
+                if at >= len(seen):
+                    return None
+                places[place] = seen[at]
+                at += 1
+            at += not slot
+    return [places[place] for place in range(plan.global_batch)]
+
+
+def _epochs(rows: list[int], size: int) -> list[str]:
+    """Every epoch has every row once; the last one is not over."""
+    findings = []
+    for number, begin in enumerate(range(0, len(rows), size)):
+        epoch = rows[begin : begin + size]
+        repeated = [row for row, count in Counter(epoch).items() if count > 1]
+        if repeated:
+            findings.append(f"epoch {number}: rows {repeated[:5]} were trained on more than once")
+        if len(epoch) == size and len(set(epoch)) < size:
+            findings.append(f"epoch {number}: {size - len(set(epoch))} rows were never trained on")
+    return findings

@@ -1,0 +1,404 @@
+"""A run under every fault that a cluster has, and what it has to show for itself afterwards.
+
+    python tests/chaos/storm.py --minutes 20 --seed 1        or: make chaos MINUTES=20 SEED=1
+
+Whoever runs it needs no rights; as root it also cuts networks apart and fills and freezes a disk of its own. When time
+is up, nothing more is done, the run is interrupted, and then:
+
+hash        weights and optimizer equal, bit for bit, those of a run of as many steps that nobody disturbed; and so
+            does every step's loss, gradient norm and checksum
+audit       lost 0, repeated 0, nothing altered
+witness     what the data set saw of reads is what the ledger says of steps (chaos_witness.py)
+hangs       never was there no step for longer than `--patience` while nothing kept the run from one
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chaos_faults import FAULTS, Fault
+from chaos_hosts import Hosts, isolation
+from chaos_witness import reconcile
+
+from planner.errors import RunError, StoreError
+from planner.files import read_job
+from planner.job import Job
+from planner.plan import batch_sizes
+from planner.store.follow import Follower
+from planner.store.records import GenerationRecord, StepRecord
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+_HERE = Path(__file__).parent
+_INSIDE = "PLANNER_CHAOS_INSIDE"
+_DISK_MIB = 192
+_JOB = """
+name: chaos
+model: {kind: own}
+data: {kind: own, path: PATH}
+objective: own
+batch: {global: 12, max_micro: 2, equality: bitwise}
+train: {steps: 1000000, optimizer: {kind: own}}
+eval: {samples: 0}
+workers: {min: 1, max: 4, cpus: 1, gpus: 0}
+checkpoint: {path: RUN, every: 20 steps, keep: 3}
+"""
+
+
+class Storm:
+    """The run, its hosts, and who disturbs them."""
+
+    most, least = 5, 2
+    """nodes"""
+
+    def __init__(self, scratch: Path, *, disk: Path | None, isolated: bool, patience_s: float, say: Callable[[str], None]) -> None:
+        self.scratch, self.say, self._patience_s = scratch, say, patience_s
+        self.has_disk, self.disk = disk is not None, disk or scratch
+        self.folder = self.disk / "run"
+        self.run = Run(Storage(str(self.folder)))
+        self.job = write_job(scratch / "watched", self.folder)
+        (scratch / "watched" / "witness").mkdir()
+        self.hosts = Hosts(scratch, isolated=isolated)
+        self.driver_ends: Counter[str] = Counter()
+        self.steps = 0
+        """seen done, those that were done again included"""
+        self.sizes: set[int] = set()
+        self.harmed: set[str] = set()
+        """commits"""
+        self.longest_pause_s = 0.0
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._num_drivers = 0
+        self._killed = ""
+        self._restart_s = 0.0
+        self._later: list[tuple[float, Callable[[], Any]]] = []
+        self._follower = Follower(self.run)
+        self._progress_s = time.monotonic()
+
+    # -- for faults
+
+    def any_node(self, dice: random.Random) -> str:
+        """A node to do something to."""
+        nodes = sorted(self.hosts.nodes, key=lambda node: self.hosts.nodes[node].number)
+        return dice.choice(nodes) if nodes else ""
+
+    def later(self, seconds: float, act: Callable[[], Any]) -> None:
+        """Do it when so many seconds are over."""
+        self._later.append((time.monotonic() + seconds, act))
+
+    def kill_later(self, node: str, seconds: float) -> None:
+        """As a cloud does at the end of its notice."""
+        self.later(seconds, lambda: node in self.hosts.nodes and self.hosts.kill(node))
+
+    def end_driver(self, number: int) -> bool:
+        """By a signal; `tick` starts it again."""
+        if self._driver is None or self._driver.poll() is not None:
+            return False
+        self._killed = signal.Signals(number).name
+        self._driver.send_signal(number)
+        return True
+
+    def try_second_driver(self) -> bool:
+        """Start the same command again, while the first one has been heard of."""
+        if self._driver is None or time.monotonic() - self._progress_s > 2:
+            return False
+        second = self._start_driver("second")
+        deadline_s = time.monotonic() + 60
+        while second.poll() is None and time.monotonic() < deadline_s:
+            self.pause(0.2)
+        if second.poll() is None:
+            second.send_signal(signal.SIGINT)
+            second.wait(60)
+            raise RunError("a second driver was not turned away within 60 s")
+        words = self._output("second")
+        if second.returncode == 0 or "another driver" not in words:
+            raise RunError(f"a second driver ended with {second.returncode}: {words[-500:]}")
+        return True
+
+    def pause(self, seconds: float, *, touches_disk: bool = True) -> None:
+        """Let time pass, and keep everything going that should."""
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            if touches_disk:
+                self.tick()
+            time.sleep(min(0.2, max(0.0, until_s - time.monotonic())))
+
+    # -- what keeps it going
+
+    def tick(self) -> None:
+        """What is due is done, the driver is started again, there are nodes, and it goes on.
+
+        Raises:
+            RunError: it does not.
+        """
+        now = time.monotonic()
+        due = [act for at, act in self._later if at <= now]
+        self._later = [(at, act) for at, act in self._later if at > now]
+        for act in due:
+            act()
+        self._keep_driver()
+        while len(self.hosts.nodes) < self.least:
+            self.hosts.add()
+        self._watch()
+
+    def _keep_driver(self) -> None:
+        if self._driver is not None and (code := self._driver.poll()) is not None:
+            words = self._output(str(self._num_drivers))
+            if "Traceback" in words:
+                raise RunError(f"the driver printed a traceback: {words[-3000:]}")
+            last = (words.strip().splitlines() or ["nothing"])[-1]
+            self.driver_ends[f"by {self._killed}" if self._killed else f"by itself, {code}: {last}"] += 1
+            if not self._killed:
+                self.say(f"the driver ended by itself: {last}")
+            self._driver, self._restart_s = None, time.monotonic() + 2.0
+        if self._driver is None and time.monotonic() >= self._restart_s:
+            self._num_drivers += 1
+            self._killed = ""
+            self._driver = self._start_driver(str(self._num_drivers))
+
+    def _start_driver(self, name: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "planner.cli", "run", self.job, "--address", self.hosts.address]
+        with (self.scratch / f"driver-{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.hosts.environment, start_new_session=True
+            )
+
+    def _output(self, name: str) -> str:
+        return (self.scratch / f"driver-{name}.log").read_text(errors="replace")
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        with contextlib.suppress(StoreError):
+            for record in self._follower.new_records():
+                if isinstance(record, GenerationRecord):
+                    self.sizes.add(record.world_size)
+                if isinstance(record, StepRecord):
+                    self.steps += 1
+                    self.longest_pause_s = max(self.longest_pause_s, now - self._progress_s)
+                    self._progress_s = now
+        if now - self._progress_s > self._patience_s:
+            last = self._output(str(self._num_drivers)).strip().splitlines()[-3:]
+            raise RunError(f"no step for {self._patience_s:.0f} s; the driver's last words: {last}")
+
+    # -- the storm itself
+
+    def rage(self, seconds: float, dice: random.Random, kinds: list[Fault]) -> Counter[str]:
+        """Faults of all kinds, each kind once before any comes again; some at once, some when all is well."""
+        done: Counter[str] = Counter()
+        deck: list[Fault] = []
+        self._until_steps(30)
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < seconds:
+            if not deck:
+                deck = dice.sample(kinds, len(kinds))
+            fault = deck.pop()
+            if fault.act(self, dice):
+                done[fault.name] += 1
+                self.say(f"{time.monotonic() - began_s:5.0f} s  {fault.name}; {self.steps} steps")
+            if dice.random() < 0.7:
+                self._until_steps(dice.choice([1, 10, 40]))
+            self.pause(dice.uniform(0.0, 3.0))
+        return done
+
+    def _until_steps(self, count: int) -> None:
+        target = self.steps + count
+        while self.steps < target:
+            self.pause(0.2)
+
+    def calm(self) -> int:
+        """Undo what lasts, see that it goes on, and interrupt it; the step that is committed then."""
+        for _, act in self._later:
+            act()
+        self._later = []
+        self._until_steps(30)
+        while not self.end_driver(signal.SIGINT):
+            self.pause(0.5)
+        assert self._driver is not None
+        code = self._driver.wait(180)
+        words = self._output(str(self._num_drivers))
+        if code != 130 or "interrupted" not in words:
+            raise RunError(f"the interrupted driver ended with {code}: {words[-1000:]}")
+        self._watch()
+        return self.run.manifest(self.run.commits()[-1]).step
+
+    def close(self) -> None:
+        """End everything."""
+        if self._driver is not None and self._driver.poll() is None:
+            self._driver.kill()
+            self._driver.wait()
+        for _, act in self._later:
+            with contextlib.suppress(OSError, RunError):
+                act()
+        self.hosts.close()
+
+
+def write_job(folder: Path, run: Path) -> str:
+    """The job with a copy of its code beside it: the witness is told by where the code lies."""
+    folder.mkdir()
+    code = shutil.copy(_HERE / "chaos_loop.py", folder / "points.py")
+    path = folder / "job.yaml"
+    path.write_text(_JOB.replace("PATH", str(code)).replace("RUN", str(run)))
+    return str(path)
+
+
+def judge(storm: Storm, step: int) -> dict[str, Any]:
+    """Compare with the undisturbed run, audit, and hear the witness; `findings` is empty if all is well."""
+    plain = write_job(storm.scratch / "plain", storm.scratch / "undisturbed")
+    job = read_job(plain, [f"train.steps={step}"])
+    undisturbed = _train_undisturbed(job)
+    code = str(storm.scratch / "plain" / "points.py")
+    command = [sys.executable, "-m", "planner.cli", "audit", str(storm.folder), "--code", code, "--json"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    if not found.stdout:
+        raise RunError(f"the audit failed: {found.stderr[-2000:]}")
+    audit = json.loads(found.stdout)
+    phases = [(phase["generation"], phase["first_step"], phase["end_step"]) for phase in audit["phases"]]
+    sys.path.insert(0, str(storm.scratch / "plain"))
+    from points import dataset
+
+    testimony = reconcile(storm.run, storm.scratch / "watched" / "witness", batch_sizes(job), dataset(), phases)
+    findings = [*audit["findings"], *testimony.findings, *_differences(storm.run, undisturbed)]
+    if found.returncode:
+        findings.append(f"planner audit exits with {found.returncode}")
+    return {
+        "steps": step,
+        "generations": len(storm.run.generations()),
+        "world_sizes": sorted(storm.sizes),
+        "steps_done_again": audit["recomputed"],
+        "lost": audit["lost"],
+        "repeated": audit["repeated"],
+        "weights_sha256": _digest(storm.run),
+        "undisturbed_sha256": _digest(undisturbed),
+        "reads_witnessed": testimony.reads,
+        "steps_witnessed": testimony.steps,
+        "findings": findings,
+    }
+
+
+def _train_undisturbed(job: Job) -> Run:
+    from planner.train.history import Stage
+    from planner.train.local import LocalWorkers
+    from planner.train.rehearse import rehearse, train_observed
+    from planner.train.setup import Launch
+
+    with LocalWorkers(1) as workers:
+        launch = Launch(job=job, url=job.run_path)
+        rehearse(workers, launch, [Stage(world_size=1, end_step=job.train.steps or 0)], train_observed)
+    return Run(Storage(job.run_path))
+
+
+def _digest(run: Run) -> str:
+    """Over weights and optimizer of the newest commit."""
+    from planner.store.records import joint_digest
+    from planner.train.checkpoint import read_digests
+
+    return joint_digest(read_digests(run.storage, run.manifest(run.commits()[-1])))
+
+
+def _differences(run: Run, undisturbed: Run) -> list[str]:
+    from planner.audit import committed_records
+
+    def steps(of: Run) -> list[tuple[Any, ...]]:
+        records = [record for record in committed_records(of) if isinstance(record, StepRecord)]
+        return [(r.step, r.cursor, r.checksum, r.loss, r.grad_norm, r.lr) for r in records]
+
+    here, there = steps(run), steps(undisturbed)
+    findings = [f"step {a[0]}: {a} here, {b} undisturbed" for a, b in zip(here, there, strict=False) if a != b][:3]
+    if len(here) != len(there):
+        findings.append(f"{len(here)} committed steps here, {len(there)} undisturbed")
+    if _digest(run) != _digest(undisturbed):
+        findings.append("the final weights and optimizer are not those of the undisturbed run")
+    return findings
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds without a step that are a hang")
+    parser.add_argument("--only", action="append", help="a fault's name; all by default")
+    parser.add_argument("--json", type=Path, help="where to write what was found")
+    parser.add_argument("--keep", action="store_true", help="leave the folder with run, witness and logs")
+    arguments = parser.parse_args()
+    if _INSIDE not in os.environ:
+        inside = isolation()
+        environment = {**os.environ, _INSIDE: "isolated" if inside else "shared"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(_HERE.parents[1]), environment.get("PYTHONPATH", "")])
+        os.execvpe((command := [*inside, sys.executable, *sys.argv])[0], command, environment)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    scratch = Path(tempfile.mkdtemp(prefix="plc-", dir="/tmp"))
+    try:
+        found = storm_in(scratch, arguments)
+    finally:
+        if arguments.keep:
+            print(f"kept: {scratch}")
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
+    text = json.dumps(found, indent=1)
+    if arguments.json:
+        arguments.json.write_text(text + "\n")
+    print(text)
+    if found["findings"]:
+        raise SystemExit(1)
+
+
+def storm_in(scratch: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One storm, from the first node to the verdict."""
+    isolated = os.environ[_INSIDE] == "isolated"
+    disk = _disk(scratch) if isolated else None
+    has = {"network": isolated, "disk": disk is not None, "": True}
+    kinds = [f for f in FAULTS if has[f.needs] and (not arguments.only or f.name in arguments.only)]
+    storm = Storm(
+        scratch,
+        disk=disk,
+        isolated=isolated,
+        patience_s=arguments.patience,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    began_s = time.monotonic()
+    try:
+        faults = storm.rage(60 * arguments.minutes, random.Random(arguments.seed), kinds)
+        minutes = (time.monotonic() - began_s) / 60
+        step = storm.calm()
+    finally:
+        storm.close()
+    verdict = judge(storm, step)
+    return {
+        "seed": arguments.seed,
+        "minutes": round(minutes, 1),
+        "faults": dict(sorted(faults.items())),
+        "not_tried_here": [f.name for f in FAULTS if not has[f.needs]],
+        "driver_ends": dict(storm.driver_ends),
+        "longest_pause_s": round(storm.longest_pause_s, 1),
+        **verdict,
+    }
+
+
+def _disk(scratch: Path) -> Path | None:
+    """A file system of its own, in a file: it can be full and frozen, and nobody else notices."""
+    image, disk = scratch / "disk.img", scratch / "disk"
+    disk.mkdir()
+    with image.open("wb") as file:
+        file.truncate(_DISK_MIB << 20)
+    for command in (["mkfs.ext4", "-q", "-m", "0", str(image)], ["mount", "-o", "loop", str(image), str(disk)]):
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+    return disk
+
+
+if __name__ == "__main__":
+    main()
