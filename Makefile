@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint bench clean
+.PHONY: demo test test-fast lint bench chaos clean
 
 demo: .venv/ready
 	$(BIN)/planner demo jobs/demo.yaml
@@ -19,9 +19,16 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Without the chaos runs, which take as long as you like.
 bench: .venv/ready
-	for script in bench/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out bench/chaos.py,$(wildcard bench/[a-z]*.py)); do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python bench/_table.py
+
+# Everything that can happen to a cluster, for MINUTES, by the dice of SEED (or of several: SEED="1 2 3").
+MINUTES ?= 20
+SEED ?= 1
+chaos: .venv/ready
+	$(BIN)/python bench/chaos.py --minutes $(MINUTES) --seeds $(SEED)
 
 # torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for.
 .venv/ready: pyproject.toml constraints.txt

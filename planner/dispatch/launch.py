@@ -23,6 +23,8 @@ from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import RunError, TrainingFailed, UserError
 from planner.job import HfModel, Job
 from planner.plan import ResizeCost, batch_sizes
+from planner.store.run import Run
+from planner.store.storage import Storage
 from planner.train.history import Stage
 from planner.train.setup import Launch
 
@@ -48,6 +50,11 @@ CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 # What a resize of the demo's model takes, until this run has measured its own: medians of six, on two cores.
 KEPT = ResizeCost(grow_s=1.4, shrink_s=1.0, lead_s=4.0)
 STARTED_ANEW = ResizeCost(grow_s=9.3, shrink_s=6.7, lead_s=0.0)
+
+_CONTROLLERS_DIE = (
+    "the process that controls the workers died twice, and nothing was committed in between; look at the memory of the "
+    "node that runs the driver, then run again"
+)
 
 # A cluster that is there answers at once, and one behind a slow link in seconds.
 _CONNECT_S = 5.0
@@ -139,14 +146,25 @@ def fit(
 
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
     interrupts = Interrupts(launch.launch_id, say)
-    trainer = _trainer(worker, timings, interrupts, embedded=embedded)
+    run = Run(Storage(launch.url))
+    commits: list[str] | None = None
+    controllers = 0
     with interrupts:
-        try:
-            trainer.fit()
-        except TrainingFailedError as error:
-            raise TrainingFailed(f"Ray gave up: {_last_line(str(error))}") from error
-        except RayError as error:
-            raise TrainingFailed(f"the Ray cluster is gone: {_last_line(str(error))}") from error
+        while True:
+            controllers += 1
+            trainer = _trainer(worker, timings, interrupts, embedded=embedded, number=controllers)
+            try:
+                trainer.fit()
+                break
+            except TrainingFailedError as error:
+                raise TrainingFailed(f"Ray gave up: {_last_line(str(error))}") from error
+            except RayError as error:
+                if not _controller_died(error):
+                    raise TrainingFailed(f"the Ray cluster is gone: {_last_line(str(error))}") from error
+                before, commits = commits, run.commits()
+                if commits == before:
+                    raise TrainingFailed(_CONTROLLERS_DIE) from error
+            say("the process that controls the workers has died (killed, or out of memory); another one is started")
     from planner.dispatch.private import get_word
 
     if refusal := get_word(refusal_key(launch.launch_id)):
@@ -163,7 +181,22 @@ def state_of(launch: Launch) -> str:
         return ""
 
 
-def _trainer(worker: WorkerConfig, timings: Timings, interrupts: Interrupts, *, embedded: bool) -> Any:
+def _controller_died(error: Exception) -> bool:
+    """Whether that one process is gone, and not the cluster, which still answers."""
+    from ray.exceptions import ActorDiedError
+
+    from planner.dispatch.private import get_word
+
+    if not isinstance(error, ActorDiedError):
+        return False
+    try:
+        get_word("")
+    except Exception:  # noqa: BLE001  # whatever it says, nobody is there
+        return False
+    return True
+
+
+def _trainer(worker: WorkerConfig, timings: Timings, interrupts: Interrupts, *, embedded: bool, number: int) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     from planner.dispatch.private.trainer import can_keep_processes, make_trainer
@@ -200,8 +233,8 @@ def _trainer(worker: WorkerConfig, timings: Timings, interrupts: Interrupts, *, 
             elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # of Ray's own policy
         ),
         run_config=RunConfig(
-            # A name of its own for every launch: Ray would reload its own list of checkpoints for an old one.
-            name=f"{job.name}-{launch.launch_id}",
+            # A name of its own for every controller: Ray would reload its own list of checkpoints for an old one.
+            name=f"{job.name}-{launch.launch_id}-{number}",
             storage_path=f"{launch.url}/ray",
             # Losses are what spot nodes do. Crash loops are stopped by the steward, and by `train.claim`.
             failure_config=FailureConfig(max_failures=-1),

@@ -162,7 +162,15 @@ class Hosts:
     def _start(
         self, prefix: list[str], options: Sequence[str], address: str, node_id: str, environment: dict[str, str]
     ) -> subprocess.Popen:
-        command = [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={address}"]
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            f"--node-ip-address={address}",
+        ]
         options = [*options, f"--object-store-memory={_OBJECT_STORE_BYTES}", "--dashboard-agent-listen-port=0"]
         with (self._scratch / f"host{self._count}.log").open("wb") as log:
             return subprocess.Popen(
@@ -192,9 +200,9 @@ class Hosts:
 def isolation() -> list[str]:
     """The command that puts a process into namespaces of its own; empty where none are allowed."""
     for command in (["unshare", "--net", "--mount"], ["unshare", "--user", "--map-root-user", "--net", "--mount"]):
-        with contextlib.suppress(OSError):
-            if subprocess.run([*command, "ip", "link", "set", "lo", "up"], capture_output=True).returncode == 0:
-                return command
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            subprocess.run([*command, "ip", "link", "set", "lo", "up"], check=True, capture_output=True)
+            return command
     return []
 
 
@@ -223,7 +231,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _network(pid: int) -> int:
-    return os.stat(f"/proc/{pid}/ns/net").st_ino
+    return Path(f"/proc/{pid}/ns/net").stat().st_ino
 
 
 def _in_network(inode: int) -> set[int]:

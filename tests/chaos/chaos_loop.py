@@ -1,7 +1,8 @@
 """The job of the chaos runs: a small network whose data set tells a witness of every read.
 
 The witness is the folder `witness` beside this file, if there is one: every process that reads writes a file of its
-own there, apart from everything that planner writes. A copy of this file without that folder is silent and quick.
+own there, apart from everything that planner writes. A copy of this file without that folder is silent. The file
+`witness/pause_s` says how long a read takes, so that a step takes as long as its workers' shares are large.
 """
 
 import os
@@ -15,8 +16,8 @@ from torch.nn import functional
 from planner.own import Run
 
 WITNESS = Path(__file__).parent / "witness"
-# A step then takes about as long as its workers' shares are large, whatever else the two cores are busy with.
-_READ_S = 0.02
+_PAUSE = WITNESS / "pause_s"
+PAUSE_S = float(_PAUSE.read_text()) if _PAUSE.exists() else 0.0
 
 
 class Witness:
@@ -48,8 +49,7 @@ class Points:
 
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         WITNESSED.write(f"read {i}")
-        if WITNESS.is_dir():
-            time.sleep(_READ_S)
+        time.sleep(PAUSE_S)
         return torch.randn(8, generator=torch.Generator().manual_seed(i)) + i % 3, i % 3
 
 

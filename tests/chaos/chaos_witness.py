@@ -66,7 +66,8 @@ def reconcile(
             if f"{total:016x}" != record.checksum:
                 findings.append(f"{where}: other samples were read than trained")
     lineage = [(generation, step) for generation, first, end in phases for step in range(first, end)]
-    findings += [f"generation {g}, step {step}: committed, and not on record" for g, step in lineage if (g, step) not in trained]
+    missing = [place for place in lineage if place not in trained]
+    findings += [f"generation {g}, step {step}: committed, and not on record" for g, step in missing]
     findings += _epochs([row for place in lineage for row in trained.get(place, [])], len(samples))
     return Testimony(reads=sum(map(len, reads.values())), steps=len(trained), findings=tuple(findings[:20]))
 

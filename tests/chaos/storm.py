@@ -1,6 +1,6 @@
 """A run under every fault that a cluster has, and what it has to show for itself afterwards.
 
-    python tests/chaos/storm.py --minutes 20 --seed 1        or: make chaos MINUTES=20 SEED=1
+    python tests/chaos/storm.py --minutes 20 --seed 1        (bench/chaos.py keeps what was found)
 
 Whoever runs it needs no rights; as root it also cuts networks apart and fills and freezes a disk of its own. When time
 is up, nothing more is done, the run is interrupted, and then:
@@ -32,6 +32,7 @@ from chaos_faults import FAULTS, Fault
 from chaos_hosts import Hosts, isolation
 from chaos_witness import reconcile
 
+from planner.data.own import function_of
 from planner.errors import RunError, StoreError
 from planner.files import read_job
 from planner.job import Job
@@ -63,13 +64,15 @@ class Storm:
     most, least = 5, 2
     """nodes"""
 
-    def __init__(self, scratch: Path, *, disk: Path | None, isolated: bool, patience_s: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, scratch: Path, *, disk: Path | None, isolated: bool, patience_s: float, say: Callable[[str], None]
+    ) -> None:
         self.scratch, self.say, self._patience_s = scratch, say, patience_s
         self.has_disk, self.disk = disk is not None, disk or scratch
         self.folder = self.disk / "run"
         self.run = Run(Storage(str(self.folder)))
         self.job = write_job(scratch / "watched", self.folder)
-        (scratch / "watched" / "witness").mkdir()
+        write_witness(scratch / "watched", pause_s=0.02)
         self.hosts = Hosts(scratch, isolated=isolated)
         self.driver_ends: Counter[str] = Counter()
         self.steps = 0
@@ -77,7 +80,9 @@ class Storm:
         self.sizes: set[int] = set()
         self.harmed: set[str] = set()
         """commits"""
-        self.longest_pause_s = 0.0
+        self.longest_pause: tuple[float, list[str]] = (0.0, [])
+        """seconds, and the faults since the last step before it"""
+        self._since_step: list[str] = []
         self._driver: subprocess.Popen[bytes] | None = None
         self._num_drivers = 0
         self._killed = ""
@@ -171,7 +176,12 @@ class Storm:
         command = [sys.executable, "-m", "planner.cli", "run", self.job, "--address", self.hosts.address]
         with (self.scratch / f"driver-{name}.log").open("wb") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.hosts.environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.hosts.environment,
+                start_new_session=True,
             )
 
     def _output(self, name: str) -> str:
@@ -185,8 +195,8 @@ class Storm:
                     self.sizes.add(record.world_size)
                 if isinstance(record, StepRecord):
                     self.steps += 1
-                    self.longest_pause_s = max(self.longest_pause_s, now - self._progress_s)
-                    self._progress_s = now
+                    self.longest_pause = max(self.longest_pause, (now - self._progress_s, self._since_step))
+                    self._progress_s, self._since_step = now, []
         if now - self._progress_s > self._patience_s:
             last = self._output(str(self._num_drivers)).strip().splitlines()[-3:]
             raise RunError(f"no step for {self._patience_s:.0f} s; the driver's last words: {last}")
@@ -198,11 +208,13 @@ class Storm:
         done: Counter[str] = Counter()
         deck: list[Fault] = []
         self._until_steps(30)
+        self.longest_pause = (0.0, [])  # what starting a cluster takes is no pause
         began_s = time.monotonic()
         while time.monotonic() - began_s < seconds:
             if not deck:
                 deck = dice.sample(kinds, len(kinds))
             fault = deck.pop()
+            self._since_step.append(fault.name)
             if fault.act(self, dice):
                 done[fault.name] += 1
                 self.say(f"{time.monotonic() - began_s:5.0f} s  {fault.name}; {self.steps} steps")
@@ -252,22 +264,32 @@ def write_job(folder: Path, run: Path) -> str:
     return str(path)
 
 
+def write_witness(folder: Path, *, pause_s: float) -> Path:
+    """Where the reads are told of a job that `write_job` has put there."""
+    witness = folder / "witness"
+    witness.mkdir()
+    (witness / "pause_s").write_text(str(pause_s))
+    return witness
+
+
 def judge(storm: Storm, step: int) -> dict[str, Any]:
-    """Compare with the undisturbed run, audit, and hear the witness; `findings` is empty if all is well."""
+    """Compare with the undisturbed run, audit, and hear the witness; `findings` is empty if all is well.
+
+    Raises:
+        RunError: the audit itself fails.
+    """
     plain = write_job(storm.scratch / "plain", storm.scratch / "undisturbed")
     job = read_job(plain, [f"train.steps={step}"])
     undisturbed = _train_undisturbed(job)
     code = str(storm.scratch / "plain" / "points.py")
     command = [sys.executable, "-m", "planner.cli", "audit", str(storm.folder), "--code", code, "--json"]
-    found = subprocess.run(command, capture_output=True, text=True)
+    found = subprocess.run(command, check=False, capture_output=True, text=True)
     if not found.stdout:
         raise RunError(f"the audit failed: {found.stderr[-2000:]}")
     audit = json.loads(found.stdout)
     phases = [(phase["generation"], phase["first_step"], phase["end_step"]) for phase in audit["phases"]]
-    sys.path.insert(0, str(storm.scratch / "plain"))
-    from points import dataset
-
-    testimony = reconcile(storm.run, storm.scratch / "watched" / "witness", batch_sizes(job), dataset(), phases)
+    samples = function_of(code, "dataset")()
+    testimony = reconcile(storm.run, storm.scratch / "watched" / "witness", batch_sizes(job), samples, phases)
     findings = [*audit["findings"], *testimony.findings, *_differences(storm.run, undisturbed)]
     if found.returncode:
         findings.append(f"planner audit exits with {found.returncode}")
@@ -381,7 +403,8 @@ def storm_in(scratch: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "faults": dict(sorted(faults.items())),
         "not_tried_here": [f.name for f in FAULTS if not has[f.needs]],
         "driver_ends": dict(storm.driver_ends),
-        "longest_pause_s": round(storm.longest_pause_s, 1),
+        "longest_pause_s": round(storm.longest_pause[0], 1),
+        "longest_pause_after": storm.longest_pause[1],
         **verdict,
     }
 

@@ -1,0 +1,61 @@
+"""Chaos: what a run survives, and that it is then, to the last bit, the run that nobody disturbed.
+
+    python bench/chaos.py --minutes 20 --seeds 1 2 3        one storm after another; --at-once runs them side by side
+
+What is done and how it is judged: tests/chaos/storm.py. As root, each storm has a network and a disk of its own.
+
+faults               how often each kind came
+driver_ends          how `planner run` ended, and was started again
+longest_pause_s      between two steps, and which faults came in it
+steps_done_again     since the commit that a later generation went on from
+steps_witnessed      steps whose reads the data set saw, rank by rank, and which are those of the ledger
+findings             what is wrong; none
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _results import write
+
+_STORM = Path(__file__).parents[1] / "tests" / "chaos" / "storm.py"
+
+
+def begin(seed: int, minutes: float, found: Path) -> "subprocess.Popen[bytes]":
+    """One storm; it writes what it found there."""
+    options = ["--minutes", str(minutes), "--seed", str(seed), "--json", str(found)]
+    return subprocess.Popen([sys.executable, str(_STORM), *options], stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--at-once", action="store_true", help="they share this machine's cores")
+    arguments = parser.parse_args()
+    os.environ.setdefault("PYTHONPATH", str(Path(__file__).parents[1]))
+    codes: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        running: list[subprocess.Popen[bytes]] = []
+        for seed in arguments.seeds:
+            running.append(begin(seed, arguments.minutes, Path(folder) / f"{seed}.json"))
+            if not arguments.at_once:
+                running[-1].wait()
+        codes = [storm.wait() for storm in running]
+        found = [path for seed in arguments.seeds if (path := Path(folder) / f"{seed}.json").exists()]
+        rows: list[dict[str, Any]] = [json.loads(path.read_text()) for path in found]
+    if rows:
+        at_once = len(rows) if arguments.at_once else 1
+        write("chaos", [{"storms_at_once": at_once, **row} for row in rows])
+    if any(codes):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

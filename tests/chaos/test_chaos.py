@@ -1,0 +1,43 @@
+"""A short storm with a fixed seed; `make chaos` has the long ones."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+_STORM = Path(__file__).parent / "storm.py"
+
+
+def storm(tmp_path, *options, **environment):
+    found = tmp_path / "found.json"
+    command = [sys.executable, str(_STORM), *options, "--json", str(found)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, **environment})
+    assert found.exists(), done.stderr[-3000:]
+    return json.loads(found.read_text()), done
+
+
+def check(found, done):
+    assert found["findings"] == [], done.stderr[-3000:]
+    assert done.returncode == 0
+    assert (found["lost"], found["repeated"]) == (0, 0)
+    assert found["weights_sha256"] == found["undisturbed_sha256"]
+    assert found["steps_witnessed"] >= found["steps"] > 0
+
+
+def test_a_short_storm(tmp_path):
+    """Whatever this machine allows: as root, with a network and a disk of its own."""
+    found, done = storm(tmp_path, "--minutes", "0.6", "--seed", "7")
+    check(found, done)
+    assert sum(found["faults"].values()) >= 3
+
+
+@pytest.mark.slow
+def test_a_storm_where_nothing_can_be_isolated(tmp_path):
+    """All nodes on 127.0.0.1, as for a user without rights."""
+    found, done = storm(tmp_path, "--minutes", "1", "--seed", "2", PLANNER_CHAOS_INSIDE="shared")
+    check(found, done)
+    assert set(found["not_tried_here"]) == {"partition", "disk full", "disk frozen, or slow"}
