@@ -40,6 +40,10 @@ _SILENCE_BEFORE_FIRST_STEP_S = 1800.0
 _WARM_AT_LEAST_S = 60.0
 # Where too few nodes will be left, the notice is used up but for this much.
 _SPARE_S = 5.0
+# A machine often lives on for some seconds after the moment that was named, or with a notice that names the present
+# (AWS hibernates so). Who waits in vain loses this much; who does not wait loses the steps since the last commit.
+_GRACE_MOST_S = 10.0
+_GRACE_LEAST_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,9 +304,13 @@ class Steward:
         reason = f"notice for {counted(gone, 'worker')} of {size}, {duration(deadline_s)} left; room for {room}"
         words = [f"resize: {reason}"]
         if needed_s > deadline_s:
-            words.append(
-                f"a step and a commit take {duration(needed_s)}: the notice is too short to keep all steps",
+            took = f"a step and a commit take {duration(needed_s)}" if needed_s else "no step was measured yet"
+            all_the_same = (
+                f"a commit is tried for {duration(self._grace_s)} all the same"
+                if deadline_s < self._grace_s
+                else "the notice is too short to keep all steps"
             )
+            words.append(f"{took}: {all_the_same}")
         return self._stop(view, reason, tuple(words))
 
     def _stop(self, view: View, reason: str, words: tuple[str, ...], *, target: int = 0) -> Act:
@@ -317,10 +325,10 @@ class Steward:
 
     def _is_late(self, view: View, stopping: _Stopping) -> bool:
         """Whether to wait no longer for workers to park: their node goes, or no step and commit explain it any more."""
-        deadline_s = self._deadline_s(view)
+        deadline_s, waited_s = self._deadline_s(view), self._clock() - stopping.began_s
         if deadline_s < math.inf:
-            return deadline_s <= 0
-        return self._clock() - stopping.began_s > self._patience_s
+            return deadline_s <= 0 and waited_s > self._grace_s
+        return waited_s > self._patience_s
 
     def _await_parked(self, view: View, stopping: _Stopping) -> Act:
         """All parked: on to what the cluster holds by now. Too late: on without those who are not."""
@@ -440,6 +448,16 @@ class Steward:
     def _stop_s(self) -> float:
         """What it takes to finish a step, or an evaluation, and commit."""
         return 2 * self._step_s + 1.5 * (self._memory.commit_s + self._memory.eval_s)
+
+    @property
+    def _grace_s(self) -> float:
+        """From the signal to stop, whatever was named: as long as it is likely to be enough, else not at all."""
+        memory = self._memory
+        if not (self._step_s and memory.commit_s and (memory.eval_s or not self._has_eval)):
+            return _GRACE_MOST_S
+        if self._stop_s > _GRACE_MOST_S:
+            return 0.0
+        return min(max(_GRACE_LEAST_S, 2 * self._stop_s), _GRACE_MOST_S)
 
     @property
     def _patience_s(self) -> float:

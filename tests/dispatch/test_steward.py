@@ -23,6 +23,7 @@ class Cluster:
         self.nodes = [f"n{i}" for i in range(nodes)]
         self.numbered = nodes
         self.draining = {}
+        self.lives_on_s = 0.0
         self.group = ()
         self.stopping_since = None
         self.blocked_until = 0.0
@@ -78,7 +79,7 @@ class Cluster:
     def tick(self):
         self.now += TICK_S
         for node, at in list(self.draining.items()):
-            if self.now >= at:
+            if self.now >= at + self.lives_on_s:
                 self.kill(node)
         room = {node: 1 for node in self.nodes if node not in self.draining}
         if not self.group:
@@ -86,7 +87,7 @@ class Cluster:
             return
         self.train()
         parked = range(len(self.group)) if self.is_parked else ()
-        draining = {node: at - self.now for node, at in self.draining.items()}
+        draining = {node: max(at - self.now, 0.0) for node, at in self.draining.items()}
         if self.newcomers == "warming" and self.now - self.warm_since > 4:
             self.newcomers = "ready"
         view = View(room=room, draining=draining, nodes=self.group, parked=frozenset(parked), newcomers=self.newcomers)
@@ -253,6 +254,49 @@ def test_too_short_a_notice_is_said_beforehand_and_what_was_lost_afterwards():
     assert any("the notice is too short to keep all steps" in words for words in cluster.words)
     assert cluster.recomputed > 0
     assert cluster.sizes == [4, 3]
+
+
+class TestANoticeThatNamesThePresent:
+    """AWS hibernates so: zero seconds. The machine often lives on for a few."""
+
+    def drained(self, *, lives_on_s, commit_s=0.5):
+        cluster = Blocking(4, commit_s=commit_s, every_steps=60).run(80 + 3 * commit_s)
+        assert cluster.step > cluster.committed > 0
+        cluster.lives_on_s = lives_on_s
+        cluster.drain("n3", 0)
+        self.began = cluster.now
+        return cluster.run(30)
+
+    def test_a_quick_commit_is_made_all_the_same(self):
+        """A step of 1.2 s and a commit of 0.5 s."""
+        cluster = self.drained(lives_on_s=6.0)
+        assert (cluster.sizes, cluster.recomputed) == ([4, 3], 0)
+        assert any("a commit is tried for 6.3 s all the same" in words for words in cluster.words)
+
+    def test_a_machine_that_is_gone_at_once_costs_no_more_than_its_loss(self):
+        """Its workers fail, and the rest goes on from the last commit."""
+        cluster = self.drained(lives_on_s=1.0)
+        assert cluster.sizes == [4, 3]
+        assert cluster.recomputed > 0
+        assert next(at for at, act in cluster.acts if act.kind == "resize" and at > self.began) - self.began < 2
+
+    def test_who_does_not_answer_is_not_waited_for(self):
+        """The machine sleeps already, and no connection breaks."""
+        cluster = Blocking(4, every_steps=60).run(80)
+        cluster.lives_on_s, cluster.hung = math.inf, True
+        cluster.drain("n3", 0)
+        began = cluster.now
+        cluster.run(30)
+        assert cluster.sizes == [4, 3]
+        assert 5 < next(at for at, act in cluster.acts if act.kind == "resize" and at > began) - began < 8
+
+    def test_a_long_commit_is_not_tried(self):
+        """It takes 20 s: at once from the last one, rather than later."""
+        cluster = self.drained(lives_on_s=math.inf, commit_s=20.0)
+        assert cluster.sizes == [4, 3]
+        assert cluster.recomputed > 0
+        assert any("the notice is too short to keep all steps" in words for words in cluster.words)
+        assert next(at for at, act in cluster.acts if act.kind == "resize" and at > self.began) - self.began < 1
 
 
 def test_lost_nodes_are_never_charged():
