@@ -26,6 +26,7 @@ from planner.plan import ResizeCost, batch_sizes
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.history import Stage
+from planner.train.patience import AT_FIRST_S
 from planner.train.setup import Launch
 
 
@@ -250,7 +251,9 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
 
     # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    return loopback_torch_config(backend) if embedded else TorchConfig(backend=backend)
+    return (
+        loopback_torch_config(backend, AT_FIRST_S) if embedded else TorchConfig(backend=backend, timeout_s=AT_FIRST_S)
+    )
 
 
 def _last_line(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from planner.dispatch.memory import Memory
 from planner.plan import (
+    UNMEASURED_S,
     BatchSizes,
     Decision,
     Facts,
@@ -33,9 +34,8 @@ _COALESCE_S = 1.0
 _COALESCE_MOST_S = 5.0
 # Workers park within a step and a commit. Who does not within this time has a reason that waiting will not mend.
 _PARK_AT_LEAST_S = 60.0
-# No sign of life for so long before a group's first step: large models are loaded and compiled for minutes. It is
-# torch's own limit for a collective.
-_SILENCE_BEFORE_FIRST_STEP_S = 1800.0
+# Until a group has made a commit of its own, what the last one's took says less: fewer workers write more each.
+_SILENCE_BY_OTHERS_S = 600.0
 # Newcomers that are not ready by then will not be.
 _WARM_AT_LEAST_S = 60.0
 # Where too few nodes will be left, the notice is used up but for this much.
@@ -466,8 +466,13 @@ class Steward:
     @property
     def _silence_s(self) -> float:
         if self._group is None or not self._group.steps_seen:
-            return _SILENCE_BEFORE_FIRST_STEP_S
-        group = self._group
-        return longest_silence_s(
-            step_s=self._step_s, commit_s=group.commit_s, eval_s=group.eval_s, has_eval=self._has_eval
+            return UNMEASURED_S
+        group, memory = self._group, self._memory
+        is_own = group.commit_s > 0 and (group.eval_s > 0 or not self._has_eval)
+        limit_s = longest_silence_s(
+            step_s=self._step_s,
+            commit_s=group.commit_s or memory.commit_s,
+            eval_s=group.eval_s or memory.eval_s,
+            has_eval=self._has_eval,
         )
+        return limit_s if is_own else max(_SILENCE_BY_OTHERS_S, limit_s)

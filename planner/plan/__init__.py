@@ -7,13 +7,14 @@ from planner.plan.capacity import CapacityChange
 from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
 from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
-from planner.plan.patience import longest_silence_s
+from planner.plan.patience import UNMEASURED_S, longest_silence_s
 from planner.plan.plan import Plan
 from planner.plan.reach import Mix, Reach, workers_per_node
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
 
 __all__ = [
+    "UNMEASURED_S",
     "BatchSizes",
     "CapacityChange",
     "Decision",

@@ -4,11 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from planner.plan import longest_silence_s
+from planner.plan import UNMEASURED_S, longest_silence_s
 
 # Who controls the workers finds a hang out first, and knows whom to blame: those who wait for him would only be heard
 # to fail. Where nobody does, the collective that hangs is what ends the run.
 _LONGER_THAN_SILENCE = 1.5
+AT_FIRST_S = _LONGER_THAN_SILENCE * UNMEASURED_S
+"""for collectives that begin before anything was measured"""
 _REMEMBERED_STEPS = 20
 # Medians wander; a limit that is this near the right one is left alone.
 _TOLERANCE = 0.25

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from planner.errors import PlannerError, TrainingFailed
+from planner.train.patience import AT_FIRST_S
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class World:
         Raises:
             PlannerError: on every worker, if any of them has no device to train on.
         """
-        words = dist.new_group(backend="gloo")
+        words = dist.new_group(backend="gloo", timeout=timedelta(seconds=AT_FIRST_S))
         device = _agree(words, choose_device)
         return cls(
             rank=dist.get_rank(),

@@ -69,7 +69,7 @@ with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
     TorchTrainer(
         train,
         train_loop_config={"out": str(out)},
-        torch_config=loopback_torch_config("gloo"),
+        torch_config=loopback_torch_config("gloo", 60),
         scaling_config=ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 1}),
         run_config=RunConfig(storage_path=str(out / "runs")),
     ).fit()

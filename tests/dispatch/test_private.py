@@ -47,7 +47,7 @@ class TestLoopbackTorchConfig:
 
         monkeypatch.delattr(config, "_TorchBackend")
         with pytest.warns(RuntimeWarning, match=r"will listen on all interfaces: .*_TorchBackend"):
-            made = loopback_torch_config("gloo")
+            made = loopback_torch_config("gloo", 60)
         assert type(made) is TorchConfig
         assert made.backend == "gloo"
 

@@ -381,10 +381,10 @@ def test_progress_before_the_first_step_is_a_sign_of_life():
     cluster.tick()
     cluster.hung = True
     for done in range(8):
-        cluster.run(1500)
+        cluster.run(3000)
         cluster.steward.reported({"progress": done, "of": 8})
     assert cluster.sizes == [4]
-    cluster.run(1900)
+    cluster.run(3700)
     assert cluster.sizes == [4, 4]
 
 
@@ -506,6 +506,21 @@ class TestNothingIsLostByImpatience:
         cluster.add()
         cluster.run(400)
         assert (cluster.sizes, cluster.recomputed) == ([4, 5], 0)
+
+    def test_a_first_upload_of_half_an_hour_is_no_hang(self):
+        """Nothing was measured; what came before it took a second."""
+        cluster = Blocking(4, commit_s=1800.0, every_steps=100).run(2000)
+        assert cluster.committed == 100 < cluster.step
+        assert (cluster.sizes, cluster.recomputed) == ([4], 0)
+
+    def test_a_hang_after_a_resize_is_told_by_the_last_groups_commits(self):
+        """Not by the hour that a run has at first."""
+        cluster = Blocking(4, every_steps=60).run(200)
+        cluster.add()
+        cluster.run(60)
+        cluster.hung = True
+        cluster.run(700)
+        assert cluster.sizes == [4, 5, 5]
 
     def test_what_a_commit_takes_is_not_forgotten_by_a_resize(self):
         """The second growth comes before the new group's first commit."""

@@ -55,7 +55,7 @@ def quiet() -> Iterator[None]:
         worker.print_to_stdstream = printer
 
 
-def loopback_torch_config(backend: str) -> Any:
+def loopback_torch_config(backend: str, timeout_s: float) -> Any:
     """A `TorchConfig` whose workers are all on this machine: rank 0's store listens on 127.0.0.1 alone.
 
     With Ray's own `TorchConfig` it listens on all interfaces, and anybody who reaches it can read and write it.
@@ -64,11 +64,11 @@ def loopback_torch_config(backend: str) -> Any:
     from ray.train.torch import TorchConfig
 
     try:
-        return _loopback_config_class()(backend=backend)
+        return _loopback_config_class()(backend=backend, timeout_s=timeout_s)
     except (ImportError, AttributeError) as error:
         text = f"torch's store will listen on all interfaces: Ray's internals are not those of 2.60 ({error})"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return TorchConfig(backend=backend)
+        return TorchConfig(backend=backend, timeout_s=timeout_s)
 
 
 def _loopback_config_class() -> Any:
