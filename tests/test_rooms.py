@@ -18,6 +18,7 @@ VALUES = {
     "planner.job",
     "planner.lengths",
     "planner.cluster",
+    "planner.reminders",
 }
 STANDARD = set(sys.stdlib_module_names)
 # Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
@@ -48,6 +49,7 @@ LAW = {
     "job.py": {"pydantic", "pydantic_core"},
     "lengths.py": set(),
     "cluster.py": set(),
+    "reminders.py": set(),
     "files": {"yaml", "pydantic"},
     "notice": set(),
     "interop": {"yaml", "planner.files", "planner.plan"},

@@ -1,6 +1,7 @@
 """From a job to a running Ray Train v2 trainer, and back with what came of it."""
 
 import contextlib
+import itertools
 import logging
 import os
 import socket
@@ -14,9 +15,10 @@ from typing import Any
 
 from planner.dispatch.embedded import driver_environment
 from planner.dispatch.interrupt import Interrupts
+from planner.dispatch.pulse import Listener
 from planner.dispatch.refused import refusal
 from planner.dispatch.room import worker_resources
-from planner.dispatch.signals import state_key
+from planner.dispatch.signals import pulse_key, state_key
 from planner.dispatch.steward import Steward
 from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
@@ -145,28 +147,30 @@ def fit(
     from ray.exceptions import RayError
     from ray.train import TrainingFailedError
 
+    from planner.dispatch.private import get_word, put_word
+
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
     interrupts = Interrupts(launch.launch_id, say)
     run = Run(Storage(launch.url))
     commits: list[str] | None = None
-    controllers = 0
     with interrupts:
-        while True:
-            controllers += 1
-            trainer = _trainer(worker, timings, interrupts, embedded=embedded, number=controllers)
-            try:
-                trainer.fit()
-                break
-            except TrainingFailedError as error:
-                raise TrainingFailed(f"Ray gave up: {_last_line(str(error))}") from error
-            except RayError as error:
-                if not _controller_died(error):
-                    raise TrainingFailed(f"the Ray cluster is gone: {_last_line(str(error))}") from error
-                before, commits = commits, run.commits()
-                if commits == before:
-                    raise TrainingFailed(_CONTROLLERS_DIE) from error
-            say("the process that controls the workers has died (killed, or out of memory); another one is started")
-    from planner.dispatch.private import get_word
+        for number in itertools.count(1):
+            put_word(pulse_key(launch.launch_id), "")
+            with Listener(lambda: get_word(pulse_key(launch.launch_id)), say) as listener:
+                trainer = _trainer(worker, timings, interrupts, listener, embedded=embedded, number=number)
+                try:
+                    trainer.fit()
+                    break
+                except TrainingFailedError as error:
+                    raise TrainingFailed(f"Ray gave up: {_last_line(str(error))}") from error
+                except RayError as error:
+                    if not _controller_died(error):
+                        raise TrainingFailed(f"the Ray cluster is gone: {_last_line(str(error))}") from error
+                    before, commits = commits, run.commits()
+                    if commits == before:
+                        raise TrainingFailed(_CONTROLLERS_DIE) from error
+            why = listener.verdict or "the process that controls the workers has died (killed, or out of memory)"
+            say(f"{why}; another one is started")
 
     if refusal := get_word(refusal_key(launch.launch_id)):
         raise RunError(refusal)
@@ -197,7 +201,15 @@ def _controller_died(error: Exception) -> bool:
     return True
 
 
-def _trainer(worker: WorkerConfig, timings: Timings, interrupts: Interrupts, *, embedded: bool, number: int) -> Any:
+def _trainer(
+    worker: WorkerConfig,
+    timings: Timings,
+    interrupts: Interrupts,
+    listener: Listener,
+    *,
+    embedded: bool,
+    number: int,
+) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     from planner.dispatch.private.trainer import can_keep_processes, make_trainer
@@ -223,6 +235,7 @@ def _trainer(worker: WorkerConfig, timings: Timings, interrupts: Interrupts, *, 
         run=launch.url,
         launch_id=launch.launch_id,
         soften=interrupts.soften,
+        listen_to=listener.listen_to,
         warm_up=partial(warm_up, job),
         keep_processes=keep_processes,
         train_loop_config={"worker": worker},

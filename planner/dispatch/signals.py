@@ -5,7 +5,11 @@ A worker process has one inbox. The driver and the controller leave each other w
 Ray runs these functions in the worker's main thread (`actor.execute`), while training has a thread of its own.
 """
 
+import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
 
 _stop = threading.Event()
 _release = threading.Event()
@@ -30,6 +34,11 @@ def ended_key(launch_id: str) -> str:
 def state_key(launch_id: str) -> str:
     """Where the controller says what it is about while no step is done."""
     return f"state-{launch_id}"
+
+
+def pulse_key(launch_id: str) -> str:
+    """Where the controller shows that it lives: see `planner.dispatch.pulse`."""
+    return f"pulse-{launch_id}"
 
 
 class Released(BaseException):
@@ -58,6 +67,38 @@ def messages() -> list[str]:
         found = _messages.copy()
         _messages.clear()
     return found
+
+
+def where() -> str:
+    """Where this worker's training is: in our code, and below it. For a group that has fallen silent.
+
+    Asked in the main thread, it sees what the training thread waits for, be it a disk or another worker.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = []
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001  # documented, and named so by Python
+        ours = next((f for f in _outwards(frame) if _PACKAGE in Path(f.f_code.co_filename).parents), None)
+        if ident == threading.get_ident() or ours is None or names.get(ident) in _OTHER_THREADS:
+            continue
+        within = "" if ours is frame else f", in {_place(frame)}"
+        found.append(f"{_place(ours)}{within}")
+    return " and ".join(sorted(found)) or "not in training"
+
+
+_PACKAGE = Path(__file__).parents[1]
+_OTHER_THREADS = {"planner-remind"}
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame and its callers."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _place(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"
 
 
 def park() -> None:

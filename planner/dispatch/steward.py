@@ -375,6 +375,10 @@ class Steward:
         self.failed(frozenset(), blamed, reason)
         return Act(kind="resize", world_size=self.idle(view).world_size or len(view.nodes))
 
+    def note(self, words: str) -> None:
+        """For the ledger of the next group."""
+        self._untold.append(words)
+
     def unplaced(self, placed: int, asked: int) -> None:
         """A group was to start with `asked` workers, and only `placed` of them got their place in time."""
         self._untold.append(self._memory.hold(placed, f"only {placed} of {asked} workers got a place"))

@@ -29,12 +29,16 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.dispatch import signals
+from planner.plan.words import duration
 
 _log = logging.getLogger(__name__)
 
 # A parked thread unwinds within its poll of 0.2 s; a `finally` that hangs is not waited for.
 _UNWIND_S = 10.0
 _RESET_S = 30.0
+# None of Ray's waits for a worker that starts has an end. Its own limit for a worker's environment is 10 min, and the
+# rest is imports and a handshake.
+_START_MOST_S = 900.0
 # Ray takes no zero.
 _NO_WAIT_S = 0.05
 
@@ -53,6 +57,11 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
             group = super().create(*arguments, **options)
         cls.policy.group_started(group)
         return group
+
+    def _start_impl(self, worker_group_state_builder: Any) -> None:
+        """Ray's, with an end."""
+        with _given_up_after(_START_MOST_S, worker_group_state_builder):
+            super()._start_impl(worker_group_state_builder)
 
     def poll_status(self, timeout: float | None = None) -> Any:
         """Ray's poll; failures are told to the policy, which may end the run."""
@@ -92,6 +101,35 @@ def _start_failures_told(policy: Any, num_placed: Callable[[int], int]) -> Itera
     except WorkerGroupStartupTimeoutError as error:
         policy.unplaced(num_placed(error.num_workers), error.num_workers)
         raise
+
+
+@contextmanager
+def _given_up_after(most_s: float, builder: Any) -> Iterator[None]:
+    """A start that takes longer loses its places, and with them its processes: whoever waits for one is told.
+
+    Raises:
+        WorkerGroupStartupFailedError: so it was; Ray tries again.
+    """
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        if builder.placement_group_handle is not None:
+            builder.placement_group_handle.shutdown()
+
+    timer = threading.Timer(most_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if is_late.is_set():
+            raise WorkerGroupStartupFailedError(
+                f"a worker was not up after {duration(most_s)}; look at its node and at Ray's logs there"
+            ) from error
+        raise
+    finally:
+        timer.cancel()
 
 
 class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
@@ -273,7 +311,9 @@ class KeepingGroup(NewProcessesGroup):
         for place in KeepingGroup._newcomers:
             # One that is not ready would keep the others waiting, and one on a node that goes would go with it.
             is_ready = bool(ray.wait([place.warmed], timeout=0)[0])
-            (useful if is_ready and ray.get(place.metadata).node_id not in leaving else rest).append(place)
+            (useful if is_ready and ray.get(place.metadata, timeout=_RESET_S).node_id not in leaving else rest).append(
+                place
+            )
         KeepingGroup._newcomers = useful
         _end(rest)
 

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import ray
@@ -24,6 +25,7 @@ from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy
 from planner.dispatch import signals
 from planner.dispatch.private import get_word, put_word
 from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup
+from planner.dispatch.pulse import Pulse
 from planner.dispatch.steward import Act, Steward, View
 from planner.errors import PlannerError
 from planner.plan.words import counted
@@ -40,6 +42,8 @@ _LOOK_S = 0.5
 # The controller spins without a pause while no group runs.
 _IDLE_S = 0.2
 _QUERY_TIMEOUT_S = 5.0
+# A worker that lives says at once where it is.
+_WHERE_S = 3.0
 # A machine that lives accepts a connection at once, from a data centre's other end, too.
 _PROBE_S = 1.0
 # Between two probes of a node that did not answer and that Ray still counts.
@@ -72,12 +76,15 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._probed_s = float("-inf")
         self._num_useless = 0
         self._group: Any = None
+        self._pulse: Pulse | None = None
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Put our worker group in the place of Ray's, in this process alone."""
         self._cancel_request_of_the_dead()
         super().after_controller_start(train_run_context)
         put_word(f"requester-{self._run}", self._requester_id)
+        self._pulse = Pulse(partial(put_word, signals.pulse_key(self._launch_id)))
+        self._pulse.start()
         base = KeepingGroup if self._keep and not self._nodes_hold_several() else NewProcessesGroup
         TrainController.worker_group_cls = type("PlannerWorkerGroup", (base,), {"policy": self})
 
@@ -98,6 +105,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def make_decision_for_non_running_worker_group(self) -> NoopDecision | ResizeDecision:
         """Start a group, or wait for nodes."""
+        self._turned()
         self._parked.clear()
         self._group = None
         self._maybe_send_resource_request()
@@ -116,6 +124,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self, worker_group_state: Any, worker_group_status: Any
     ) -> NoopDecision | ResizeDecision:
         """Leave the group alone, prepare a change, or make it."""
+        self._turned()
         self._maybe_send_resource_request()
         self._hear(worker_group_status)
         stopping = len(self._parked) == worker_group_state.num_workers
@@ -132,6 +141,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             _log.exception("no decision was made")
             return NoopDecision()
         return self._do(act, worker_group_state)
+
+    def _turned(self) -> None:
+        if self._pulse is not None:
+            self._pulse.turned()
 
     def _get_num_workers_for_resource_request(self) -> int:
         """What helps, and one more for each place that the coordinator holds for us on a node that is no good."""
@@ -285,6 +298,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         elif act.kind == "end":
             self._ended()
         elif act.kind == "resize":
+            if not act.planned:
+                self._steward.note(_whereabouts(state.workers))
+                self._tell_driver(*self._steward.untold)
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
             self._tell_driver(f"going on with {counted(act.world_size, 'worker')}")
@@ -304,10 +320,11 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
         warm_up: Callable[[], None],
         keep_processes: bool,
         soften: Callable[[SignalHandler], SignalHandler],
+        listen_to: Callable[[Callable[[], None]], None],
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        self._soften = soften
+        self._soften, self._listen_to = soften, listen_to
         self._policy = Policy(
             self.scaling_config,
             steward,
@@ -323,12 +340,31 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
 
     def _register_sigint_handler(self, controller: Any) -> None:
         super()._register_sigint_handler(controller)
+        self._listen_to(partial(ray.kill, controller))
         signal.signal(signal.SIGINT, self._soften(signal.getsignal(signal.SIGINT)))
 
 
 def _tell(workers: list[Any], words: str) -> None:
     """Rank 0 writes the ledger."""
     workers[0].actor.execute.remote(signals.tell, words)
+
+
+def _whereabouts(workers: list[Any]) -> str:
+    """What each worker of a group that is given up was about: the odd one out is whom the others wait for."""
+    asked = [worker.actor.execute.remote(signals.where) for worker in workers]
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_WHERE_S)
+    places: dict[str, list[int]] = {}
+    for rank, reference in enumerate(asked):
+        place = "does not answer"
+        if reference in ready:
+            with contextlib.suppress(Exception):  # it is only told
+                place = ray.get(reference)
+        places.setdefault(place, []).append(rank)
+    words = []
+    for place, ranks in sorted(places.items(), key=lambda item: len(item[1])):
+        others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+        words.append(f"worker {ranks[0]} on node {workers[ranks[0]].metadata.node_id[:8]}{others}: {place}")
+    return "where they were: " + "; ".join(words)
 
 
 def _has_died(error: Exception) -> bool:

@@ -21,12 +21,14 @@ def make_trainer(
     warm_up: Callable[[], None],
     keep_processes: bool,
     soften: Callable[[Any], Any],
+    listen_to: Callable[[Callable[[], None]], None],
     **options: Any,
 ) -> Any:
     """The best trainer that Ray's internals allow, with a warning where that is not ours.
 
     `run` and `launch_id` name what is run. `warm_up` is called in newcomers while the others still train. `soften`
-    stands between Ctrl-C and Ray, which ends the workers at once.
+    stands between Ctrl-C and Ray, which ends the workers at once. `listen_to` is told how to end the controller, which
+    beats from then on (`planner.dispatch.pulse`).
     """
     tier, why = find_tier()
     if tier == "ours":
@@ -40,6 +42,7 @@ def make_trainer(
             warm_up=warm_up,
             keep_processes=keep_processes and can_keep_processes(),
             soften=soften,
+            listen_to=listen_to,
             **options,
         )
     from ray.train.torch import TorchTrainer

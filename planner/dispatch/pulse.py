@@ -1,0 +1,99 @@
+"""Whether the process that controls the workers still works: it beats, and the driver listens.
+
+A controller that dies, Ray reports. One that is suspended, or that waits where nothing will come, it takes for alive:
+every worker would stand still behind it, since reports are collected by nobody, and the driver would wait for ever.
+"""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from planner.plan.words import duration
+from planner.reminders import Reminders
+
+_BEAT_S = 5.0
+# One turn of the controller's loop starts a group, which is given up after 15 minutes, or ends one.
+_TURN_MOST_S = 1800.0
+_SAID_AFTER_S = 30.0
+# The driver is on the same machine: what starves one of them for so long starves both.
+_GIVE_UP_S = 300.0
+
+
+class Pulse:
+    """The controller's side: beats from a thread of its own, as long as the loop turns."""
+
+    def __init__(self, beat: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._beat, self._clock = beat, clock
+        self._turned_s = clock()
+
+    def start(self) -> None:
+        """Beat until the process ends."""
+        threading.Thread(target=self._run, name="planner-pulse", daemon=True).start()
+
+    def turned(self) -> None:
+        """The loop has come round."""
+        self._turned_s = self._clock()
+
+    def beats(self) -> bool:
+        """Whether it is well."""
+        return self._clock() - self._turned_s < _TURN_MOST_S
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            if self.beats():
+                with contextlib.suppress(Exception):  # a head that cannot be reached now is tried again
+                    self._beat(str(number))
+            time.sleep(_BEAT_S)
+
+
+class Listener:
+    """The driver's side: a context manager around `fit`. Who falls silent is ended, so that `fit` returns."""
+
+    def __init__(self, heard: Callable[[], str], say: Callable[[str], None]) -> None:
+        self._heard, self._say = heard, say
+        self._end: Callable[[], None] | None = None
+        self._ended = threading.Event()
+        self._last, self._since_s = "", 0.0
+        self._reminders = Reminders(_SAID_AFTER_S)
+        self.verdict = ""
+        """why the controller was ended; empty if it was not"""
+
+    def listen_to(self, end: Callable[[], None]) -> None:
+        """A controller was started; `end` ends it."""
+        self._end = end
+        threading.Thread(target=self._run, name="planner-listen", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_BEAT_S):
+            with contextlib.suppress(Exception):  # a head that cannot be asked says nothing about the controller
+                if words := self.judge(self._heard(), time.monotonic()):
+                    self._say(words)
+            if self.verdict and self._end is not None:
+                self._end()
+                return
+
+    def judge(self, beat: str, now_s: float) -> str:
+        """What to say of the beat that was heard last; sets `verdict` when it is enough."""
+        if beat != self._last or not beat:  # before the first one, Ray is starting it
+            self._last, self._since_s = beat, now_s
+            self._reminders.reset()
+            return ""
+        silent_s = now_s - self._since_s
+        if silent_s > _GIVE_UP_S:
+            self.verdict = f"the process that controls the workers has not answered for {duration(silent_s)}"
+            return f"{self.verdict}: it is ended"
+        if not self._reminders.due(silent_s):
+            return ""
+        return (
+            f"the process that controls the workers has not answered for {duration(silent_s)} (suspended, or its "
+            f"machine has no time for it?); after {duration(_GIVE_UP_S)} the run is ended"
+        )
