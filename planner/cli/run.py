@@ -174,7 +174,8 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     url = job.run_path if "://" in job.run_path else str(Path(job.run_path).expanduser().absolute())
     job = absolute(job, url)
     run = Run(Storage(url))
-    committed = _newest_readable(run)
+    with _answering(url):
+        committed = _newest_readable(run)
     num_samples = 0
     notes: tuple[str, ...] = ()
     if check_data:
@@ -246,7 +247,8 @@ def execute(
     from planner.store.lease import Lease
 
     local = None if address else local_cluster(prepared.job, nodes)
-    _require_writable(prepared.run)
+    with _answering(prepared.url):
+        _require_writable(prepared.run)
     timings = dispatch.CLUSTER if address else dispatch.EMBEDDED
     dispatch.set_environment(timings, embedded=not address)
     launch = dispatch.new_launch(prepared.job, prepared.url, prepared.accept)
@@ -269,7 +271,16 @@ def execute(
         interrupted = True
     except TrainingFailed as error:
         raise TrainingFailed(f"{error}; {_standing(prepared)}") from error
-    _conclude(prepared, out, resume_command, interrupted=interrupted)
+    with _answering(prepared.url):
+        _conclude(prepared, out, resume_command, interrupted=interrupted)
+
+
+def _answering(url: str) -> contextlib.AbstractContextManager[None]:
+    """What is done in the run's folder; a disk that hangs is named, since no call into it comes back to do it."""
+    from planner.reminders import reminded
+
+    say = partial(typer.echo, err=True)
+    return reminded(say, f"waiting for {url}, which does not answer: look at that disk or mount, or end this (kill)")
 
 
 def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from planner.errors import StoreError
+from planner.reminders import Reminders
 from planner.report.text import counted
 from planner.report.view import RunView, fold, metric_words, step_line
 from planner.store.follow import Follower
@@ -23,6 +24,9 @@ _PLAIN_INTERVAL_S = 5.0
 _QUIET_S = 2.0
 # Starting workers takes a while; a line says that it is still alive.
 _SILENCE_S = 15.0
+# One look takes milliseconds; a disk that hangs must not hold up the end of a run.
+_LAST_LOOK_S = 10.0
+_SLOW_DISK_S = 30.0
 _STARTING = "workers start (about half a minute on a busy machine)"
 
 
@@ -36,6 +40,7 @@ class Watch:
         """asked what is going on while no step is done"""
         self._said_state = ""
         self._stepped_s = time.monotonic()
+        self._reminders = Reminders(_SILENCE_S)
         self._follower = Follower(run, from_now=True)
         self._console = console
         self._view = begin
@@ -44,6 +49,8 @@ class Watch:
         self._is_terminal = console.file.isatty()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="planner-watch", daemon=True)
+        self._looking_since_s: float | None = None
+        self._folder = run.storage.url
 
     @property
     def view(self) -> RunView:
@@ -60,14 +67,20 @@ class Watch:
         if self._is_terminal:
             self._live.start()
         self._thread.start()
+        threading.Thread(target=self._watch_the_disk, name="planner-watch-disk", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
-        self._look()
+        self._thread.join(_LAST_LOOK_S)
+        if self._thread.is_alive():
+            self.say(
+                f"the run's folder has not answered for {_LAST_LOOK_S:.0f} s: what it holds may be newer than this"
+            )
+        else:
+            self._look()
         if self._is_terminal:
             self._live.stop()
         if self._view.step:
@@ -78,11 +91,25 @@ class Watch:
             self._look()
             self.react(self._view)
 
+    def _watch_the_disk(self) -> None:
+        """A look into a disk that hangs never comes back, and could say nothing."""
+        reminders = Reminders(_SLOW_DISK_S)
+        while not self._stop.wait(1.0):
+            since_s = self._looking_since_s
+            waited_s = time.monotonic() - since_s if since_s is not None else 0.0
+            if waited_s < 1.0:
+                reminders.reset()
+            elif reminders.due(waited_s):
+                self.say(f"{self._folder} has not answered for {waited_s:.0f} s: look at that disk or mount")
+
     def _look(self) -> None:
+        self._looking_since_s = time.monotonic()
         try:
             records = self._follower.new_records()
         except StoreError:
             return  # a store that cannot be reached now and then only makes the picture old
+        finally:
+            self._looking_since_s = None
         before = self._view
         self._view, lines = fold(self._view, records)
         for line in lines:
@@ -90,11 +117,12 @@ class Watch:
         now_s = time.monotonic()
         if self._view.step != before.step:
             self._stepped_s, self._said_state = now_s, ""
+            self._reminders.reset()
         elif now_s - self._stepped_s > _QUIET_S:
             self._say_state()
         if not self._is_terminal and now_s - self._printed_s > _PLAIN_INTERVAL_S:
             moved = self._view.step > before.step
-            if moved or now_s - self._printed_s > _SILENCE_S:
+            if moved or self._reminders.due(self._silence_s):
                 self._printed_s = now_s
                 self.say(step_line(self._view) if moved else f"no step for {self._silence_s:.0f} s: {self._state()}")
 

@@ -8,12 +8,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from planner.dispatch.signals import end_key, ended_key
+from planner.dispatch.signals import end_key, ended_key, state_key
+from planner.plan.words import duration
+from planner.reminders import Reminders
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.1
 # Ray Train ends its workers within a second or two.
 _ABORT_S = 10.0
+# A step and a commit are often done by then.
+_SAID_AFTER_S = 30.0
 
 
 class Interrupts:
@@ -69,7 +73,15 @@ class Interrupts:
         self._say("stopping: all workers finish their step and commit; once more, and they are ended at once")
         try:
             put_word(end_key(self._launch_id), "yes")
+            began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
+            # It ends: the steward gives up workers that do not commit, and `pulse` a controller that does not answer.
             while not (self._ended.is_set() or get_word(ended_key(self._launch_id))):
+                waited_s = time.monotonic() - began_s
+                if reminders.due(waited_s):
+                    self._say(
+                        f"still stopping after {duration(waited_s)}: {get_word(state_key(self._launch_id))}; "
+                        "once more, and the workers are ended at once, from the last commit"
+                    )
                 time.sleep(_POLL_S)
         finally:
             if not self._ended.is_set():
