@@ -30,6 +30,10 @@ _OLDEST_RAY = (2, 55)
 # Ray's client sets no limit of its own: an address that swallows packets would hold it for minutes.
 _CONNECT_S = 10.0
 _RETRY_S = 1.0
+# Between two bytes: a dashboard takes in an upload, or starts a job's supervisor.
+_ANSWER_S = 120.0
+# A log without a line for so long is asked for again: a line that was cut without a word looks the same.
+_SILENT_LOG_S = 300.0
 # Ray kills a stopped job after 3 s. Ending its workers in order may take longer, and what is killed leaves its
 # reservation behind, which for three minutes is missing to the next run.
 _STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "60"}
@@ -139,10 +143,11 @@ class JobServer:
         """Find the dashboard, and check that it lets us in and that its Ray is one that planner runs on."""
         _require_client()
         _require_server(address)
-        from planner.dispatch.private import server_version
+        from planner.dispatch.private import limit_waits, server_version
 
         with _in_words(address), _only_this_address(), _quiet():
             client = _client(address)
+        limit_waits(client, _ANSWER_S)
         version = server_version(client)
         _require_version(address, version)
         return cls(address, client, version)
@@ -175,8 +180,9 @@ class JobServer:
 
         seen = 0
         # Whether the job or only the line has ended is for its status to tell.
-        with contextlib.suppress(aiohttp.ClientError, RuntimeError), _quiet():
-            async for text in self._client.tail_job_logs(submission_id):
+        with contextlib.suppress(aiohttp.ClientError, RuntimeError, TimeoutError), _quiet():
+            log = aiter(self._client.tail_job_logs(submission_id))
+            while (text := await asyncio.wait_for(anext(log, None), _SILENT_LOG_S)) is not None:
                 show(text[max(0, shown - seen) :])
                 seen += len(text)
         return max(shown, seen)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -26,6 +27,9 @@ ValueError: Job with submission_id tiny-1 already exists. Please use a different
 )
 
 
+SILENT = -1
+
+
 @contextmanager
 def server(answers):
     """Its address; `answers` has what it says by method and beginning of the path, and 404 is the rest."""
@@ -35,6 +39,9 @@ def server(answers):
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             place = f"{self.command} {self.path}"
             status, body = next((a for key, a in answers.items() if place.startswith(key)), (404, "no such page"))
+            if status == SILENT:
+                time.sleep(2)
+                return
             self.send_response(status)
             self.send_header("Content-Length", str(len(body.encode())))
             self.end_headers()
@@ -149,3 +156,12 @@ def test_a_lost_connection_says_that_the_job_may_run_on():
         connected = JobServer.connect(address)
     with pytest.raises(RunError, match=r"the connection was lost: Connection refused; see what became .* ray job list"):
         connected.follow("tiny-1", lambda _text: None)
+
+
+def test_a_dashboard_that_falls_silent_is_not_waited_for_for_ever(monkeypatch):
+    """It was there, and then takes connections and answers nothing."""
+    monkeypatch.setattr("planner.dispatch.submission._ANSWER_S", 0.3)
+    with server({"GET /api/version": VERSION, "GET /api/jobs/tiny-1": (SILENT, "")}) as address:
+        connected = JobServer.connect(address)
+        with pytest.raises(RunError, match=r"the connection was lost: .*timed out.*ray job list --address"):
+            connected.follow("tiny-1", lambda _text: None)
