@@ -8,21 +8,30 @@ with it, or with the disk, rows are tokenized anew. `PLANNER_CACHE` names anothe
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from planner.data.columns import Column
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.reminders import Reminders
+
+_log = logging.getLogger(__name__)
 
 # Less is tokenized in a few seconds.
 LEAST_BYTES = 16 * 2**20
 # Data sets that are kept: those used last.
 _MOST = 8
+# Gigabytes of text are tokenized in it; and it is less than a group of workers has for its first step.
+_LOCK_MOST_S = 1800.0
+_LOCK_AGAIN_S = 0.2
+_SAID_AFTER_S = 30.0
 _CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet)}
 
 
@@ -50,13 +59,33 @@ def _code_digest() -> str:
 
 @contextlib.contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    """One process of this machine at a time; on a disk that knows no locks, nobody waits."""
+    """One process of this machine at a time; on a disk that knows no locks, nobody waits.
+
+    Nor for ever for a process that hangs: the lock saves work, and what is kept is right without it.
+    """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(place.with_suffix(".lock").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
         yield
+
+
+def _lock(file: IO[str]) -> None:
+    began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
+    while (waited_s := time.monotonic() - began_s) < _LOCK_MOST_S:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if reminders.due(waited_s):
+            _log.warning(
+                "another process of this machine tokenizes the same rows (it holds %s): waiting for %.0f s so far; "
+                "after %.0f s they are tokenized here, too",
+                file.name,
+                waited_s,
+                _LOCK_MOST_S,
+            )
+        time.sleep(_LOCK_AGAIN_S)
 
 
 def _load(place: Path) -> SampleSet | None:

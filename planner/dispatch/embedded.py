@@ -284,7 +284,13 @@ class _Link:
         survivors = kill_all(self._process.pid, CLOSE_DEADLINE_S)
         if survivors:
             raise RunError(f"the embedded cluster left processes that SIGKILL does not end: {survivors}")
-        self._process.wait()
+        try:
+            self._process.wait(CLOSE_DEADLINE_S)
+        except subprocess.TimeoutExpired as error:
+            raise RunError(
+                f"the embedded cluster's supervisor (pid {self._process.pid}) outlived its SIGKILL for "
+                f"{CLOSE_DEADLINE_S:g} s: it waits for a disk; it ends when that answers"
+            ) from error
         os.close(self._answers)
         self._stderr.close()
         shutil.rmtree(self._home, ignore_errors=True)

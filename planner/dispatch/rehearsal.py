@@ -69,7 +69,9 @@ class _Director:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(_CHANGE_DEADLINE_S)
+        if self._thread.is_alive():
+            self._say(f"a change of the cluster was not done after {_CHANGE_DEADLINE_S:.0f} s; it is left")
 
     def _run(self) -> None:
         number = done = 0

@@ -21,6 +21,7 @@ from planner.errors import PlannerError, TrainingFailed
 
 # For one stage of a rehearsal, of however large a model. A collective that hangs is given up after two minutes.
 _DEADLINE_S = 3600.0
+_KILLED_S = 10.0
 
 
 class LocalWorkers:
@@ -72,7 +73,7 @@ class LocalWorkers:
         for process, pipe in self._workers:
             pipe.close()
             process.kill()
-            process.join()
+            process.join(_KILLED_S)  # one that waits for a disk ends when that answers
         self._workers.clear()
         atexit.unregister(self.close)
 

@@ -1,9 +1,10 @@
 """Steps loaded ahead of the loop: on a thread, or in processes of their own."""
 
 import io
+import logging
 import pickle
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.batches import MicroBatch
+
+_log = logging.getLogger(__name__)
+
+# More than a step takes to load; a disk that takes longer is not waited for.
+_CLOSE_S = 60.0
 
 Load = Callable[[int], list[MicroBatch]]
 """from a step's cursor to one worker's micro-batches of it; for loader processes it must be possible to pickle it"""
@@ -26,6 +32,7 @@ class Prefetcher:
         self._steps = _in_processes(load, cursors, processes) if processes else _here(load, cursors)
         self._is_pinned = device.type == "cuda"
         self._thread = ThreadPoolExecutor(1, "planner-load", _choose(device) if self._is_pinned else None)
+        self._last: Future[list[MicroBatch]] | None = None
 
     def start(self) -> "Future[list[MicroBatch]]":
         """Begin to load the next step, if it is not loaded yet.
@@ -33,15 +40,23 @@ class Prefetcher:
         The future raises:
             PlannerError: a row cannot be read, or a loader process has ended.
         """
-        return self._thread.submit(self._next)
+        self._last = self._thread.submit(self._next)
+        return self._last
 
     def _next(self) -> list[MicroBatch]:
         batches = next(self._steps)
         return [batch.pinned() for batch in batches] if self._is_pinned else batches
 
     def close(self) -> None:
-        """Wait for the load under way, and end the thread and the processes."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """Wait for the load under way, and end the thread and the processes.
+
+        A load that hangs is left behind: what ended the loop is to be heard of.
+        """
+        if self._last is not None and wait([self._last], _CLOSE_S).not_done:
+            _log.warning("the rows of the next step were not read after %.0f s; they are not waited for", _CLOSE_S)
+            self._thread.shutdown(wait=False)
+            return
+        self._thread.shutdown(wait=True)
         self._steps.close()
 
 

@@ -1,5 +1,6 @@
 """Tokenized rows that are kept: the same samples, made once, and nothing trusted that is not what was written."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -151,3 +152,17 @@ def test_small_data_is_not_kept(tmp_path, made, monkeypatch):
     opened("pairs", PAIRS, tmp_path, model=gpt(20))
     assert not (tmp_path / "cache").exists()
     assert len(made) == 1
+
+
+@pytest.mark.usefixtures("made")
+def test_nobody_waits_for_ever_for_a_process_that_hangs(tmp_path, monkeypatch, caplog):
+    """It holds the lock and does not let go: that is said, and then the rows are tokenized without it."""
+    opened("pairs", PAIRS, tmp_path, model=gpt(20))
+    (place,) = folders(tmp_path)
+    monkeypatch.setattr(kept, "_LOCK_MOST_S", 0.5)
+    monkeypatch.setattr(kept, "_SAID_AFTER_S", 0.1)
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with kept._locked(place):
+            pass
+    assert "another process of this machine tokenizes the same rows" in caplog.text

@@ -79,6 +79,19 @@ def test_who_stops_early_waits_for_no_step():
     assert set(multiprocessing.active_children()) == others
 
 
+def test_a_load_that_hangs_is_left_behind(monkeypatch, caplog):
+    """A disk that does not answer: what ended the loop is heard of all the same."""
+    monkeypatch.setattr("planner.train.prefetch._CLOSE_S", 0.2)
+    answers = threading.Event()
+    prefetcher = Prefetcher(lambda _cursor: answers.wait(30) and [], range(0, 8, 4), processes=0, device=CPU)
+    pending = prefetcher.start()
+    prefetcher.close()
+    assert not pending.done()
+    assert "were not read after" in caplog.text
+    answers.set()
+    assert pending.result(10) == []
+
+
 def orphan_maker(pipe):
     """A worker that is killed while its loader process lives."""
     prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
