@@ -1,12 +1,15 @@
 """From a job to a running Ray Train v2 trainer, and back with what came of it."""
 
+import atexit
 import contextlib
 import itertools
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +64,8 @@ _CONTROLLERS_DIE = (
 
 # A cluster that is there answers at once, and one behind a slow link in seconds.
 _CONNECT_S = 5.0
+# One that answers lets a driver go within a second or two; for one that is gone, Ray looks for a minute.
+_LEAVE_S = 90.0
 
 
 def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
@@ -109,7 +114,18 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()
+            _leave(address, ray.shutdown)
+
+
+def _leave(address: str, shutdown: Callable[[], None]) -> None:
+    """Let go of the cluster, but wait for no answer that does not come: Ray's own wait for a hung head has no end."""
+    leaving = threading.Thread(target=shutdown, name="planner-leave", daemon=True)
+    leaving.start()
+    leaving.join(_LEAVE_S)
+    if leaving.is_alive():
+        atexit.unregister(shutdown)  # Ray would do the same again at the interpreter's end
+        text = f"the Ray cluster at {address} has not let go of this driver for {_LEAVE_S:.0f} s: its head hangs"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _require_listener(address: str) -> None:
