@@ -45,6 +45,8 @@ class Memory:
     commit_s: float = 0.0
     eval_s: float = 0.0
     """what the last ones took, of whichever group; 0 before the first of all"""
+    first_step_s: float = 0.0
+    """the longest that a group took from its start to its first step; 0 before the first of all"""
     step: int = 0
     total_steps: int = 0
     _best_step: int = 0

@@ -109,6 +109,7 @@ class _Group:
     """What is known of the group that runs."""
 
     nodes: tuple[str, ...]
+    started_s: float
     seen_s: float
     """last sign of life"""
     steps_seen: int = 0
@@ -155,7 +156,7 @@ class Steward:
 
     def started(self, nodes: tuple[str, ...]) -> None:
         """A group was started; `nodes` by rank."""
-        self._group = _Group(nodes=nodes, seen_s=self._clock())
+        self._group = _Group(nodes=nodes, started_s=self._clock(), seen_s=self._clock())
         self._stopping = self._warming = self._notice_s = None
         self._memory.placed(len(nodes))
 
@@ -173,6 +174,8 @@ class Steward:
         group.steps_seen += 1
         group.commit_s, group.eval_s = float(metrics["commit_s"]), float(metrics["eval_s"])
         self._measure_resize(group.seen_s)
+        if group.steps_seen == 1:
+            self._memory.first_step_s = max(self._memory.first_step_s, group.seen_s - group.started_s)
         # The first step of a group also pays for caches, compilation and, in `bitwise`, a repetition.
         if group.steps_seen > 1:
             self._memory.measured_step(int(metrics["world_size"]), float(metrics["seconds"]))
@@ -469,9 +472,12 @@ class Steward:
 
     @property
     def _silence_s(self) -> float:
-        if self._group is None or not self._group.steps_seen:
-            return UNMEASURED_S
         group, memory = self._group, self._memory
+        if group is None or not group.steps_seen:
+            if not (memory.first_step_s and memory.commit_s):
+                return UNMEASURED_S
+            # What was committed has to be read again, perhaps by fewer workers; what was compiled, compiled again.
+            return max(_SILENCE_BY_OTHERS_S, 10 * memory.first_step_s + 5 * memory.commit_s)
         is_own = group.commit_s > 0 and (group.eval_s > 0 or not self._has_eval)
         limit_s = longest_silence_s(
             step_s=self._step_s,

@@ -522,6 +522,17 @@ class TestNothingIsLostByImpatience:
         cluster.run(700)
         assert cluster.sizes == [4, 5, 5]
 
+    def test_a_hang_before_a_groups_first_step_is_told_by_the_last_groups_start(self):
+        """Its first step came after 2 s, its commit took 40: ten minutes, and not the hour that a run has at first."""
+        cluster = Blocking(4, commit_s=40.0, every_steps=60).run(300)
+        cluster.kill("n3")
+        cluster.run(2)
+        cluster.hung = True
+        cluster.run(590)
+        assert cluster.sizes == [4, 3]
+        cluster.run(60)
+        assert cluster.sizes == [4, 3, 3]
+
     def test_what_a_commit_takes_is_not_forgotten_by_a_resize(self):
         """The second growth comes before the new group's first commit."""
         cluster = Blocking(4, commit_s=90.0, every_steps=300).run(2000)

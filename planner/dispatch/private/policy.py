@@ -300,10 +300,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         elif act.kind == "resize":
             if not act.planned:
                 self._steward.note(_whereabouts(state.workers))
-                self._tell_driver(*self._steward.untold)
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
-            self._tell_driver(f"going on with {counted(act.world_size, 'worker')}")
+            self._tell_driver(*self._steward.untold, f"going on with {counted(act.world_size, 'worker')}")
             return self._get_resize_decision(act.world_size)
         return NoopDecision()
 
