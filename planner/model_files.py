@@ -52,12 +52,6 @@ def require_extra(*, lora: bool) -> None:
         raise UserError(f"model.kind hf needs {' and '.join(missing)}: pip install 'planner[hf]'")
 
 
-def absolute(path: str) -> str:
-    """`path` for a process with another working directory: a folder that is here, by its full path, or a hub's name."""
-    local = Path(path).expanduser()
-    return str(local.absolute()) if local.is_dir() else path
-
-
 def folder_here(path: str, revision: str | None = None) -> Path | None:
     """A local folder, or what the hub's cache has of a name; None for a name that would have to be downloaded.
 

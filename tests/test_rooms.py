@@ -19,6 +19,7 @@ VALUES = {
     "planner.lengths",
     "planner.cluster",
     "planner.reminders",
+    "planner.disk",
 }
 STANDARD = set(sys.stdlib_module_names)
 # Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
@@ -50,6 +51,7 @@ LAW = {
     "lengths.py": set(),
     "cluster.py": set(),
     "reminders.py": set(),
+    "disk.py": set(),
     "files": {"yaml", "pydantic"},
     "notice": set(),
     "interop": {"yaml", "planner.files", "planner.plan"},

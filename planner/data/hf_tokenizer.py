@@ -12,9 +12,9 @@ import numpy as np
 
 from planner.data.chat_template import ChatTemplate
 from planner.data.formats import Answered, BadRow, Conversation, Example, Plain
-from planner.data.paths import local_folder
 from planner.data.samples import Ids
 from planner.data.tokenizer import Exchange, Marks, Script
+from planner.disk import local_folder
 from planner.errors import DataError
 from planner.job import HfModel
 

@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
+from planner.disk import local_folder
 from planner.errors import DataError
 from planner.job import HfModel, Model
 
@@ -68,12 +69,6 @@ def _library_source(root: Path) -> Iterator[Path]:
 def absolute(path: str) -> str:
     """`path` for a process with another working directory."""
     return path if path == STDLIB else str(Path(path).expanduser().absolute())
-
-
-def local_folder(path: str) -> Path | None:
-    """The folder of a model that lies here; none: `path` is a name on the hub."""
-    folder = Path(path).expanduser()
-    return folder.absolute() if folder.is_dir() else None
 
 
 def model_stamps(model: Model) -> Stamps:

@@ -15,6 +15,7 @@ from planner.data.jsonl import read_rows
 from planner.data.paths import opened, source_stamps
 from planner.data.text import END_OF_FILE
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
+from planner.disk import sync_folder
 from planner.errors import DataError, RunError, UserError
 from planner.job import JsonlData, TextData
 
@@ -161,17 +162,8 @@ def _all_or_nothing(output: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         part.replace(output)
-        _sync_folder(output.parent)
+        sync_folder(output.parent)
     except OSError as error:
         raise RunError(f"cannot write {output}: {error.strerror}; nothing was left behind") from error
     finally:
         part.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name, too, is on disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

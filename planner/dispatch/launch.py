@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from planner.disk import local_folder
 from planner.dispatch.embedded import driver_environment
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
@@ -302,12 +303,12 @@ def absolute(job: Job, url: str) -> Job:
 
 def _with_absolute_models(job: Job) -> Job:
     """The same for the model that is trained, and for the one that it is held to."""
-    from planner.model_files import absolute as absolute_model
-
     objective, model = job.objective, job.model
     if (reference := getattr(objective, "reference_model", None)) is not None:
-        objective = objective.model_copy(update={"reference_model": absolute_model(reference)})
+        objective = objective.model_copy(update={"reference_model": str(local_folder(reference) or reference)})
     if isinstance(model, HfModel):
         template = model.chat_template and str(Path(model.chat_template).expanduser().absolute())
-        model = model.model_copy(update={"path": absolute_model(model.path), "chat_template": template})
+        model = model.model_copy(
+            update={"path": str(local_folder(model.path) or model.path), "chat_template": template}
+        )
     return job.model_copy(update={"model": model, "objective": objective})

@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
+from planner.disk import sync_folder
 from planner.errors import StoreError
 
 _CHUNK_BYTES = 2**22
@@ -75,7 +76,7 @@ class Storage:
             if self.is_local:
                 with self._temporary(name, content) as temporary:
                     Path(temporary).replace(self._at(name))
-                    _sync_folder(Path(self._at(name)).parent)
+                    sync_folder(Path(self._at(name)).parent)
             else:
                 self._fs.pipe_file(self._at(name), content)
 
@@ -184,11 +185,3 @@ def _translated(url: str, name: str) -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
