@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +19,7 @@ from planner.job import HfModel, Job
 from planner.store.records import Manifest
 from planner.store.run import Run, commit_of
 from planner.train import checkpoint
+from planner.train.half import half_of
 from planner.train.models import private, saving
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
@@ -108,20 +108,13 @@ def export(
         raise UserError(f"{target}: is there already; write another folder, or remove it first")
     source = _source(run, manifest, job)
     run.check_files(manifest, manifest.files)
-    half = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.half"
-    try:
-        half.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"{target}: cannot be made there: {error.strerror}") from error
-    try:
+    with half_of(target) as half:
         writer = _Writer(
             run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress
         )
         what, files, num_tensors = writer.write(merge=merge)
         num_bytes = sum(file.stat().st_size for file in files)
         half.rename(target)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
     return Exported(
         folder=str(target),
         commit=manifest.name,

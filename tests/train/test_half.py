@@ -1,0 +1,40 @@
+"""The folder that an export fills before it has its name."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from planner.errors import UserError
+from planner.train.half import half_of
+
+
+def fill_and_die(target):
+    with half_of(target) as half:
+        (half / "weights").write_text("some")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_export_left_goes_at_the_next_one(tmp_path):
+    """And what another one is about to fill stays, as do those of other names."""
+    target = tmp_path / "a model[1]"
+    process = multiprocessing.get_context("fork").Process(target=fill_and_die, args=(target,))
+    process.start()
+    process.join(30)
+    (left,) = tmp_path.iterdir()
+    other = tmp_path / ".b.12345678.half"
+    other.mkdir()
+    with half_of(target) as first:
+        assert not left.exists()
+        with half_of(target) as second:
+            assert first.is_dir()
+            assert second.is_dir()
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_place_that_is_none_is_a_mistake_of_the_user(tmp_path):
+    """A file where the folder above should be."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be made there"), half_of(tmp_path / "file" / "model"):
+        pass
