@@ -36,8 +36,10 @@ _COALESCE_MOST_S = 5.0
 _PARK_AT_LEAST_S = 60.0
 # Until a group has made a commit of its own, what the last one's took says less: fewer workers write more each.
 _SILENCE_BY_OTHERS_S = 600.0
-# Newcomers that are not ready by then will not be.
+# Newcomers that are not ready by then are called off, and the next ones have twice as long: some machines have to
+# tokenize a data set first, on others something else holds the place.
 _WARM_AT_LEAST_S = 60.0
+_WARM_MOST_S = 3600.0
 # Where too few nodes will be left, the notice is used up but for this much.
 _SPARE_S = 5.0
 # A machine often lives on for some seconds after the moment that was named, or with a notice that names the present
@@ -145,6 +147,7 @@ class Steward:
         self._group: _Group | None = None
         self._stopping: _Stopping | None = None
         self._warming: _Warming | None = None
+        self._num_late_warmings = 0
         self._notice_s: tuple[float, float, frozenset[str]] | None = None
         self._resumed: tuple[float, int] | None = None
         self._said = ""
@@ -272,9 +275,11 @@ class Steward:
     def _await_newcomers(self, view: View, warming: "_Warming", room: int) -> Act:
         """The decision stands while there is room for it: to ask again and again would start and end processes."""
         took_s = self._clock() - warming.since_s
-        is_late = view.newcomers == "warming" and took_s > max(_WARM_AT_LEAST_S, 3 * self._memory.cost.lead_s)
+        usual_s = max(_WARM_AT_LEAST_S, 3 * self._memory.cost.lead_s)
+        is_late = view.newcomers == "warming" and took_s > min(usual_s * 2**self._num_late_warmings, _WARM_MOST_S)
         if room < warming.world_size or view.newcomers == "failed" or is_late:
             self._warming = None
+            self._num_late_warmings += is_late
             if room < warming.world_size:
                 why = f"room for {room} is left"
             else:
@@ -283,6 +288,7 @@ class Steward:
             return Act(kind="abandon_newcomers", words=(f"newcomers were called off: {why}",))
         if view.newcomers == "warming":
             return Act()
+        self._num_late_warmings = 0
         self._memory.lead_s.append(took_s)
         return self._stop(view, warming.reason, (), target=warming.world_size)
 

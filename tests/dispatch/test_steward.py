@@ -487,6 +487,8 @@ class Blocking(Cluster):
             self.parked_at, self.seen_commit_s, self.seen_eval_s, self.evaluating_until = None, 0.0, 0.0, 0.0
         if act.kind == "warm" and self.newcomers_are == "stuck":
             self.warm_since = math.inf
+        if act.kind == "warm" and self.newcomers_are == "slow":
+            self.warm_since += 600
 
     def tick(self):
         if self.newcomers_are == "failing" and self.newcomers == "warming" and self.now - self.warm_since > 2:
@@ -594,6 +596,13 @@ class TestPlacesThatCannotBeHad:
         cluster.newcomers_are = ""
         cluster.run(1800)
         assert cluster.sizes == [2, 3]
+
+    def test_newcomers_that_take_ten_minutes_are_awaited_at_last(self):
+        """They tokenize a data set before they are ready, each time anew: twice as long is given each time."""
+        cluster = Blocking(2, newcomers="slow").run(30)
+        cluster.add()
+        cluster.run(6000)
+        assert (cluster.sizes, cluster.recomputed) == ([2, 3], 0)
 
     def test_a_group_starts_with_the_places_that_it_gets(self):
         """Three were counted and two could be had: two train, and three are tried again later."""

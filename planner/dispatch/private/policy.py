@@ -273,7 +273,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def _tell_driver(self, *words: str) -> None:
         """While no group runs nobody writes the ledger: the driver shows it."""
-        state = "; ".join(filter(None, words))
+        state = "; ".join(dict.fromkeys(filter(None, words)))
         if state and state != self._state:
             self._state = state
             with contextlib.suppress(Exception):  # it is only told
