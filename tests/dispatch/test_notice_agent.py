@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from live_runs import Script, fit, make_job, notes, run_of
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata, Metadata
 
 from planner.audit import audit
+from planner.dispatch.private import own_node
 from planner.dispatch.private.own_node import OwnNode
 from planner.errors import RunError, UserError
 
@@ -83,6 +85,10 @@ def test_a_notice_of_the_others_does_the_same(cluster, tmp_path, make):
         shrinks_without_loss(cluster, tmp_path, server)
 
 
+def refuse():
+    raise RunError("not accepted")
+
+
 class TestOwnNode:
     def test_a_node_is_found_lives_and_goes(self, cluster):
         node = OwnNode.find(cluster.address, cluster.nodes()[-1])
@@ -105,6 +111,17 @@ class TestOwnNode:
         head = next(n["NodeID"] for n in ray.nodes() if n["NodeID"] not in cluster.nodes() and n["Alive"])
         with pytest.raises(UserError, match="never drained"):
             OwnNode.find(cluster.address, head)
+
+    def test_a_head_that_takes_the_connection_and_never_answers_is_left(self, monkeypatch):
+        """Ray sets no limit to a drain: the agent would sleep through the notice instead of trying again."""
+        monkeypatch.setattr(own_node, "_ASK_S", 0.1)
+        answers = threading.Event()
+        with pytest.raises(TimeoutError, match="has not answered"):
+            own_node._in_time(answers.wait)
+        answers.set()
+        own_node._in_time(answers.wait)
+        with pytest.raises(RunError, match="not accepted"):
+            own_node._in_time(refuse)
 
     def test_nobody_at_the_address_is_said_at_once(self):
         with Metadata() as closed:

@@ -4,6 +4,7 @@ It talks to the head alone (the GCS), as `ray drain-node` does. No driver is reg
 """
 
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -58,7 +59,7 @@ class OwnNode:
             RunError: the cluster does not accept it, or cannot be asked.
         """
         self._require_head()
-        _asked(lambda: request_drain(self._client, self.node_id, remaining_s, message))
+        _asked(lambda: _in_time(lambda: request_drain(self._client, self.node_id, remaining_s, message)))
 
     def is_alive(self) -> bool:
         """Whether the cluster counts it.
@@ -75,6 +76,29 @@ class OwnNode:
     def _require_head(self) -> None:
         # Ray's client would wait for a head that is gone for most of a minute.
         _require_listener(self.address)
+
+
+def _in_time(work: Callable[[], None]) -> None:
+    """For a request to which Ray sets no limit: a head that hangs takes the connection, and never answers.
+
+    Raises:
+        TimeoutError: it is left behind. Should it come through later, it only says again what was said.
+    """
+    errors: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # raised where it was asked for
+            errors.append(error)
+
+    thread = threading.Thread(target=attempt, name="planner-drain", daemon=True)
+    thread.start()
+    thread.join(_ASK_S)
+    if thread.is_alive():
+        raise TimeoutError(f"the head has not answered for {_ASK_S:.0f} s")
+    if errors:
+        raise errors[0]
 
 
 def _asked(question: Callable[[], Any]) -> Any:
