@@ -95,5 +95,5 @@ class Listener:
             return ""
         return (
             f"the process that controls the workers has not answered for {duration(silent_s)} (suspended, or its "
-            f"machine has no time for it?); after {duration(_GIVE_UP_S)} the run is ended"
+            f"machine has no time for it?); after {duration(_GIVE_UP_S)} it is ended"
         )
