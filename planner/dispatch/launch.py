@@ -181,8 +181,7 @@ def fit(
                 except TrainingFailedError as error:
                     raise TrainingFailed(f"Ray gave up: {_last_line(str(error))}") from error
                 except RayError as error:
-                    if not _controller_died(error):
-                        raise TrainingFailed(f"the Ray cluster is gone: {_last_line(str(error))}") from error
+                    _require_that_only_the_controller_died(error)
                     before, commits = commits, run.commits()
                     if commits == before:
                         raise TrainingFailed(_CONTROLLERS_DIE) from error
@@ -203,19 +202,25 @@ def state_of(launch: Launch) -> str:
         return ""
 
 
-def _controller_died(error: Exception) -> bool:
-    """Whether that one process is gone, and not the cluster, which still answers."""
+def _require_that_only_the_controller_died(error: Exception) -> None:
+    """Check that another controller may do better.
+
+    Raises:
+        TrainingFailed: the cluster does not answer, or the controller could not even begin (its disk is full, say).
+    """
     from ray.exceptions import ActorDiedError
 
     from planner.dispatch.private import get_word
 
-    if not isinstance(error, ActorDiedError):
-        return False
+    words = _last_line(str(error))
+    if "creation task" in str(error):
+        raise TrainingFailed(f"the process that controls the workers cannot begin: {words}") from error
     try:
         get_word("")
     except Exception:  # noqa: BLE001  # whatever it says, nobody is there
-        return False
-    return True
+        raise TrainingFailed(f"the Ray cluster is gone: {words}") from error
+    if not isinstance(error, ActorDiedError):
+        raise TrainingFailed(f"Ray gave up: {words}") from error
 
 
 def _trainer(

@@ -61,8 +61,8 @@ checkpoint: {path: RUN, every: 20 steps, keep: 3}
 class Storm:
     """The run, its hosts, and who disturbs them."""
 
-    most, least = 5, 2
-    """nodes"""
+    most, usual, least = 5, 4, 2
+    """nodes: at the most, as many as come back by themselves in the end, and as many as come back at once"""
 
     def __init__(
         self, scratch: Path, *, disk: Path | None, isolated: bool, patience_s: float, say: Callable[[str], None]
@@ -218,12 +218,16 @@ class Storm:
             if fault.act(self, dice):
                 done[fault.name] += 1
                 self.say(f"{time.monotonic() - began_s:5.0f} s  {fault.name}; {self.steps} steps")
+            if len(self.hosts.nodes) < self.usual and dice.random() < 0.5:
+                self.hosts.add()
+                done["node added"] += 1
             if dice.random() < 0.7:
                 self._until_steps(dice.choice([1, 10, 40]))
             self.pause(dice.uniform(0.0, 3.0))
         return done
 
     def _until_steps(self, count: int) -> None:
+        self._watch()
         target = self.steps + count
         while self.steps < target:
             self.pause(0.2)
