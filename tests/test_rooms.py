@@ -20,6 +20,7 @@ VALUES = {
     "planner.cluster",
     "planner.reminders",
     "planner.disk",
+    "planner.privacy",
 }
 STANDARD = set(sys.stdlib_module_names)
 # Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
@@ -52,6 +53,7 @@ LAW = {
     "cluster.py": set(),
     "reminders.py": set(),
     "disk.py": set(),
+    "privacy.py": set(),
     "files": {"yaml", "pydantic"},
     "notice": set(),
     "interop": {"yaml", "planner.files", "planner.plan"},

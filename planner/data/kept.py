@@ -2,7 +2,8 @@
 
 A folder for each data set, under a name made of everything that its samples depend on: the files with their sizes and
 times, the job's settings, the tokenizer, this code. What is found there is held against its digest; whatever is wrong
-with it, or with the disk, rows are tokenized anew. `PLANNER_CACHE` names another place.
+with it, or with the disk, rows are tokenized anew. `PLANNER_CACHE` names another place. It is private, or as open as a
+place of that name that is there already; who can write to it can put other samples there.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from typing import IO, Any
 
 from planner.data.columns import Column
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.privacy import make_folder, opener_within
 from planner.reminders import Reminders
 
 _log = logging.getLogger(__name__)
@@ -44,9 +46,13 @@ def kept(facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet
         return _load(place) or _store(make(), place)
 
 
-def _folder() -> Path:
+def _home() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get("PLANNER_CACHE") or f"{home}/planner").expanduser() / "samples"
+    return Path(os.environ.get("PLANNER_CACHE") or f"{home}/planner").expanduser()
+
+
+def _folder() -> Path:
+    return _home() / "samples"
 
 
 def _code_digest() -> str:
@@ -65,8 +71,9 @@ def _locked(place: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(place.with_suffix(".lock").open("w"))
+            make_folder(place.parent, _home())
+            opener = opener_within(_home())
+            file = stack.enter_context(open(place.with_suffix(".lock"), "w", opener=opener))
             _lock(file)
         yield
 
@@ -92,6 +99,8 @@ def _load(place: Path) -> SampleSet | None:
     """None if it is not there, or not what was written."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         facts = json.loads((place / "set.json").read_text(encoding="utf-8"))
+        if any(Path(name).name != name for name in facts["columns"]):
+            return None
         columns = {name: Column.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
         if samples_digest("kept", *columns.values()) == facts["digest"]:
             os.utime(place)
@@ -111,10 +120,13 @@ def _store(made: SampleSet, place: Path) -> SampleSet:
     }
     part = place.with_name(f"part-{uuid.uuid4().hex}")
     try:
-        part.mkdir()
+        make_folder(part, _home())
+        opener = opener_within(_home())
         for name, column in columns.items():
-            column.array.tofile(part / name)
-        (part / "set.json").write_text(json.dumps(facts), encoding="utf-8")
+            with open(part / name, "wb", opener=opener) as stream:
+                column.array.tofile(stream)
+        with open(part / "set.json", "w", encoding="utf-8", opener=opener) as text:
+            json.dump(facts, text)
         shutil.rmtree(place, ignore_errors=True)
         part.rename(place)
         _forget_old(place.parent)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
+from stat import S_IMODE, S_IRUSR, S_IWUSR
 from typing import BinaryIO, Literal
 
 from planner.data.jsonl import read_rows
@@ -40,7 +41,7 @@ def prepare(
     _check_output(output, replace=replace)
     if _is_source(output, Path(source.path), files):
         raise UserError(f"{output} lies in {source.path}, where it would count as source itself; choose another place")
-    with _all_or_nothing(output) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
+    with _all_or_nothing(output, files) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
         writer = _Writer(stream, starts)
         is_rows = isinstance(source, JsonlData)
         parts = _rows(files, sizes, source.field) if isinstance(source, JsonlData) else _text(files, sizes)
@@ -149,8 +150,8 @@ def _check_output(output: Path, *, replace: bool) -> None:
 
 
 @contextmanager
-def _all_or_nothing(output: Path) -> Iterator[BinaryIO]:
-    """A file under another name, which gets its own when it is whole and on disk.
+def _all_or_nothing(output: Path, sources: list[Path]) -> Iterator[BinaryIO]:
+    """A file under another name, which gets its own when it is whole and on disk. Who may not read a source reads none.
 
     Raises:
         RunError: it cannot be written.
@@ -158,6 +159,10 @@ def _all_or_nothing(output: Path) -> Iterator[BinaryIO]:
     part = output.with_name(f".planner-prepare-{uuid.uuid4().hex}")
     try:
         with part.open("x+b", buffering=_CHUNK_BYTES) as stream:
+            mode = S_IMODE(os.fstat(stream.fileno()).st_mode)
+            for source in sources:
+                mode &= source.stat().st_mode
+            os.fchmod(stream.fileno(), mode | S_IRUSR | S_IWUSR)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

@@ -13,12 +13,16 @@ from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
 from planner.disk import sync_folder
 from planner.errors import StoreError
+from planner.privacy import is_within, make_folder, opener_within
 
 _CHUNK_BYTES = 2**22
 
 
 class Storage:
-    """Named blobs below one root. Names are relative, with forward slashes; `..` is refused."""
+    """Named blobs below one root. Names are relative, with forward slashes; what leads out of the root is refused.
+
+    A folder on this machine that does not exist yet is made for its owner alone; see `planner.privacy`.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -94,8 +98,8 @@ class Storage:
         """Add to the end of a blob that one process writes."""
         with _translated(self.url, name):
             if self.is_local:
-                Path(self._at(name)).parent.mkdir(parents=True, exist_ok=True)
-            with self._fs.open(self._at(name), "ab") as stream:
+                make_folder(Path(self._at(name)).parent, Path(self._root))
+            with self._opened_to_append(name) as stream:
                 stream.write(content)
 
     def sync(self, name: str) -> None:
@@ -129,15 +133,28 @@ class Storage:
     def _at(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
             raise StoreError(f"{name!r} does not stay inside {self.url}")
-        return f"{self._root.rstrip('/')}/{name}" if name else str(self._root)
+        if not name:
+            return self._root
+        place = f"{self._root.rstrip('/')}/{name}"
+        if self.is_local and not is_within(place, self._root):
+            raise StoreError(
+                f"{name!r} does not stay inside {self.url}: a symbolic link leads out of it; a run's files lie in its "
+                "folder, so remove the link, or make checkpoint.path the place that it leads to"
+            )
+        return place
+
+    def _opened_to_append(self, name: str) -> Any:
+        if not self.is_local:
+            return self._fs.open(self._at(name), "ab")
+        return open(self._at(name), "ab", opener=opener_within(Path(self._root)))
 
     @contextmanager
     def _temporary(self, name: str, content: bytes) -> Iterator[str]:
-        folder = Path(self._at(name)).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        folder, root = Path(self._at(name)).parent, Path(self._root)
+        make_folder(folder, root)
         temporary = folder / f".{Path(name).name}.{uuid.uuid4().hex[:8]}"
         try:
-            with temporary.open("wb") as stream:
+            with open(temporary, "wb", opener=opener_within(root)) as stream:  # a Path's takes no opener
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())

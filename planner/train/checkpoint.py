@@ -28,6 +28,7 @@ from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.gradient_sums import STATE_KEY
+from planner.train.private_files import private_writer
 from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
 
@@ -160,7 +161,7 @@ def _create_optimizer_state(state: TrainState, saved: Mapping[str, Any]) -> None
 
 def _writer(storage: Storage, folder: str) -> FileSystemWriter:
     if storage.is_local:
-        return FileSystemWriter(storage.path(folder))
+        return private_writer(storage.path(folder), storage.path(""))
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
     writer: FileSystemWriter = FsspecWriter(storage.path(folder))

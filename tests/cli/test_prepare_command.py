@@ -1,6 +1,8 @@
 """`planner prepare` as a user meets it: what it says, what it refuses, and that a run takes what it made."""
 
 import json
+import os
+import stat
 
 import pytest
 
@@ -90,3 +92,15 @@ def test_a_run_refuses_a_token_file_that_is_not_whole(cli, place, harm, says):
     assert answer.code == 2
     assert says in answer.err
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(("source", "expected"), [(0o600, 0o600), (0o640, 0o640), (0o666, 0o644), (0o400, 0o600)])
+def test_who_may_not_read_the_source_reads_no_tokens_either(cli, place, source, expected):
+    """Nor more than the umask allows."""
+    (place / "folder" / "a.txt").chmod(source)
+    before = os.umask(0o022)
+    try:
+        assert cli("prepare", "folder", "new").code == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((place / "new").stat().st_mode) == expected

@@ -1,6 +1,7 @@
 """Tokenized rows that are kept: the same samples, made once, and nothing trusted that is not what was written."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -144,6 +145,29 @@ def test_of_two_processes_one_tokenizes(tmp_path, made):
     found = sorted(process.communicate()[0].split() for process in processes)
     assert found == [["2"], ["made", "2"]]
     assert first.num_rows == 2
+
+
+@pytest.mark.usefixtures("made")
+def test_nobody_else_reads_what_is_kept(tmp_path):
+    """It is the user's data."""
+    opened("pairs", PAIRS, tmp_path, model=gpt(20))
+    cache = tmp_path / "cache"
+    found = {oct(place.stat().st_mode & 0o777) for place in (cache, *cache.rglob("*")) if place.is_dir()}
+    assert found == {"0o700"}
+    assert {oct(place.stat().st_mode & 0o777) for place in cache.rglob("*") if place.is_file()} == {"0o600"}
+
+
+def test_what_is_kept_names_no_file_elsewhere(tmp_path, made):
+    """By one who can write to a shared cache: another file is not mapped as samples, rows are tokenized anew."""
+    first = all_parts(opened("pairs", PAIRS, tmp_path, model=gpt(20)))
+    [place] = folders(tmp_path)
+    (place / "tokens").rename(tmp_path / "cache" / "elsewhere")
+    facts = json.loads((place / "set.json").read_text())
+    facts["columns"] = {"../../elsewhere": facts["columns"]["tokens"], "ends": facts["columns"]["ends"]}
+    (place / "set.json").write_text(json.dumps(facts))
+    assert kept._load(place) is None
+    assert all_parts(_again("pairs", tmp_path / "rows.jsonl")) == first
+    assert len(made) == 2
 
 
 def test_small_data_is_not_kept(tmp_path, made, monkeypatch):

@@ -195,6 +195,31 @@ def test_dots_in_a_name_are_harmless(storage, name):
     assert storage.read(name) == b"x"
 
 
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("name", ["file", "folder/secret", "folder/new", "inside/out/secret"])
+def test_a_link_does_not_lead_out(tmp_path, operation, name):
+    """A run's folder that somebody else has written may hold links; what they name is neither read nor written."""
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("mine")
+    (run / "inside").mkdir(parents=True)
+    (run / "file").symlink_to(outside / "secret")
+    (run / "folder").symlink_to("../outside")
+    (run / "inside" / "out").symlink_to(outside)
+    with pytest.raises(StoreError, match="a symbolic link leads out of it"):
+        OPERATIONS[operation](Storage(str(run)), name)
+    assert [path.read_text() for path in outside.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("operation", ["write", "append", "create"])
+def test_the_run_itself_may_be_a_link(tmp_path, operation):
+    """To a larger disk, say."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to("disk")
+    OPERATIONS[operation](Storage(str(tmp_path / "run")), "a/b")
+    assert files_below(tmp_path / "disk") == ["a/b"]
+
+
 @pytest.mark.parametrize("operation", ["read", "sha256"])
 def test_what_is_missing_is_named(storage, operation):
     """With the folder, too: a run may have several."""

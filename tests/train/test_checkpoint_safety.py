@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import pickletools
+import stat
 import uuid
 from datetime import timedelta
 from hashlib import sha256
@@ -259,6 +260,35 @@ def test_an_accepted_change_of_optimizer_trains_on(url, tmp_path):
     header = next(iter(read_segment(run.storage, 2, head))).record
     assert "optimizer: accepted by name" in header.changed
     assert "train.optimizer.kind: adamw -> rmsprop" in header.changed
+
+
+# -- who may look
+
+
+def modes(folder):
+    """Of a folder and of all within: those of folders, and those of files."""
+    found = {True: set(), False: set()}
+    for place in (folder, *folder.rglob("*")):
+        found[place.is_dir()].add(oct(stat.S_IMODE(place.stat().st_mode)))
+    return found[True], found[False]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+@pytest.mark.parametrize(("shared", "expected"), [(None, ({"0o700"}, {"0o600"})), (0o2770, ({"0o2770"}, {"0o660"}))])
+def test_a_run_is_its_owners_or_its_teams(tmp_path, umask, shared, expected):
+    """Ledger, manifests, claims, DCP's files, whatever the umask: private, or as open as a folder that was there."""
+    (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
+    run = tmp_path / "runs" / "run"
+    if shared is not None:
+        run.mkdir(parents=True)
+        run.chmod(shared)
+    before = os.umask(umask)
+    try:
+        train(Launch(job=make_job(tmp_path / "corpus.txt", steps=1), url=str(run)), on_cpu, Hooks())
+    finally:
+        os.umask(before)
+    assert (run / "checkpoints" / commit_name(1, 1) / ".metadata").exists()
+    assert modes(run) == expected
 
 
 # -- metadata that would run code

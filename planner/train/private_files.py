@@ -1,0 +1,32 @@
+"""DCP's writer to a folder on this machine: what it makes is as open as the run's folder, and no more."""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+
+from planner.privacy import make_folder, opener_within
+
+
+class _PrivateFiles(FileSystem):
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        with open(path, mode, opener=opener_within(self._root)) as stream:  # a Path's takes no opener
+            yield cast("io.IOBase", stream)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        make_folder(Path(path), self._root)
+
+
+def private_writer(folder: str, root: str) -> FileSystemWriter:
+    """A writer to `folder`, somewhere below the run's `root`."""
+    writer = FileSystemWriter(folder)
+    writer.fs = _PrivateFiles(Path(root))
+    return writer
