@@ -14,6 +14,7 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.job import HfModel, Job
+from planner.privacy import is_within
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -224,6 +225,8 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         if not isinstance(where, dict):
             raise UserError(f"{index}: has no weight_map")
         names = sorted({str(name) for name in where.values()})
+        if foreign := [name for name in names if Path(name).name != name]:
+            raise UserError(f"{index}: names {foreign[0]!r}, which is not a file of its own folder")
     elif (folder / _SINGLE).exists():
         names = [_SINGLE]
     else:
@@ -235,6 +238,19 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     for name in names:
         found.update(_header(folder / name))
     return found
+
+
+def require_own(folder: Path, file: Path) -> None:
+    """Check that a file of a model's folder is no link to somewhere else: a stranger's folder could name your keys.
+
+    The hub's cache is made of links, to where it keeps all versions' files.
+
+    Raises:
+        UserError: it is one.
+    """
+    kept = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
+    if not any(is_within(str(file), str(place)) for place in (folder, kept)):
+        raise UserError(f"{file}: a link that leads out of the model's folder; put a copy in its place")
 
 
 def fingerprint(job: Job) -> str:
@@ -302,17 +318,11 @@ def _header(file: Path) -> Mapping[str, StoredTensor]:
         raise UserError(f"{file}: cannot be read: {error.strerror or error}") from error
     try:
         found = {
-            name: StoredTensor(
-                file=file,
-                dtype=item["dtype"],
-                shape=tuple(item["shape"]),
-                start=8 + length + item["data_offsets"][0],
-                end=8 + length + item["data_offsets"][1],
-            )
+            name: _stored(file, 8 + length, item)
             for name, item in json.loads(content).items()
             if name != "__metadata__"
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{file}: not a safetensors file, or torn") from error
     end = max((tensor.end for tensor in found.values()), default=0)
     if end > size:
@@ -320,12 +330,24 @@ def _header(file: Path) -> Mapping[str, StoredTensor]:
     return found
 
 
+def _stored(file: Path, beginning: int, item: dict[str, Any]) -> StoredTensor:
+    """One entry of a header; offsets count from the `beginning` of the tensors.
+
+    Raises:
+        ValueError: it names bytes before them, or amounts that are none; among others, for what is no entry.
+    """
+    (start, end), shape = item["data_offsets"], tuple(item["shape"])
+    if not all(type(number) is int and number >= 0 for number in (start, end - start, *shape)):
+        raise ValueError("not an entry of a safetensors file")
+    return StoredTensor(file=file, dtype=item["dtype"], shape=shape, start=beginning + start, end=beginning + end)
+
+
 def _read_json(file: Path, otherwise: str) -> dict[str, Any]:
     try:
         found = json.loads(file.read_bytes())
     except OSError as error:
         raise UserError(f"{otherwise}: {file.name} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not JSON ({error})") from error
     if not isinstance(found, dict):
         raise UserError(f"{file}: not a JSON object")

@@ -49,8 +49,9 @@ class HfTokenizer:
             raise DataError(f"{where}: {MISSING.format(library='transformers')}") from error
         try:
             path = str(local_folder(model.path) or model.path)
-            tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision)
-            config = AutoConfig.from_pretrained(path, revision=model.revision)
+            # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
+            tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
         except Exception as error:  # the hub's errors, the JSON's, those of a folder that is none
             raise DataError(f"{where} cannot be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from error
         if not tokenizer.is_fast:

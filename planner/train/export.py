@@ -113,6 +113,8 @@ def export(
             run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress
         )
         what, files, num_tensors = writer.write(merge=merge)
+        for file in half.iterdir():
+            file.chmod(0o600)  # nobody else could look into the folder so far; so it stays wherever it is copied
         num_bytes = sum(file.stat().st_size for file in files)
         half.rename(target)
     return Exported(
@@ -266,6 +268,7 @@ class _Writer:
         """Tokenizer, template and generation settings."""
         for pattern in _COPIED:
             for file in self.source.glob(pattern):
+                model_files.require_own(self.source, file)
                 shutil.copyfile(file, self.folder / file.name)
         if self.model.chat_template is not None:
             try:

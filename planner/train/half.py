@@ -10,6 +10,7 @@ from glob import escape
 from pathlib import Path
 
 from planner.errors import UserError
+from planner.privacy import make_folder
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def half_of(target: Path) -> Iterator[Path]:
         _remove_if_dead(left)
     half = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.half"
     try:
-        half.mkdir(parents=True)
+        make_folder(half, half)
     except OSError as error:
         raise UserError(f"{target}: cannot be made there: {error.strerror}") from error
     try:

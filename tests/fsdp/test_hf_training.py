@@ -251,6 +251,8 @@ def test_an_exported_model_is_the_trained_one(workers, trained, tmp_path, family
     assert (done.step, done.what) == (3, "model")
     before, after = (sorted(stored_tensors(Path(folder))) for folder in (job.model.path, tmp_path / "out"))
     assert before == after  # names of files, not of modules
+    places = [tmp_path / "out", *(tmp_path / "out").iterdir()]
+    assert not any(place.stat().st_mode & 0o077 for place in places)
     assert not list(tmp_path.glob(".out*"))
 
 
@@ -310,6 +312,11 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, t
         commit_at(Run(Storage(str(tmp_path / "none"))), None)
     with pytest.raises(UserError, match="--merge puts adapters into the weights, and the run has none"):
         export(run, newest, tmp_path / "out", merge=True)
+    link = Path(run.job(newest.job_digest).model.path) / "tokenizer_x.json"
+    link.symlink_to("/etc/hostname")
+    with pytest.raises(UserError, match=r"tokenizer_x\.json: a link that leads out of the model's folder"):
+        export(run, newest, tmp_path / "out")
+    link.unlink()
     gpt = Run(Storage(str(tmp_path / "gpt")))
     workers.run(run_job, 1, make_job(texts, steps=1), gpt.storage.url)
     with pytest.raises(UserError, match=r"its model\.kind is gpt"):

@@ -1,0 +1,175 @@
+"""A stranger's model folder: its code never runs, its pickles are never opened, and it names no file but its own."""
+
+import builtins
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner import model_files
+from planner.data.hf_tokenizer import HfTokenizer
+from planner.errors import DataError, UserError
+from planner.job import HfModel
+from planner.train.models.hf import build_on_meta
+
+CODE = """
+from pathlib import Path
+Path(MARKER).touch()
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+class Config(LlamaConfig):
+    model_type = "evil"
+class Model(LlamaForCausalLM):
+    config_class = Config
+class Tokenizer(PreTrainedTokenizerFast): ...
+"""
+AUTO_MAP = {
+    "AutoConfig": "code.Config",
+    "AutoModelForCausalLM": "code.Model",
+    "AutoTokenizer": ["code.Tokenizer", "code.Tokenizer"],
+}
+
+
+def model(folder, **changes):
+    return HfModel.model_validate({"kind": "hf", "path": str(folder), "context": 8, **changes})
+
+
+@pytest.fixture
+def folder(tiny_model, tmp_path):
+    """A small model with a tokenizer."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    place = tmp_path / "model"
+    shutil.copytree(tiny_model("llama"), place)
+    words = Tokenizer(models.WordLevel({"a": 0, "</s>": 2, "<unk>": 3}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>").save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def yes(monkeypatch):
+    """One who would say yes to whatever he is asked; the questions."""
+    asked = []
+    monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "y")
+    return asked
+
+
+def change(file, **changes):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def with_code(folder, marker, model_type):
+    (folder / "code.py").write_text(CODE.replace("MARKER", repr(str(marker))))
+    change(folder / "config.json", auto_map=AUTO_MAP, model_type=model_type)
+    # A tokenizer's class that transformers does not know; with one that it knows, it would not look at the code.
+    change(folder / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="Tokenizer")
+
+
+def test_the_planted_code_is_dangerous(folder, tmp_path):
+    """Who trusts it runs it: the tests below prove something."""
+    from transformers import AutoConfig
+
+    with_code(folder, tmp_path / "ran", "evil")
+    AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("model_type", ["evil", "llama"])
+def test_a_models_own_code_never_runs_and_nobody_is_asked(folder, tmp_path, yes, model_type):
+    """Of a kind that transformers does not know, the model is refused; of one that it knows, it is its own."""
+    with_code(folder, tmp_path / "ran", model_type)
+    if model_type == "evil":
+        with pytest.raises(UserError, match="transformers makes no model of it"):
+            build_on_meta(model(folder))
+    else:
+        build_on_meta(model(folder))
+    try:
+        HfTokenizer.load(model(folder))
+    except DataError as error:
+        assert "cannot be loaded" in str(error)  # noqa: PT017  # of a kind that is known, it may be loaded
+    else:
+        assert model_type == "llama"
+    assert not yes
+    assert not (tmp_path / "ran").exists()
+
+
+class Call:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.marker}'",)
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside safetensors", "alone"])
+def test_pickled_weights_are_never_opened(folder, tmp_path, beside):
+    """Under all the names that transformers and torch have for them."""
+    content = pickle.dumps(Call(tmp_path / "ran"))
+    for name in ("pytorch_model.bin", "model.pt", "consolidated.00.pth", "training_args.bin", "adapter_model.bin"):
+        (folder / name).write_bytes(content)
+    if not beside:
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(UserError, match="its weights are pickles, save them as safetensors first"):
+            build_on_meta(model(folder))
+    else:
+        build_on_meta(model(folder))
+        HfTokenizer.load(model(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ""])
+def test_an_index_names_files_of_its_own_folder(folder, name):
+    """And the model's weights are not another one's."""
+    shutil.copy(folder / "model.safetensors", folder.parent / "outside.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(UserError, match="which is not a file of its own folder|Is a directory"):
+        model_files.stored_tensors(folder)
+
+
+def test_a_link_out_of_the_folder_is_not_its_own(folder, tmp_path):
+    """Nor one to a link. What the hub keeps, it keeps behind links, and that is."""
+    (tmp_path / "key").write_text("secret")
+    (folder / "within.json").symlink_to("config.json")
+    model_files.require_own(folder, folder / "within.json")
+    (folder / "tokenizer_key.json").symlink_to("../key")
+    (folder / "twice.json").symlink_to("tokenizer_key.json")
+    for name in ("tokenizer_key.json", "twice.json"):
+        with pytest.raises(UserError, match=f"{name}: a link that leads out of the model's folder"):
+            model_files.require_own(folder, folder / name)
+    hub = tmp_path / "hub" / "models--a--b"
+    (hub / "blobs").mkdir(parents=True)
+    (hub / "snapshots" / "1").mkdir(parents=True)
+    (hub / "blobs" / "x").write_text("{}")
+    (hub / "snapshots" / "1" / "tokenizer.json").symlink_to("../../blobs/x")
+    model_files.require_own(hub / "snapshots" / "1", hub / "snapshots" / "1" / "tokenizer.json")
+
+
+numbers = st.one_of(st.integers(-9, 9), st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
+
+
+@settings(max_examples=100)
+@given(offsets=st.lists(numbers, max_size=3) | numbers, shape=st.lists(numbers, max_size=3) | numbers)
+def test_a_header_names_bytes_behind_it_or_is_refused(tmp_path_factory, offsets, shape):
+    """Never before the tensors, and never another error."""
+    file = tmp_path_factory.getbasetemp() / "header.safetensors"
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    try:
+        found = model_files._header(file)["a"]
+    except UserError:
+        return
+    assert 8 + len(header) <= found.start <= found.end <= file.stat().st_size
+    assert all(size >= 0 for size in found.shape)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "model.safetensors"])
+def test_json_without_an_end_is_refused(folder, name):
+    """Python gives up at a depth of a thousand."""
+    text = b'{"a":' * 100_000
+    (folder / name).write_bytes(len(text).to_bytes(8, "little") + text if name == "model.safetensors" else text)
+    with pytest.raises(UserError, match=name):
+        model_files.check(model(folder))
