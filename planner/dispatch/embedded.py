@@ -1,4 +1,4 @@
-"""A Ray cluster of several logical nodes on this machine, every port of it on 127.0.0.1.
+"""A Ray cluster of several logical nodes on this machine, every port of it on 127.0.0.1 and behind a token.
 
     the driver                            the supervisor, `python -m planner.dispatch.supervisor`
     EmbeddedCluster  -- one JSON line -->  Supervisor -> ray.cluster_utils.Cluster -> gcs, raylets, workers
@@ -14,6 +14,7 @@ trainer is given `private.loopback_torch_config`.
 
 import json
 import os
+import secrets
 import select
 import shutil
 import subprocess
@@ -41,6 +42,8 @@ HEARTBEAT_S = 1.0
 STDERR_TAIL_LINES = 15
 STDERR_TAIL_BYTES = 16384
 
+# One for a process: Ray reads it once, and several clusters may follow each other.
+_TOKEN = secrets.token_hex(32)
 # A dead node is noticed after about period * threshold = 3 s; Ray's own defaults take 20 s and more.
 _HEALTH_CHECKS = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -51,12 +54,25 @@ _HEALTH_CHECKS = {
 
 
 def driver_environment() -> dict[str, str]:
-    """The variables a driver must have **before it imports ray** to reach an embedded cluster.
+    """The variables a driver must have **before it imports ray** to reach the embedded clusters that it starts."""
+    return {**loopback_environment(), **token_environment()}
+
+
+def loopback_environment() -> dict[str, str]:
+    """What a client of any cluster on loopback must have.
 
     Without the first, `ray.init("127.0.0.1:port")` rewrites the address to the machine's outer one, where
     nobody listens. With it, that process can reach clusters on this machine only.
     """
     return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def token_environment() -> dict[str, str]:
+    """The token of this process's clusters: for the machine's other users, loopback is no wall.
+
+    Ray looks here before it looks for a file, so another cluster's token is no obstacle.
+    """
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
 
 
 @dataclass(frozen=True, kw_only=True)

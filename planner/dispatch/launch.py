@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.disk import local_folder
-from planner.dispatch.embedded import driver_environment
+from planner.dispatch.embedded import driver_environment, token_environment
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
 from planner.dispatch.refused import refusal
@@ -75,7 +75,10 @@ def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
 
 
 def set_environment(timings: Timings, *, embedded: bool) -> None:
-    """What Ray reads from the environment, set before it is imported. A user's own settings win."""
+    """What Ray reads from the environment, set before it is imported.
+
+    A user's own settings win, but for his token: that one is for another cluster.
+    """
     settings = {
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": str(timings.poll_s),
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(timings.start_timeout_s),
@@ -85,6 +88,8 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         # Ray tries again every second: a token that is wrong now is wrong 20 s later.
         **(driver_environment() if embedded else {"RAY_gcs_server_port_wait_time_s": f"{_CONNECT_S:.0f}"}),
     }
+    if embedded:
+        os.environ.update(token_environment())
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 

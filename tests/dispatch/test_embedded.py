@@ -23,7 +23,7 @@ ROOT = Path(embedded.__file__).resolve().parents[2]
 
 # What a driver does, from start to close; it prints one JSON object of what it saw.
 STORY = """
-import json, os, sys, time
+import json, os, subprocess, sys, time
 from pathlib import Path
 from listeners import listening_addresses
 from planner.dispatch.embedded import EmbeddedCluster, NodeShape, driver_environment
@@ -51,6 +51,18 @@ def train(config):
     Path(config["out"], f"variables{rank}").write_text(" ".join(os.environ[name] for name in names))
 
 
+# Ours, none, a wrong one.
+TOKENS = [{}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}, {"RAY_AUTH_TOKEN": "0" * 64}]
+ASK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1]).internal_kv_keys(b'', None, 5)"
+
+
+def stranger(address, **token):
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK, address], env={**os.environ, **token}, capture_output=True, text=True, timeout=60
+    )
+    return asked.returncode, "nauthenticated" in asked.stderr
+
+
 shape = NodeShape(cpus=1, gpus=1, resources={"slot": 2})
 with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
     leader = cluster._link._process.pid
@@ -73,6 +85,7 @@ with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
         scaling_config=ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 1}),
         run_config=RunConfig(storage_path=str(out / "runs")),
     ).fit()
+    seen["strangers"] = [stranger(cluster.address, **token) for token in TOKENS]
     seen["listeners"] = sorted(listening_addresses(members(leader)))
     before = members(leader)
     seen["killed"] = cluster.kill_node(cluster.nodes()[0])
@@ -160,6 +173,10 @@ class TestStory:
     def test_no_process_of_the_cluster_listens_beyond_loopback(self, story):
         assert story["listeners"]
         assert set(story["listeners"]) <= LOOPBACK
+
+    def test_the_machines_other_users_are_kept_out_by_a_token(self, story):
+        """Loopback is everybody's on this machine."""
+        assert story["strangers"] == [[0, False], [1, True], [1, True]]
 
     def test_a_killed_node_is_seen_dead_with_all_that_ran_on_it(self, story):
         assert story["killed"] == story["started"][0]

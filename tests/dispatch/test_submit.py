@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.dispatch.embedded import driver_environment
+from planner.dispatch.embedded import loopback_environment
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -57,7 +57,7 @@ def place(tmp_path_factory):
     environment = {
         # Without what would name another cluster; with the folder that `python` and `ray` are in.
         **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
-        **driver_environment(),
+        **loopback_environment(),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(PROJECT),
         "RAY_AUTH_MODE": "token",
