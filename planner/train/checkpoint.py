@@ -103,13 +103,15 @@ def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[
     saved = reader.read_metadata().state_dict_metadata
     for name, item in sorted((name, item) for name, item in saved.items() if name.startswith(beginning)):
         assert isinstance(item, TensorStorageMetadata)  # the reader refuses anything else
-        tensor = torch.empty(item.size, dtype=item.properties.dtype)
         try:
+            tensor = torch.empty(item.size, dtype=item.properties.dtype)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
                 load_tensors({name: tensor}, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
             raise StoreError(f"{folder}: cannot load {name}: {_reason(error)}") from error
+        except RuntimeError as error:
+            raise StoreError(f"{folder}: cannot make room for {name} of shape {tuple(item.size)}") from error
         yield name, tensor
 
 

@@ -10,6 +10,7 @@ import pickletools
 import stat
 import uuid
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 
 import pytest
@@ -355,6 +356,7 @@ def harmed(request, world, tmp_path_factory):
     load(honest)
     load.honest = honest
     load.storage = storage
+    load.manifest = manifest
     yield load
     storage.delete("")
 
@@ -376,6 +378,43 @@ def test_metadata_never_runs_code(harmed, tmp_path):
                     harmed(pickle.dumps(planted, protocol=protocol))
                 assert "it names" in str(caught.value), (function, place, protocol)
                 assert not marker.exists(), (function, place, protocol)
+
+
+def torch_saved(value):
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("as_saved", [partial(pickle.dumps, protocol=2), torch_saved], ids=["a pickle", "torch.save"])
+def test_a_shard_never_runs_code(harmed, tmp_path, as_saved):
+    """In the place of a tensor's bytes, in either form that torch reads; in a load and in an export's read."""
+    honest = harmed.storage.read(f"{FOLDER}/__0_0.distcp")
+    metadata = pickle.loads(harmed.honest)
+    for function, call in calls(tmp_path / "ran").items():
+        shard = as_saved(call)
+        harmed.storage.write(f"{FOLDER}/__0_0.distcp", shard)
+        place = _StorageInfo("__0_0.distcp", 0, len(shard))
+        content = pickle.dumps(dataclasses.replace(metadata, storage_data=dict.fromkeys(metadata.storage_data, place)))
+        with pytest.raises(StoreError, match="cannot load: worker 0: UnpicklingError"):
+            harmed(content)
+        with pytest.raises(StoreError, match=r"cannot load .*UnpicklingError"):
+            list(checkpoint.read(harmed.storage, harmed.manifest))
+        assert not (tmp_path / "ran").exists(), function
+    harmed.storage.write(f"{FOLDER}/__0_0.distcp", honest)
+    harmed(harmed.honest)
+
+
+def test_a_tensor_without_end_is_refused(harmed):
+    """Where there is no model to hold it against, as in an export."""
+    metadata = pickle.loads(harmed.honest)
+    for item in metadata.state_dict_metadata.values():
+        item.size = torch.Size([2**50])
+    with pytest.raises(StoreError):
+        harmed(pickle.dumps(metadata))
+    with pytest.raises(StoreError, match="cannot make room for"):
+        list(checkpoint.read(harmed.storage, harmed.manifest))
+    harmed(harmed.honest)
 
 
 def named(module, name):
