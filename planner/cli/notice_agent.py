@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.cli.options import warn_of_open_token
 from planner.errors import RunError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def notice_agent(
     from planner.notice.agent import Agent
     from planner.notice.fetch import Endpoint
 
+    warn_of_open_token()
     server = Endpoint(url=endpoint)
     if dry_run:
         _look_once(server, address, node_id)

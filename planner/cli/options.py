@@ -1,5 +1,6 @@
 """Arguments that several commands share, and the console they print to."""
 
+import os
 import shutil
 import sys
 import time
@@ -55,6 +56,14 @@ def console(*, stderr: bool = False) -> "Console":
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, stderr=stderr)
+
+
+def warn_of_open_token() -> None:
+    """Say on stderr that others may use the token that this process shows to a cluster, if they may."""
+    from planner.dispatch.token_file import token_warning
+
+    if warning := token_warning(os.environ):
+        typer.echo(f"planner: {warning}", err=True)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from planner.cli.options import (
     console,
     progress_bar,
     repeated,
+    warn_of_open_token,
 )
 from planner.errors import DataError, NewerFormat, RunError, StoreError, TrainingFailed, UserError
 from planner.job import Job, Workers
@@ -247,6 +248,8 @@ def execute(
     from planner.store.lease import Lease
 
     local = None if address else local_cluster(prepared.job, nodes)
+    if address:
+        warn_of_open_token()
     with _answering(prepared.url):
         _require_writable(prepared.run)
     timings = dispatch.CLUSTER if address else dispatch.EMBEDDED

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.options import AcceptOption, JobArgument, JsonOption, SetOption, accepted, console, repeated
+from planner.cli.options import (
+    AcceptOption,
+    JobArgument,
+    JsonOption,
+    SetOption,
+    accepted,
+    console,
+    repeated,
+    warn_of_open_token,
+)
 
 if TYPE_CHECKING:
     from planner.dispatch.shipment import Shipment
@@ -54,6 +63,7 @@ def submit(
     if dry_run:
         view.dry()
         return
+    warn_of_open_token()
     server = JobServer.connect(address)
     server.submit(submission)
     if not follow:

@@ -13,6 +13,7 @@ from pathlib import Path
 import planner
 from planner.errors import UserError
 from planner.job import HfModel, Job
+from planner.privacy import is_within
 
 # What Ray's dashboard takes in one request (DASHBOARD_CLIENT_MAX_SIZE in its ray_constants; a larger one was answered
 # with HTTP 413 by Ray 2.60). That Ray's own store takes 512 MiB helps nobody who submits.
@@ -133,6 +134,8 @@ def _inside(what: str, path: str) -> str:
     place = Path(os.path.normpath(here / path))
     if not place.is_relative_to(here):
         raise UserError(f"{what}: {path} lies outside of {here}, from where all is sent; change to a folder above it")
+    if not is_within(str(place), str(here)):
+        raise UserError(f"{what}: {path} is a link that leads out of {here}, from where all is sent; send a copy")
     return place.relative_to(here).as_posix()
 
 

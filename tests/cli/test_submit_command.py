@@ -128,6 +128,29 @@ def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, words
     assert "Traceback" not in answer.err
 
 
+def test_a_link_is_not_followed_to_what_lies_elsewhere(cli, job, monkeypatch, tmp_path_factory):
+    """In a folder that came from somebody else, it may name a key."""
+    secret = tmp_path_factory.mktemp("home") / "id_rsa"
+    secret.write_text("secret")
+    monkeypatch.chdir(job.parent)
+    (job.parent / "texts").mkdir()
+    (job.parent / "texts" / "a.txt").symlink_to(secret)
+    answer = cli("submit", job.name, *AT, *SHARED, "--set", "data.path=texts")
+    assert (answer.code, answer.out) == (2, "")
+    assert "data.path: texts/a.txt is a link that leads out of " in answer.err
+
+
+def test_a_token_that_others_may_read_is_said_first(cli, job, monkeypatch, tmp_path):
+    """Then comes whatever comes."""
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").chmod(0o640)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    said = f"planner: {tmp_path}/token: other users of this machine may use this token (mode 0640), "
+    assert cli("submit", job.name, *AT, *SHARED).err.startswith(said)
+    (tmp_path / "token").chmod(0o600)
+    assert said not in cli("submit", job.name, *AT, *SHARED).err
+
+
 def test_more_than_ray_takes_is_refused_with_the_largest_files(cli, job, monkeypatch):
     """The sum, the limit and who makes the sum."""
     (job.parent / "text.txt").write_bytes(bytes(3 * 2**20))
