@@ -470,6 +470,44 @@ def test_our_ray_up_files_are_closed_to_strangers(path):
         assert "spot" in str(kind["node_config"]).lower()
 
 
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(text):
+    """What stands between fences."""
+    return text.split("```")[1::2]
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_our_guides_start_no_cluster_without_a_token(path):
+    """Where a block makes a cluster or a token: in token mode, and with a token that nobody else can read."""
+    for block in blocks(path.read_text()):
+        lines = block.splitlines()
+        assert not any("--dashboard-host=0" in line or "--dashboard-host 0" in line for line in lines)
+        assert all("umask 077" in line for line in lines if "get-auth-token --generate" in line)
+        started = [
+            at for at, line in enumerate(lines) if line.startswith(("ray start --head", "ray up", "kubectl port"))
+        ]
+        told = [at for at, line in enumerate(lines) if "RAY_AUTH_MODE=token" in line or "ray down" in line]
+        assert not started or told, block
+
+
+def test_the_guides_that_start_clusters_are_looked_at():
+    """The test above would pass if it found none."""
+    found = "".join(block for path in GUIDES for block in blocks(path.read_text()))
+    assert all(word in found for word in ("ray start --head", "ray up", "kubectl port-forward", "get-auth-token"))
+
+
+@pytest.mark.parametrize("path", RAY_UP_FILES, ids=lambda path: path.name)
+def test_what_our_ray_up_files_start_writes_for_its_user_alone(path):
+    """Every process that stays: Ray's on the head and the workers, and the agent."""
+    config = yaml.safe_load(path.read_text())
+    started = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
+    staying = [command for command in started if "ray start" in command or "notice-agent" in command]
+    assert len(staying) == 3
+    assert all("umask 077; " in command for command in staying)
+
+
 def test_our_kuberay_file_is_closed_to_strangers_and_runs_on_spot_nodes():
     """Token auth, the autoscaler on, selectors and tolerations of spot nodes."""
     spec = yaml.safe_load(KUBERAY_FILE.read_text())["spec"]
@@ -488,7 +526,7 @@ def test_our_ray_up_files_pass_notices_on(path):
     assert "ray start --address=$RAY_HEAD_IP:6379" in start
     # The log's folder is the one of the node that the line before has started.
     assert agent == (
-        "setsid --fork planner notice-agent --address=$RAY_HEAD_IP:6379"
+        "umask 077; setsid --fork planner notice-agent --address=$RAY_HEAD_IP:6379"
         " < /dev/null > /tmp/ray/session_latest/logs/notice-agent.log 2>&1"
     )
 
