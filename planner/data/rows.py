@@ -7,6 +7,7 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
+from planner.data.arrow_types import require_plain
 from planner.data.jsonl import json_type
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
@@ -143,6 +144,7 @@ def _parquet_rows(file: Path, start: int, total: int) -> Iterator[Row]:
     size = file.stat().st_size
     try:
         with parquet.ParquetFile(file) as table:
+            require_plain(table.schema_arrow, str(file))
             number, count = 0, table.metadata.num_rows
             for batch in table.iter_batches(_ROWS_PER_READ):
                 for value in batch.to_pylist():
@@ -177,6 +179,7 @@ def _folder_rows(folder: Path, split: str | None) -> Iterator[Row]:
 
 def _table_rows(table: Any, place: str) -> Iterator[Row]:
     """Of a data set of the datasets library."""
+    require_plain(table.data.schema, place)
     number, count = 0, len(table)
     for batch in table.with_format(None).iter(_ROWS_PER_READ):
         names = list(batch)
