@@ -6,6 +6,7 @@ the Ray at hand is like it.
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import time
@@ -80,6 +81,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Put our worker group in the place of Ray's, in this process alone."""
+        # Ray waits so long for the processes of a group to let go of each other; then it ends them. Those that hang do not.
+        os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
         self._cancel_request_of_the_dead()
         super().after_controller_start(train_run_context)
         put_word(f"requester-{self._run}", self._requester_id)
