@@ -11,6 +11,7 @@ It knows no Ray and no clock of its own: tests walk it through hours in millisec
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from planner.dispatch.memory import Memory
@@ -201,10 +202,17 @@ class Steward:
 
     # -- what to do
 
-    @property
-    def wanted(self) -> int:
-        """How many workers to ask an autoscaler for: never a count that a smaller one equals."""
-        return self._useful(self._max)
+    @cached_property
+    def worth_asking(self) -> tuple[int, ...]:
+        """How many workers to ask an autoscaler for, the last best, rising: no count that a smaller one equals."""
+        counts = [self._useful(self._max)]
+        while counts[-1] > self._min:
+            counts.append(self._useful(counts[-1] - 1))
+        return tuple(reversed(counts))
+
+    def tell(self, words: str) -> None:
+        """For the ledger of the group that runs, or of the next one."""
+        (self._news if self._group else self._untold).append(words)
 
     def idle(self, view: View) -> Act:
         """No group runs: start one, or wait for nodes."""

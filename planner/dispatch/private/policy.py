@@ -24,7 +24,9 @@ from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
 
 from planner.dispatch import signals
+from planner.dispatch.asking import Asking
 from planner.dispatch.private import get_word, put_word
+from planner.dispatch.private.autoscaler import Autoscaler
 from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup
 from planner.dispatch.pulse import Pulse
 from planner.dispatch.steward import Act, Steward, View
@@ -75,9 +77,11 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._parked: set[int] = set()
         self._suspects: set[str] = set()
         self._probed_s = float("-inf")
-        self._num_useless = 0
+        self._num_bad = 0
         self._group: Any = None
         self._pulse: Pulse | None = None
+        self._asking = Asking(time.monotonic)
+        self._autoscaler = Autoscaler()
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Put our worker group in the place of Ray's, in this process alone."""
@@ -115,9 +119,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         if not self._look():
             time.sleep(_IDLE_S)
             return NoopDecision()
+        self._hear_autoscaler()
         act = self._steward.idle(View(room=self._room, draining=self._draining))
         if act.kind != "resize":
-            self._ended() if act.kind == "end" else self._tell_driver(*act.words)
+            self._ended() if act.kind == "end" else self._tell_driver(*act.words, *self._autoscaler.words)
             time.sleep(_IDLE_S)
             return NoopDecision()
         self._tell_driver(*self._steward.untold, f"starting {counted(act.world_size, 'worker')}")
@@ -135,6 +140,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             return NoopDecision()
         if not self._look():
             return NoopDecision()
+        self._hear_autoscaler()
         try:
             act = self._steward.running(self._view(worker_group_state.workers))
         except PlannerError:
@@ -150,8 +156,39 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._pulse.turned()
 
     def _get_num_workers_for_resource_request(self) -> int:
-        """What helps, and one more for each place that the coordinator holds for us on a node that is no good."""
-        return self._steward.wanted + self._num_useless
+        """What helps, and one more for each place on a node that an autoscaler takes for good, and that is not."""
+        return self._asking.count([count + self._num_bad for count in self._steward.worth_asking])
+
+    def _maybe_send_resource_request(self) -> None:
+        """Ask again when the number is another one, and every 20 s: a request is forgotten after 180 s."""
+        num_workers = self._get_num_workers_for_resource_request()
+        if num_workers != self._autoscaler.asked or self._autoscaler.is_due:
+            self._send_resource_request()
+
+    def _send_resource_request(self) -> None:
+        """Ray's, but for what is left over: places on nodes that nobody asked for are seen without asking for more."""
+        assert self._requester_id is not None
+        self._autoscaler.ask(
+            self._autoscaling_coordinator,
+            self._requester_id,
+            self.scaling_config,
+            self._get_num_workers_for_resource_request(),
+        )
+
+    def _hear_autoscaler(self) -> None:
+        """Whether it takes what was asked of it; asked only while something is missing."""
+        asked = self._autoscaler.asked
+        if sum(self._room.values()) >= asked:
+            self._autoscaler.words = ()
+            return
+        verdict = self._autoscaler.verdict()
+        if verdict == "taken":
+            self._asking.taken(asked)
+        elif verdict == "refused":
+            self._asking.refused(asked)
+            self._maybe_send_resource_request()
+            if self._autoscaler.asked != asked:
+                self._steward.tell(f"the autoscaler cannot have {asked} workers: asking for {self._autoscaler.asked}")
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
         """Keep workers off nodes that are no good, where there is room enough without them."""
@@ -242,13 +279,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         unusable = {*self._draining, *self._suspects}
         # Nodes whose workers keep dying stay in: the steward leaves them out, or takes them where nothing else is left.
         self._room = {node: count for node, count in places.items() if node in alive and node not in unusable}
-        # Else good nodes that are free would stay unseen: the coordinator looks for no more places than are asked for.
-        useless = {*unusable, *self._steward.bad_nodes}
-        num_useless = sum(count for node, count in places.items() if node in useless)
-        if num_useless != self._num_useless:
-            self._num_useless = num_useless
-            self._latest_autoscaling_request_time = float("-inf")  # now, not in 20 s
-            self._maybe_send_resource_request()
+        self._num_bad = sum(self._room.get(node, 0) for node in self._steward.bad_nodes)
         return True
 
     def _hear(self, status: Any) -> None:

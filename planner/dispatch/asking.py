@@ -1,0 +1,50 @@
+"""How many workers to ask an autoscaler for, when it takes the whole of a request or none of it.
+
+Ray's newer autoscaler (v2: KubeRay, and wherever RAY_enable_autoscaler_v2 is set) starts nothing at all for a request
+that is more than the cluster may ever have. What it may have is written in its own file, which a job does not see; so
+the most that it takes is searched for among the counts that help, by halves.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+# A refused count is tried again after so long: others' requests end, and bounds are raised.
+_AGAIN_S = 600.0
+
+
+class Asking:
+    """One per launch. It knows no Ray: the caller says what became of each request."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._taken = 0
+        self._refused: float = math.inf
+        self._refused_s = 0.0
+
+    def count(self, counts: Sequence[int]) -> int:
+        """What to ask for, of rising `counts`: the last, or the most that is not refused.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if not counts:
+            raise ValueError("no counts to choose from")
+        if self._clock() - self._refused_s > _AGAIN_S:
+            return next((count for count in counts if count >= self._refused), counts[-1])
+        allowed = [count for count in counts if count < self._refused]
+        if len(allowed) == len(counts):
+            return counts[-1]
+        unknown = [count for count in allowed if count > self._taken]
+        return unknown[len(unknown) // 2] if unknown else max(allowed, default=counts[0])
+
+    def taken(self, asked: int) -> None:
+        """The autoscaler does what it can for `asked`."""
+        self._taken = max(self._taken, asked)
+        if self._refused <= asked:
+            self._refused = math.inf
+
+    def refused(self, asked: int) -> None:
+        """It can never have so many."""
+        self._refused, self._refused_s = min(self._refused, asked), self._clock()
+        if self._taken >= asked:
+            self._taken = 0

@@ -1,0 +1,81 @@
+"""What is asked of an autoscaler that takes all or nothing."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.dispatch.asking import Asking
+from planner.dispatch.steward import Steward
+from planner.plan import BatchSizes, Facts, ResizeCost, choose
+
+COUNTS = st.lists(st.integers(1, 500), min_size=1, max_size=60, unique=True).map(sorted)
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def converse(asking, counts, most, looks=20):
+    """What is asked until it stays the same; an autoscaler that can have `most` answers."""
+    asked = [asking.count(counts)]
+    for _ in range(looks):
+        (asking.taken if asked[-1] <= most else asking.refused)(asked[-1])
+        asked.append(asking.count(counts))
+    return asked
+
+
+@given(COUNTS, st.integers(0, 600))
+def test_it_comes_to_the_most_that_is_taken_and_stays_there(counts, most):
+    """By halves: for sixty counts no more than seven refusals and acceptances."""
+    asked = converse(Asking(Clock()), counts, most)
+    best = max((count for count in counts if count <= most), default=counts[0])
+    assert asked[8:] == [best] * len(asked[8:])
+    assert set(asked) <= set(counts)
+
+
+@given(COUNTS, st.integers(0, 600), st.integers(0, 600))
+def test_a_bound_that_moves_is_found_again(counts, before, after):
+    """Lowered at once; raised after ten minutes, step by step, since each try risks the nodes that are kept."""
+    clock = Clock()
+    asking = Asking(clock)
+    converse(asking, counts, before)
+    for _ in range(len(counts) + 1):
+        clock.now_s += 601
+        asked = converse(asking, counts, after)
+    assert asked[-1] == max((count for count in counts if count <= after), default=counts[0])
+
+
+def test_without_a_refusal_all_is_asked_for():
+    asking = Asking(Clock())
+    assert asking.count([1, 2, 4]) == 4
+    asking.taken(4)
+    assert asking.count([1, 2, 4]) == 4
+    with pytest.raises(ValueError, match="no counts"):
+        asking.count([])
+
+
+@given(st.integers(1, 300), st.integers(1, 64), st.integers(1, 300), st.integers(1, 300))
+def test_no_count_is_asked_for_that_a_smaller_one_equals(batch, micro, least, most):
+    """Rising, between the job's bounds, each with a shorter step than the one before; the last is the best of all."""
+    most = min(most, batch)
+    least = min(least, most)
+    sizes = BatchSizes(global_batch=batch, max_micro=micro)
+    steward = Steward(
+        sizes=sizes,
+        workers_min=least,
+        workers_max=most,
+        clock=Clock(),
+        cost=ResizeCost(grow_s=1.0, shrink_s=1.0, lead_s=1.0),
+        has_eval=False,
+    )
+    counts = steward.worth_asking
+    assert least == counts[0]
+    costs = [choose(sizes, count, Facts()).step_cost for count in counts]
+    assert all(earlier > later for earlier, later in pairwise(costs[1:]))
+    assert costs[-1] == choose(sizes, most, Facts()).step_cost

@@ -1,0 +1,131 @@
+"""Ray's real autoscaler, on nodes that come and go as a trace says: the job as a user starts it, by `planner run`."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from autoscaler_cluster import AutoscalerCluster
+from live_runs import make_job, notes, run_of
+from spot_trace import Trace
+
+from planner.audit import audit
+from planner.store.follow import Follower
+from planner.store.records import GenerationRecord, StepRecord
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+def elastic_job(tmp_path, *, batch, most, least=1):
+    job = make_job(tmp_path, steps=1_000_000, most=most, every_steps=100_000)
+    workers = job.workers.model_copy(update={"min": least})
+    return job.model_copy(
+        update={"workers": workers, "batch": job.batch.model_copy(update={"global_batch": batch, "max_micro": 1})}
+    )
+
+
+@contextlib.contextmanager
+def driven(job, tmp_path, cluster):
+    """`planner run` against the cluster; interrupted at the end."""
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(job.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    with (tmp_path / "driver.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "planner.cli", "run", str(file), "--address", cluster.address],
+            stdout=log,
+            stderr=log,
+            env=cluster.environment,
+        )
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, said(tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def said(tmp_path):
+    return (tmp_path / "driver.log").read_text()
+
+
+def await_words(tmp_path, words, within_s=60):
+    deadline_s = time.monotonic() + within_s
+    while words not in said(tmp_path):
+        assert time.monotonic() < deadline_s, said(tmp_path)
+        time.sleep(0.1)
+
+
+class Ledger:
+    """What the run has done, as it goes on."""
+
+    def __init__(self, job):
+        self._job = job
+        self._follower = Follower(run_of(job))
+        self._size = 0
+
+    def await_steps(self, world_size, steps, within_s=120):
+        """Until so many more have been done at this size, one after another."""
+        seen, deadline_s = 0, time.monotonic() + within_s
+        while self._size != world_size or seen < steps:
+            assert time.monotonic() < deadline_s, f"{seen} of {steps} at {world_size}; {notes(self._job)}"
+            for record in self._follower.new_records():
+                if isinstance(record, GenerationRecord):
+                    self._size, seen = record.world_size, 0
+                seen += isinstance(record, StepRecord)
+            time.sleep(0.1)
+
+
+def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
+    """Asked for 4 of a cluster that may have 3: it starts the 2 that help, one is taken with notice, one comes back."""
+    trace = Trace(times_s=(0.0, 1.0, 8.0), counts=(3, 1, 3))
+    job = elastic_job(tmp_path, batch=4, most=4)
+    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=5.0, idle_s=3.0) as cluster:
+        with driven(job, tmp_path, cluster):
+            ledger = Ledger(job)
+            ledger.await_steps(2, 10)
+            cluster.begin()
+            ledger.await_steps(1, 5)
+            ledger.await_steps(2, 10)
+        cluster.wait_until(lambda cloud: not cloud.nodes(), 60)
+        assert len(cluster.events("launched")) == 3
+        assert len(cluster.events("notice")) == len(cluster.events("killed")) == 1
+    result = audit(run_of(job))
+    assert result.clean, result.findings
+    assert result.recomputed == 0
+    assert [phase.world_size for phase in result.phases][-3:] == [2, 1, 2]
+    assert any("cannot have 4 workers: asking for 2" in words for words in notes(job))
+
+
+@pytest.mark.slow
+def test_a_cloud_that_has_nothing_is_waited_for_and_says_so(tmp_path):
+    """Launches are refused for a while; the driver shows why, and begins when there is one."""
+    job = elastic_job(tmp_path, batch=4, most=2)
+    trace = Trace(times_s=(0.0, 1.0), counts=(0, 2))
+    with AutoscalerCluster(max_nodes=2, available=trace) as cluster, driven(job, tmp_path, cluster):
+        await_words(tmp_path, "InsufficientInstanceCapacity")
+        cluster.begin()
+        Ledger(job).await_steps(2, 10)
+    assert audit(run_of(job)).clean
+
+
+@pytest.mark.slow
+def test_an_hour_of_a_trace_in_a_minute_loses_no_step(tmp_path):
+    """Up and down by one or more at a time, notices of 4 s: gracefully, and never more nodes than there are."""
+    trace = Trace(times_s=(0, 8, 16, 24, 32, 40, 48, 60), counts=(2, 3, 1, 2, 3, 2, 3, 3))
+    job = elastic_job(tmp_path, batch=12, most=3)
+    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=4.0) as cluster, driven(job, tmp_path, cluster):
+        ledger = Ledger(job)
+        ledger.await_steps(2, 10)
+        cluster.begin()
+        time.sleep(trace.end_s)
+        ledger.await_steps(3, 10)
+        assert len(cluster.events("notice")) >= 3
+        assert "notice failed" not in {event["event"] for event in cluster.events()}
+    result = audit(run_of(job))
+    assert result.clean, result.findings
+    assert result.recomputed == 0
+    assert len(result.phases) >= 4
