@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from planner.dispatch import launch as dispatch
@@ -80,9 +81,8 @@ class Log(threading.Thread):
             time.sleep(0.05)
 
 
-@contextmanager
-def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster, Log], None]) -> Iterator[Log]:
-    """Train under a policy while `script` does something to the cluster; the run is interrupted when it is done."""
+def set_policy(policy: str) -> dispatch.Timings:
+    """Make this process train under it. Called before Ray is imported."""
     timings = _STOCK if policy == "stock" else dispatch.EMBEDDED
     if policy != "ours":
         from planner.dispatch.private import trainer
@@ -91,17 +91,27 @@ def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster
         os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "1"
         warnings.simplefilter("ignore", RuntimeWarning)
     dispatch.set_environment(timings, embedded=True)
+    return timings
+
+
+@contextmanager
+def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster, Log], None]) -> Iterator[Log]:
+    """Train under a policy while `script` does something to the cluster; the run is interrupted when it is done."""
+    timings = set_policy(policy)
+    with EmbeddedCluster(nodes, NodeShape(cpus=1), quick_health_checks=policy != "stock") as cluster:
+        yield train(policy, job, timings, cluster.address, partial(script, cluster))
+
+
+def train(policy: str, job: Job, timings: dispatch.Timings, address: str, script: Callable[[Log], None]) -> Log:
+    """Train on a cluster of this machine until `script`, told what is done, returns; then interrupt the run."""
     log = Log(job)
-    with (
-        EmbeddedCluster(nodes, NodeShape(cpus=1), quick_health_checks=policy != "stock") as cluster,
-        dispatch.connected(cluster.address, verbose=False),
-    ):
+    with dispatch.connected(address, verbose=False):
         log.start()
         failures: list[Exception] = []
 
         def act() -> None:
             try:
-                script(cluster, log)
+                script(log)
             except Exception as error:  # noqa: BLE001  # told when the run has ended
                 failures.append(error)
             os.kill(os.getpid(), 2)
@@ -112,4 +122,4 @@ def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster
         log.stop()
         if failures:
             print(f"{policy}: {failures[0]!r}", file=sys.stderr)
-        yield log
+    return log

@@ -21,7 +21,7 @@ from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 from spot_trace import Trace
 
 from planner.dispatch.private import request_drain
-from planner.dispatch.processes import kill_tree
+from planner.dispatch.processes import _processes, kill_tree
 
 _TICK_S = 0.05
 
@@ -86,7 +86,17 @@ class SpotProvider(FakeMultiNodeProvider):
             runtime_env_dir_name=f"runtime_resources_{cloud_id[-5:]}",
             env_vars={"RAY_CLOUD_INSTANCE_ID": cloud_id, "RAY_NODE_TYPE_NAME": tags[TAG_RAY_USER_NODE_TYPE]},
         )
-        node = Node(params, head=False, shutdown_at_exit=False, spawn_reaper=False)
+        before = _children()
+        try:
+            node = Node(params, head=False, shutdown_at_exit=False, spawn_reaper=False)
+        except Exception as error:  # noqa: BLE001  # a machine that never comes up; the autoscaler asks for another
+            for pid in _children() - before:
+                kill_tree(pid)
+            with self.lock:
+                self._nodes.pop(cloud_id, None)
+                self._taken.pop(cloud_id, None)
+            self._note("failed", reason=str(error))
+            return
         self._note("launched", node=node.node_id)
         with self.lock:
             if cloud_id in self._nodes:
@@ -149,6 +159,10 @@ class SpotProvider(FakeMultiNodeProvider):
     def _note(self, event, **facts):
         with self._events.open("a") as file:
             file.write(json.dumps({"at": time.time(), "event": event, **facts}) + "\n")
+
+
+def _children():
+    return {process.pid for process in _processes() if process.parent == os.getpid()}
 
 
 def _end(node):

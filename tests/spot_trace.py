@@ -2,7 +2,9 @@
 
 import bisect
 import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -28,19 +30,20 @@ class Trace:
         counts = tuple(max(round(count * most / largest), min(count, 1)) for count in self.counts)
         return Trace(times_s=self.times_s, counts=counts)
 
-    def first(self, seconds: float) -> "Trace":
-        """Its beginning, so long."""
-        kept = bisect.bisect_left(self.times_s, seconds)
-        return Trace(times_s=(*self.times_s[:kept], seconds), counts=(*self.counts[:kept], self.at(seconds)))
+    def window(self, since_s: float, seconds: float) -> "Trace":
+        """A piece of it, whose time begins at 0."""
+        inside = [at for at in self.times_s if since_s < at < since_s + seconds]
+        moments = (since_s, *inside, since_s + seconds)
+        return Trace(times_s=tuple(at - since_s for at in moments), counts=tuple(self.at(at) for at in moments))
 
     def faster(self, speed: float) -> "Trace":
         """The same in less time."""
         return Trace(times_s=tuple(time_s / speed for time_s in self.times_s), counts=self.counts)
 
-    def mean(self) -> float:
-        """Over its time."""
-        spans = [later - earlier for earlier, later in zip(self.times_s, self.times_s[1:], strict=False)]
-        return sum(span * count for span, count in zip(spans, self.counts, strict=False)) / self.end_s
+    def spans(self) -> Iterator[tuple[float, int]]:
+        """(seconds, nodes) from each row to the next."""
+        for (since_s, count), (until_s, _) in pairwise(zip(self.times_s, self.counts, strict=True)):
+            yield until_s - since_s, count
 
 
 def read_trace(path: str | Path) -> Trace:

@@ -2,10 +2,13 @@
 
 import contextlib
 import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from autoscaler_cluster import AutoscalerCluster
@@ -59,6 +62,12 @@ def await_words(tmp_path, words, within_s=60):
         time.sleep(0.1)
 
 
+def called(command, folder, environment):
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
+
+
 class Ledger:
     """What the run has done, as it goes on."""
 
@@ -80,23 +89,22 @@ class Ledger:
 
 
 def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
-    """Asked for 4 of a cluster that may have 3: it starts the 2 that help, one is taken with notice, one comes back."""
-    trace = Trace(times_s=(0.0, 1.0, 8.0), counts=(3, 1, 3))
+    """Asked for 4 of a cluster that may have 3, it starts the 2 that help; one is taken, the other goes when idle."""
+    trace = Trace(times_s=(0.0, 1.0), counts=(3, 1))
     job = elastic_job(tmp_path, batch=4, most=4)
-    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=5.0, idle_s=3.0) as cluster:
+    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=8.0, idle_s=2.0) as cluster:
         with driven(job, tmp_path, cluster):
             ledger = Ledger(job)
-            ledger.await_steps(2, 10)
+            ledger.await_steps(2, 5)
             cluster.begin()
             ledger.await_steps(1, 5)
-            ledger.await_steps(2, 10)
         cluster.wait_until(lambda cloud: not cloud.nodes(), 60)
-        assert len(cluster.events("launched")) == 3
+        assert len(cluster.events("launched")) == 2
         assert len(cluster.events("notice")) == len(cluster.events("killed")) == 1
     result = audit(run_of(job))
     assert result.clean, result.findings
     assert result.recomputed == 0
-    assert [phase.world_size for phase in result.phases][-3:] == [2, 1, 2]
+    assert [phase.world_size for phase in result.phases][-2:] == [2, 1]
     assert any("cannot have 4 workers: asking for 2" in words for words in notes(job))
 
 
@@ -129,3 +137,39 @@ def test_an_hour_of_a_trace_in_a_minute_loses_no_step(tmp_path):
     assert result.clean, result.findings
     assert result.recomputed == 0
     assert len(result.phases) >= 4
+
+
+@pytest.mark.slow
+def test_a_job_sent_by_rays_own_command_with_a_token_gets_its_nodes(tmp_path):
+    """`ray job submit` as the dry run prints it: the driver runs on the head, nodes come, and go when it is done."""
+    token = tmp_path / "token"
+    token.write_text("open-sesame-0123456789")
+    token.chmod(0o600)
+    job = elastic_job(tmp_path, batch=4, most=2)
+    job = job.model_copy(update={"data": job.data.model_copy(update={"path": "rows.jsonl"})})
+    job = job.model_copy(update={"train": job.train.model_copy(update={"steps": 400})})
+    (tmp_path / "job.yaml").write_text(json.dumps(job.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    # Nodes know what is sent to them, not this checkout.
+    with AutoscalerCluster(max_nodes=3, idle_s=3.0, environment=environment, nodes_path="") as cluster:
+        clients = {
+            **cluster.environment,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        asked = [sys.executable, "-m", "planner.cli", "submit", "job.yaml", "--address", cluster.dashboard]
+        shown = called([*asked, "--dry-run", "--json"], tmp_path, clients)
+        assert shown.returncode == 0, shown.stderr
+        by_hand = shlex.split(json.loads(shown.stdout)["by_hand"])
+        assert by_hand[:3] == ["ray", "job", "submit"]
+        assert called(by_hand, tmp_path, {**clients, "RAY_AUTH_MODE": "disabled"}).returncode != 0
+        assert not cluster.events("asked")
+        done = called(by_hand, tmp_path, clients)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "finished: 400 steps committed" in done.stdout + done.stderr
+        cluster.wait_until(lambda cloud: not cloud.nodes(), 60)
+        assert len(cluster.events("launched")) == 2
+    phases = [
+        record.world_size for record in Follower(run_of(job)).new_records() if isinstance(record, GenerationRecord)
+    ]
+    assert phases[-1] == 2
