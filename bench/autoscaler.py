@@ -2,10 +2,10 @@
 
     python bench/autoscaler.py [--trace bamboo_aws_p3.csv] [--speed 60] [--since-hours 0] [--hours 1] [--most 4]
 
-A trace is a CSV with the columns `time_s,available_nodes`; without one it is an hour that was made up. Nodes are processes
-on this machine, `--most` of them where the trace has its largest count. Each policy runs the demo's job on a cluster of
-its own, one after the other; when it has trained 20 steps on what the trace begins with, the trace's time begins. A node
-that is taken gets AWS's two minutes of notice, at the trace's speed.
+A trace is a CSV with the columns `time_s,available_nodes`; without one it is an hour that was made up. Nodes are
+processes on this machine, `--most` of them where the trace has its largest count. Each policy runs the demo's job on a
+cluster of its own, one after the other; when it has trained 20 steps on what the trace begins with, the trace's time
+begins. A node that is taken gets AWS's two minutes of notice, at the trace's speed.
 
 resizes             changes of the world size between one step and the next
 steps_lost          steps done again
