@@ -85,6 +85,7 @@ def _require_policy_contract() -> None:
     Raises:
         ImportError, AttributeError, TypeError: something is not there, or other than expected.
     """
+    from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import _AutoscalingCoordinatorActor
     from ray.train.v2._internal.execution.controller import TrainController
     from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy
     from ray.train.v2._internal.execution.worker_group import WorkerGroup
@@ -97,6 +98,7 @@ def _require_policy_contract() -> None:
     _require_parameters(DataParallelTrainer._register_sigint_handler, "controller")
     for name in (
         "_maybe_send_resource_request",
+        "_send_resource_request",
         "_count_possible_workers",
         "_get_resize_decision",
         "_autoscaling_coordinator",
@@ -106,6 +108,7 @@ def _require_policy_contract() -> None:
     _require_parameters(
         ElasticScalingPolicy.make_decision_for_running_worker_group, "worker_group_state", "worker_group_status"
     )
+    _require_parameters(_AutoscalingCoordinatorActor.request_resources, "requester_id", "request_remaining")
     _require_parameters(WorkerGroup.create, "train_run_context", "worker_group_context", "callbacks")
     _require_parameters(WorkerGroup._create_placement_group, "scaling_config", "worker_group_context")
     _require_parameters(RayTrainWorker.run_train_fn, "train_fn_ref")
