@@ -13,6 +13,8 @@ from ray.core.generated import autoscaler_pb2
 from ray.data._internal.cluster_autoscaler.base_autoscaling_coordinator import ResourceRequestPriority
 from ray.train._internal.autoscaling_coordinator_client import build_train_resource_request
 
+from planner.plan.words import counted
+
 _log = logging.getLogger(__name__)
 
 # As Ray Train does: a request is forgotten after the one, and said again after the other.
@@ -78,19 +80,21 @@ class Autoscaler:
             return ""
         if state.infeasible_cluster_resource_constraints:
             return "refused"
-        self.words = _failures(state)
+        self.words = self._failure(state)
         return "taken"
+
+    def _failure(self, state: Any) -> tuple[str, ...]:
+        """The last launch that failed, in words; the cloud's own stand in the autoscaler's log alone."""
+        recent = [f for f in state.failed_instance_requests if time.time() - f.failed_ts < _RECENT_S]
+        if not recent:
+            return ()
+        last = max(recent, key=lambda failed: failed.failed_ts)
+        why = f": {last.reason}" if last.reason else ""
+        return (
+            f"asked for {counted(self.asked, 'worker')}, and the cloud gives no {last.ray_node_type_name} node{why}",
+        )
 
 
 def _status() -> Any:
     client = ray._private.worker.global_worker.gcs_client
     return autoscaler_pb2.GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=_ASK_TIMEOUT_S))
-
-
-def _failures(state: Any) -> tuple[str, ...]:
-    """The last launch that failed, in words."""
-    recent = [f for f in state.failed_instance_requests if time.time() - f.failed_ts < _RECENT_S]
-    if not recent:
-        return ()
-    last = max(recent, key=lambda failed: failed.failed_ts)
-    return (f"the cloud has given no {last.ray_node_type_name} node: {last.reason}",)
