@@ -121,22 +121,24 @@ def test_a_cloud_that_has_nothing_is_waited_for_and_says_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_hour_of_a_trace_in_a_minute_loses_no_step(tmp_path):
-    """Up and down by one or more at a time, notices of 4 s: gracefully, and never more nodes than there are."""
-    trace = Trace(times_s=(0, 8, 16, 24, 32, 40, 48, 60), counts=(2, 3, 1, 2, 3, 2, 3, 3))
+def test_a_trace_is_followed_without_a_step_lost(tmp_path):
+    """Up and down by one or more at a time: whoever is taken has notice, and nobody has more than there are.
+
+    Which gains the job takes is its own choice: workers here share two cores, and it measures what they are worth.
+    """
+    trace = Trace(times_s=(0, 10, 20, 30, 40, 50, 60), counts=(2, 3, 1, 2, 3, 1, 3))
     job = elastic_job(tmp_path, batch=12, most=3)
-    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=4.0) as cluster, driven(job, tmp_path, cluster):
-        ledger = Ledger(job)
-        ledger.await_steps(2, 10)
-        cluster.begin()
-        time.sleep(trace.end_s)
-        ledger.await_steps(3, 10)
-        assert len(cluster.events("notice")) >= 3
+    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=8.0) as cluster:
+        with driven(job, tmp_path, cluster):
+            ledger = Ledger(job)
+            ledger.await_steps(2, 10)
+            cluster.begin()
+            cluster.wait_until(lambda cloud: len(cloud.nodes()) == 3 and len(cloud.events("notice")) >= 4, 120)
         assert "notice failed" not in {event["event"] for event in cluster.events()}
     result = audit(run_of(job))
     assert result.clean, result.findings
     assert result.recomputed == 0
-    assert len(result.phases) >= 4
+    assert len(result.phases) >= 3
 
 
 @pytest.mark.slow
