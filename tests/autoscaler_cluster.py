@@ -27,7 +27,8 @@ from planner.dispatch.embedded import (
     HEARTBEAT_S,
     LOOPBACK,
     ONE_CPU,
-    driver_environment,
+    loopback_environment,
+    token_environment,
 )
 from planner.dispatch.processes import kill_all, reap
 from planner.dispatch.supervisor import _adopt_orphans, _handle_signals, _loopback_arguments
@@ -74,8 +75,10 @@ class AutoscalerCluster:
         self.resources = resources or {"CPU": 1}
         self.nodes_path = os.environ.get("PYTHONPATH", "") if nodes_path is None else nodes_path
         self.environment = {
-            **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
-            **driver_environment(),
+            **{name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "RAY_AUTH_TOKEN"}},
+            **loopback_environment(),
+            # Behind this process's own token, if the caller has no other.
+            **(token_environment() if "RAY_AUTH_TOKEN_PATH" not in (environment or {}) else {}),
             **(_HEALTH_CHECKS if quick_health_checks else {}),
             **(environment or {}),
         }
