@@ -58,10 +58,8 @@ CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 KEPT = ResizeCost(grow_s=1.4, shrink_s=1.0, lead_s=4.0)
 STARTED_ANEW = ResizeCost(grow_s=9.3, shrink_s=6.7, lead_s=0.0)
 
-_CONTROLLERS_DIE = (
-    "the process that controls the workers died twice, and nothing was committed in between; look at the memory of the "
-    "node that runs the driver, then run again"
-)
+# Controllers that die one after another, without a commit in between.
+_MOST_DEAD_CONTROLLERS = 5
 
 # A cluster that is there answers at once, and one behind a slow link in seconds.
 _CONNECT_S = 5.0
@@ -174,10 +172,11 @@ def fit(
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
     interrupts = Interrupts(launch.launch_id, say)
     run = Run(Storage(launch.url))
-    commits: list[str] | None = None
+    commits, num_dead = run.commits(), 0
     with interrupts:
         for number in itertools.count(1):
-            put_word(pulse_key(launch.launch_id), "")
+            for key in (pulse_key, state_key):  # what the last one left
+                put_word(key(launch.launch_id), "")
             with Listener(lambda: get_word(pulse_key(launch.launch_id)), say) as listener:
                 trainer = _trainer(worker, timings, interrupts, listener, embedded=embedded, number=number)
                 try:
@@ -188,8 +187,12 @@ def fit(
                 except RayError as error:
                     _require_that_only_the_controller_died(error)
                     before, commits = commits, run.commits()
-                    if commits == before:
-                        raise TrainingFailed(_CONTROLLERS_DIE) from error
+                    num_dead = num_dead + 1 if commits == before else 1
+                    if num_dead == _MOST_DEAD_CONTROLLERS:
+                        raise TrainingFailed(
+                            f"the process that controls the workers died {num_dead} times in a row, and nothing was "
+                            "committed in between; look at the memory of the node that runs the driver, then run again"
+                        ) from error
             why = listener.verdict or "the process that controls the workers has died (killed, or out of memory)"
             say(f"{why}; another one is started")
 

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +26,12 @@ from ray.train.v2._internal.execution.worker_group.placement_group_handle import
 from ray.train.v2._internal.execution.worker_group.state import _shutdown_sync_actor
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker, Worker
 from ray.train.v2._internal.util import bundle_to_remote_args, invoke_context_managers
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import (
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.dispatch import signals
@@ -363,7 +369,11 @@ class KeepingGroup(NewProcessesGroup):
         actor_class = ray.remote(runtime_env=environment, **bundle_to_remote_args(resources))(self._worker_cls)
         places = []
         for _ in range(count):
-            group = placement_group([resources], bundle_label_selector=[selector] if selector else None)
+            group = placement_group(
+                [resources],
+                name=f"{self.policy.places_name}{uuid.uuid4().hex}",
+                bundle_label_selector=[selector] if selector else None,
+            )
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
             actor = actor_class.options(scheduling_strategy=where).remote()
             places.append(_Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
@@ -446,6 +456,13 @@ def _give_back(group: Any) -> None:
         remove_placement_group(group)
     except RayError:
         _log.warning("a placement group could not be removed", exc_info=True)
+
+
+def give_back_places_of_the_dead(name: str) -> None:
+    """Places outlive the controller that took them, as long as the driver lives: all whose names begin with this go."""
+    for found in placement_group_table().values():
+        if found["name"].startswith(name) and found["state"] != "REMOVED":
+            _give_back(get_placement_group(found["name"]))
 
 
 def _all_done(pending: list[Any], timeout_s: float) -> bool:

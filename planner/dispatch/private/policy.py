@@ -27,7 +27,7 @@ from planner.dispatch import signals
 from planner.dispatch.asking import Asking
 from planner.dispatch.private import get_word, put_word
 from planner.dispatch.private.autoscaler import Autoscaler
-from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup
+from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup, give_back_places_of_the_dead
 from planner.dispatch.pulse import Pulse
 from planner.dispatch.steward import Act, Steward, View
 from planner.errors import PlannerError
@@ -85,9 +85,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Put our worker group in the place of Ray's, in this process alone."""
-        # Ray waits so long for the processes of a group to let go of each other; then it ends them. Those that hang do not.
+        # Ray waits so long for the processes of a group to let go of each other, before it ends them.
         os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
         self._cancel_request_of_the_dead()
+        self._give_back_places_of_the_dead()
         super().after_controller_start(train_run_context)
         put_word(f"requester-{self._run}", self._requester_id)
         self._pulse = Pulse(partial(put_word, signals.pulse_key(self._launch_id)))
@@ -107,6 +108,18 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=requester)
             except Exception:  # noqa: BLE001  # it will expire
                 _log.warning("the request of an earlier launch could not be cancelled", exc_info=True)
+
+    def _give_back_places_of_the_dead(self) -> None:
+        """Of an earlier controller of this launch."""
+        try:
+            give_back_places_of_the_dead(self.places_name)
+        except Exception:  # noqa: BLE001  # then there is room for fewer
+            _log.warning("the places of an earlier controller could not be given back", exc_info=True)
+
+    @property
+    def places_name(self) -> str:
+        """How the names of this launch's placement groups begin."""
+        return f"planner-{self._launch_id}-"
 
     # -- asked by the controller
 
