@@ -40,6 +40,25 @@ def demo_job(folder: Path, *, steps: int, most: int, every_steps: int) -> Job:
     return read_job(str(demo), [f"{key}={value}" for key, value in settings.items()])
 
 
+def paced_job(folder: Path, *, most: int, every_steps: int) -> Job:
+    """`_paced_loop.py` at a global batch of 64, without an end."""
+    path = folder / "paced.yaml"
+    path.write_text(
+        f"""
+name: paced
+model: {{kind: own}}
+data: {{kind: own, path: {Path(__file__).with_name("_paced_loop.py")}}}
+objective: own
+batch: {{global: 64, max_micro: 8}}
+train: {{steps: 1000000, optimizer: {{kind: own}}}}
+eval: {{samples: 0}}
+workers: {{min: 1, max: {most}, cpus: 1, gpus: 0}}
+checkpoint: {{path: {folder / "run"}, every: {every_steps}}}
+"""
+    )
+    return read_job(str(path), [])
+
+
 class Log(threading.Thread):
     """Every record of the run with the moment at which it was seen, to 50 ms."""
 

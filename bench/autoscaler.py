@@ -3,9 +3,10 @@
     python bench/autoscaler.py [--trace bamboo_aws_p3.csv] [--speed 60] [--since-hours 0] [--hours 1] [--most 4]
 
 A trace is a CSV with the columns `time_s,available_nodes`; without one it is an hour that was made up. Nodes are
-processes on this machine, `--most` of them where the trace has its largest count. Each policy runs the demo's job on a
-cluster of its own, one after the other; when it has trained 20 steps on what the trace begins with, the trace's time
-begins. A node that is taken gets AWS's two minutes of notice, at the trace's speed.
+processes on this machine, `--most` of them where the trace has its largest count; a sample costs a worker 4 ms that are
+slept, as on a GPU of its own. Each policy runs the same job on a cluster of its own, one after the other; when it has
+trained 20 steps on what the trace begins with, the trace's time begins. A node that is taken gets AWS's two minutes of
+notice, at the trace's speed.
 
 resizes             changes of the world size between one step and the next
 steps_lost          steps done again
@@ -26,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from _cluster import POLICIES, Log, demo_job, set_policy, train
+from _cluster import POLICIES, Log, paced_job, set_policy, train
 from _results import write
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the cloud is that of the tests
@@ -73,9 +74,7 @@ def measure(policy: str, trace: "Trace", notice_s: float, most: int) -> dict[str
             row["notices"] = len(cluster.events("notice"))
             row["nodes_started"] = len(cluster.events("launched"))
 
-        train(
-            policy, demo_job(Path(name), steps=1_000_000, most=most, every_steps=50), timings, cluster.address, script
-        )
+        train(policy, paced_job(Path(name), most=most, every_steps=50), timings, cluster.address, script)
     return row
 
 

@@ -45,6 +45,7 @@ from planner.store.storage import Storage
 _HERE = Path(__file__).parent
 _INSIDE = "PLANNER_CHAOS_INSIDE"
 _DISK_MIB = 192
+_CAUSE_S = 5.0
 _JOB = """
 name: chaos
 model: {kind: own}
@@ -81,8 +82,8 @@ class Storm:
         self.harmed: set[str] = set()
         """commits"""
         self.longest_pause: tuple[float, list[str]] = (0.0, [])
-        """seconds, and the faults since the last step before it"""
-        self._since_step: list[str] = []
+        """seconds, and the faults in it or just before it"""
+        self._acts: list[tuple[float, str]] = []
         self._driver: subprocess.Popen[bytes] | None = None
         self._num_drivers = 0
         self._killed = ""
@@ -195,8 +196,10 @@ class Storm:
                     self.sizes.add(record.world_size)
                 if isinstance(record, StepRecord):
                     self.steps += 1
-                    self.longest_pause = max(self.longest_pause, (now - self._progress_s, self._since_step))
-                    self._progress_s, self._since_step = now, []
+                    # A step that was under way may still come after the fault that ended them.
+                    causes = [name for at, name in self._acts if at > self._progress_s - _CAUSE_S]
+                    self.longest_pause = max(self.longest_pause, (now - self._progress_s, causes))
+                    self._progress_s = now
         if now - self._progress_s > self._patience_s:
             last = self._output(str(self._num_drivers)).strip().splitlines()[-3:]
             raise RunError(f"no step for {self._patience_s:.0f} s; the driver's last words: {last}")
@@ -214,7 +217,7 @@ class Storm:
             if not deck:
                 deck = dice.sample(kinds, len(kinds))
             fault = deck.pop()
-            self._since_step.append(fault.name)
+            self._acts.append((time.monotonic(), fault.name))
             if fault.act(self, dice):
                 done[fault.name] += 1
                 self.say(f"{time.monotonic() - began_s:5.0f} s  {fault.name}; {self.steps} steps")
