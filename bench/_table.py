@@ -20,7 +20,9 @@ def table() -> str:
             _uneven,
             _resize,
             _notice,
+            _autoscaler,
             _flapping,
+            _chaos,
             _bitwise,
             _control,
             _order,
@@ -123,6 +125,37 @@ def _flapping() -> list[str]:
 
     what = f"a node comes and goes every 10 s for {found['ours']['minutes']:.0f} minutes"
     return [_row("flapping", what, cell("ours"), f"Ray's own: {cell('stock')}; tuned: {cell('stock_tuned')}")]
+
+
+def _autoscaler() -> list[str]:
+    about, *rows = _rows("autoscaler")
+    found = {r["policy"]: r for r in rows}
+
+    def cell(policy: str) -> str:
+        r = found[policy]
+        return f"{r['useful_over_ideal']:.0%} of ideal, {r['resizes']} resizes, {r['steps_lost']} steps lost"
+
+    hours = about["trace_hours"][1] - about["trace_hours"][0]
+    how_long = f"{hours:g} h of a spot trace in {about['wall_s'] / 60:g} min"
+    what = f"{how_long}, through Ray's autoscaler, at most {about['most_nodes']} nodes"
+    return [_row("autoscaler", what, cell("ours"), f"Ray's own: {cell('stock')}; tuned: {cell('stock_tuned')}")]
+
+
+def _chaos() -> list[str]:
+    rows = _rows("chaos")
+    kinds = {kind for r in rows for kind in r["faults"]}
+    faults = sum(sum(r["faults"].values()) for r in rows)
+    same = sum(r["weights_sha256"] == r["undisturbed_sha256"] and not r["findings"] for r in rows)
+    return [
+        _row(
+            "chaos",
+            f"{faults} faults of {len(kinds)} kinds in {len(rows)} x {rows[0]['minutes']:.0f} min",
+            f"{same} of {len(rows)} runs: the same bits, {sum(r['lost'] for r in rows)} samples lost, "
+            f"{sum(r['repeated'] for r in rows)} repeated, {sum(r['steps_done_again'] for r in rows)} of "
+            f"{sum(r['steps'] for r in rows)} steps done again",
+            "the same runs undisturbed",
+        )
+    ]
 
 
 def _bitwise() -> list[str]:
