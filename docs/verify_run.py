@@ -1,7 +1,8 @@
 """Which samples, in which steps, made these weights? Checked without trusting, or importing, any of planner's code.
 
-    python docs/verify_run.py RUN [--data PATH] [--list]        exit code: 0 clean, 1 not clean, 2 wrong usage
+    python docs/verify_run.py RUN [--data PATH] [--list]
 
+Exit code: 0 clean, 1 not clean, 2 wrong usage, 3 all that was checked is good, and the samples (4) were not checked.
 Needs Python 3.11 or newer, nothing else, and memory for the data twice over (where that is `python-stdlib`, the very
 Python that trained). Checked, each by what is written below:
 1. The newest commit: its manifest's seal, size and SHA-256 of its files. No commit on record lacks its manifest.
@@ -9,6 +10,9 @@ Python that trained). Checked, each by what is written below:
    manifest names. Generations begin at the commit that they name; what a run is changes only where that is said.
 3. The steps: each takes exactly the next `global_batch` samples; none is lost, none repeated.
 4. The samples: order, rows, tokens and checksums, anew from the job and your copy of the data, are those on record.
+   Of models over bytes (`kind: gpt`): `text`, `jsonl`, `tokens`, and `chat`, `pairs` and `feedback` in JSON files, but
+   not packed, of a split, or with `bad_rows: skip`. What a tokenizer, a parquet file or Python code made is not made
+   anew here: the verdict says so, and `planner audit` does it.
 NOT checked: that anybody computed anything. Whoever has the data can make all of this up. To know, train again: with
 `batch.equality: bitwise` that must come to the same weights (`planner verify` rehearses it). That the weights' hash is
 the files': the workers took it from whole tensors, and torch's format is not read here. Losses; plans; what came after
@@ -21,6 +25,7 @@ import json
 import math
 import os
 import re
+import struct
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -44,10 +49,33 @@ CARRIED = (
 )
 START = {"name": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64, "identity": {}}
 U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
+SHOWN = 5
+PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs; what it holds
+FORMS = {
+    "chat": (
+        ("sample", "prompt output"),
+        PAIRWISE,
+        ("", "messages"),
+        ("", "prompt completion"),
+        ("", "chosen rejected"),
+        ("", "text"),
+    ),
+    "pairs": (PAIRWISE, ("", "chosen rejected")),
+    "feedback": (
+        ("binary_feedback", "prompt output label"),
+        PAIRWISE,
+        ("", "prompt completion label"),
+        ("", "chosen rejected"),
+    ),
+}
 
 
 class Wrong(Exception):
     """What is wrong, in words."""
+
+
+class Unread(Exception):
+    """What samples come from that this script does not read, in words."""
 
 
 @contextmanager
@@ -153,6 +181,158 @@ def read_data(path: str, field: str, context: int, kind: str = "") -> tuple[list
     return rows, digest.hexdigest()
 
 
+def spoken(messages: list[dict]) -> list[tuple[bytes, bool]]:
+    """Messages as a model over bytes reads them, in pieces, each with whether it is the assistant's."""
+    pieces = []
+    for number, turn in enumerate(messages):
+        is_answer = turn["role"] == "assistant"
+        begin = "\n" * (number > 0) + f"{turn['role']}: "
+        pieces += [(begin.encode(), False), (turn["content"].encode() + b"\0" * is_answer, is_answer)]
+    return pieces
+
+
+def as_prompt(words: str | list) -> bytes:
+    """Up to where the assistant goes on."""
+    text = words.encode() if isinstance(words, str) else b"".join(text for text, _ in spoken(words)) + b"\nassistant: "
+    return b"\0" + text
+
+
+def as_completion(words: str | list) -> bytes:
+    """From there to its end."""
+    text = words.encode() if isinstance(words, str) else b"".join(text for text, _ in spoken(words))
+    return text.removeprefix(b"assistant: " if isinstance(words, list) else b"").removesuffix(b"\0") + b"\0"
+
+
+def pair_of(row: dict) -> tuple[object, list]:
+    """A prompt, the completion that was chosen, and the one that was rejected."""
+    if "chosen" not in row:
+        pair = [row["output_A"], row["output_B"]]
+        return row["prompt"], pair if row["label"] else pair[::-1]
+    prompt, pair = row.get("prompt"), [row["chosen"], row["rejected"]]
+    if isinstance(prompt, list) or isinstance(pair[0], str):
+        return prompt, pair
+    most = min(map(len, pair)) - 1
+    size = next((i for i in range(most) if pair[0][i] != pair[1][i]), most)  # what both begin with is the prompt
+    return pair[0][:size], [pair[0][size:], pair[1][size:]]
+
+
+def examples(row: dict, kind: str) -> list[tuple]:
+    """What a row of TRL's or HALOs' holds: prompt (none: all is the completion), completions, whether it is good."""
+    fits = (keys.split() for form, keys in FORMS[kind] if form in {"", row.get("type")})
+    keys = next((keys for keys in fits if row.keys() >= {*keys}), None)
+    if keys is None:
+        raise Wrong(f"a row of the keys {sorted(row)[:8]!r} is none of data.kind {kind}")
+    if "rejected" not in keys and "output_B" not in keys:
+        is_alone = keys[0] != "prompt"
+        return [(None if is_alone else row["prompt"], [row[keys[not is_alone]]], bool(row.get("label", True)))]
+    prompt, pair = pair_of(row)
+    if kind == "pairs":
+        return [(prompt, pair, True)]
+    return [(prompt, pair[:1], True), (prompt, pair[1:], False)][: 1 if kind == "chat" else 2]
+
+
+def without_nulls(value: object) -> object:
+    """Columns of structs have every key that any row has."""
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return (
+        {key: without_nulls(item) for key, item in value.items() if item is not None}
+        if isinstance(value, dict)
+        else value
+    )
+
+
+def read_json_rows(path: str) -> Iterator[dict]:
+    """The rows of JSON arrays and lines, files in the order of their names."""
+    if Path(path).is_file():
+        root, found = Path(path).parent, [Path(path)]
+    else:
+        root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(path).parts))
+        found = [*root.glob(str(Path(path).relative_to(root)))] if glob.has_magic(path) else []
+        if root == Path(path) and root.is_dir():
+            raise Unread("a data set folder")
+    files = sorted((file.relative_to(root).as_posix(), file.read_bytes()) for file in found if file.is_file())
+    if not files:
+        raise Wrong(f"no data at {path}: no file is there")
+    for _, content in files:
+        if content.startswith(b"PAR1"):
+            raise Unread("a parquet file")
+        is_array = content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        lines = (json.loads(line) for line in content.split(b"\n") if line.strip())
+        for row in json.loads(content) if is_array else lines:
+            if isinstance(row.get("split"), str):
+                raise Unread("rows of several splits")
+            yield without_nulls(row)
+
+
+@lru_cache(maxsize=1)
+def read_samples(path: str, kind: str, loss_on: str, most: int | None, side: str, context: int) -> tuple[list, str]:
+    """Rows of prompts and completions: `(texts, more)` of every sample, and the fingerprint of all of them.
+
+    A text is its tokens, and for each of them whether predicting it bears loss; `more` is what a checksum has besides.
+    """
+    samples, tokens, marks, ends = [], [], [], [0]
+    for prompt, completions, is_good in (each for row in read_json_rows(path) for each in examples(row, kind)):
+        if prompt is None:  # a conversation, whose prompt ends where the assistant first speaks; or a text
+            said = completions[0]
+            pieces = [(said.encode() + b"\0", True)] if isinstance(said, str) else spoken(said)
+            flags = b"\0" + b"".join(bytes([answers or loss_on == "all"]) * len(text) for text, answers in pieces)
+            text = b"\0" + b"".join(text for text, _ in pieces)
+            first = flags.index(1)
+            begin, rest, flags = text[:first], [text[first:]], [flags[first:]]
+        else:
+            begin, rest = as_prompt(prompt), [as_completion(each) for each in completions]
+            flags = [b"\1" * len(each) for each in rest]
+        if most is not None and len(begin) > most and len(begin) + max(map(len, rest)) > context:
+            begin = begin[:most] if side == "end" else begin[:1] + begin[len(begin) - most + 1 :]
+        room = context - len(begin)
+        before = bytes([kind == "chat" and prompt is not None and loss_on == "all"]) * len(begin)
+        texts = [(begin + each[:room], before + flag[:room]) for each, flag in zip(rest, flags, strict=True)]
+        samples.append((texts, [bytes([is_good])] if kind == "feedback" else []))
+        for part in [texts[0][0]] if kind == "chat" else [begin, *(each[:room] for each in rest)]:
+            tokens.append(part)
+            ends.append(ends[-1] + len(part))
+        marks.append(texts[0][1] if kind == "chat" else bytes([is_good]))
+    digest = sha256(f"samples 1 {kind} <i4 {ends[-1]} ".encode())
+    for part in tokens:
+        digest.update(struct.pack(f"<{len(part)}i", *part))
+    digest.update(f" <i8 {len(ends) - 1} ".encode() + struct.pack(f"<{len(ends) - 1}q", *ends[1:]))
+    if kind != "pairs":
+        digest.update(f" |b1 {sum(map(len, marks))} ".encode() + b"".join(marks))
+    return samples, digest.hexdigest()
+
+
+def read_any(job: dict, path: str) -> tuple[list, str]:
+    """What the job trains on, and its fingerprint without the rows that are held out."""
+    what, model = job["data"], job["model"]
+    if "own" in (what["kind"], model["kind"]):
+        raise Unread("Python code, which this script does not run: planner audit --code does")
+    if model["kind"] != "gpt":
+        raise Unread("a tokenizer, which this script does not run")
+    if what["kind"] in {"text", "jsonl", "tokens"}:
+        return read_data(path, what.get("field", ""), model["context"], what["kind"])
+    for key in ("packing", "split"):
+        if what.get(key):
+            raise Unread(f"rows with data.{key}, which this script does not read")
+    if what["bad_rows"] != "refuse":
+        raise Unread("rows of which some may have been left out (data.bad_rows)")
+    settings = (what.get("loss_on", ""), what["max_prompt"], what["cut_prompt"])
+    return read_samples(path, what["kind"], *settings, model["context"])
+
+
+def fed(sample: bytes | tuple) -> tuple[int, bytes]:
+    """How many tokens of a sample bear loss, and what its checksum is taken over: inputs, then labels."""
+    if isinstance(sample, bytes):
+        return len(sample) - 1, sample[:-1] + sample[1:]
+    texts, more = sample
+    parts = []
+    for tokens, marks in texts:
+        labels = [token if mark else -100 for token, mark in zip(tokens[1:], marks[1:], strict=True)]
+        parts += [struct.pack(f"<{len(labels)}i", *tokens[:-1]), struct.pack(f"<{len(labels)}i", *labels)]
+    whole = b"".join(len(part).to_bytes(8, "little") + part for part in (*parts, *more))
+    return sum(sum(marks[1:]) for _, marks in texts), whole
+
+
 def read_manifest(run: Path, name: str) -> dict:
     """A commit's manifest; its seal is the digest of its value as one line of JSON."""
     document = json.loads((run / "manifests" / f"{name}.json").read_bytes())
@@ -186,8 +366,13 @@ def read_job(run: Path, digest: str) -> dict:
     return json.loads(text)
 
 
-def check_generation(run: Path, parent: dict, end: dict, data: str, *, listed: bool) -> Iterator[str]:
-    """What is wrong with a generation, from the commit that it began at to the one that the lineage went on from."""
+def check_generation(
+    run: Path, parent: dict, end: dict, data: str, unread: list[str], *, listed: bool
+) -> Iterator[str]:
+    """What is wrong with a generation, from the commit that it began at to the one that the lineage went on from.
+
+    Where its samples cannot be made anew, `unread` gets the reason.
+    """
     if (end["parent"], end["run_id"]) != (parent["name"], parent.get("run_id", end["run_id"])):
         raise Wrong(f"the commit that it went on from, {end['parent']!r}, has no good manifest, or one of another run")
     header, *records = read_segment(run, end, parent["ledger_head"])
@@ -202,41 +387,67 @@ def check_generation(run: Path, parent: dict, end: dict, data: str, *, listed: b
     for field, before in parent["identity"].items():
         if identity[field] != before and not any(words.startswith(f"{field}: ") for words in header["changed"]):
             yield f"another {field!r} than before, and nobody accepted it"
-    if job["data"]["kind"] == "own":
-        raise Wrong("its samples come from Python code, which this script does not run: planner audit --code does")
-    path = data or job["data"]["path"]
-    what = job["data"]
-    rows, fingerprint = read_data(path, what.get("field", ""), job["model"]["context"], what["kind"])
-    cut = f"{fingerprint} {len(rows)} rows, {job['eval']['samples']} held out"
-    size, digest = job["batch"]["global"], sha256(cut.encode()).hexdigest()
-    if (size, job["train"]["seed"], digest) != (identity["global_batch"], identity["seed"], identity["data"]):
-        yield f"the data at {path!r} (its files' names count), or the job, is not what it was trained on"
     steps = [record for record in records if record["kind"] == "step"]
-    yield from check_steps(steps, parent, end, job, rows, listed=listed)
+    size = job["batch"]["global"]
+    yield from check_samples(steps, parent, end, job, data, unread, listed=listed)
     if (end["step"] - parent["step"], end["cursor"] - parent["cursor"]) != (len(steps), len(steps) * size):
         yield f"has {len(steps)} steps of {size} samples, and commit {end['name']} is not as far after its parent"
 
 
-def check_steps(
-    steps: list[dict], parent: dict, end: dict, job: dict, rows: list[bytes], *, listed: bool
+def check_samples(
+    steps: list[dict], parent: dict, end: dict, job: dict, data: str, unread: list[str], *, listed: bool
 ) -> Iterator[str]:
-    """What is wrong with the steps between two commits: their places, their counts, or the samples that they used."""
+    """What is wrong with the data or with the steps."""
+    path, identity = data or job["data"]["path"], end["identity"]
+    rows, digest = None, identity["data"]
+    try:
+        rows, fingerprint = read_any(job, path)
+        cut = f"{fingerprint} {len(rows)} rows, {job['eval']['samples']} held out"
+        digest = sha256(cut.encode()).hexdigest()
+    except Unread as error:
+        unread.append(str(error))
+    wanted = (identity["global_batch"], identity["seed"], identity["data"])
+    if (job["batch"]["global"], job["train"]["seed"], digest) != wanted:
+        yield f"the data at {path!r} (its files' names count), or the job, is not what it was trained on"
+    yield from first_of(check_steps(steps, parent, end, job, rows, listed=listed))
+
+
+def first_of(found: Iterator[str]) -> Iterator[str]:
+    """The first few, and how many more there are."""
+    number = 0
+    for number, words in enumerate(found, 1):
+        if number <= SHOWN:
+            yield words
+    if number > SHOWN:
+        yield f"... and {number - SHOWN} more of this kind"
+
+
+def check_steps(
+    steps: list[dict], parent: dict, end: dict, job: dict, rows: list | None, *, listed: bool
+) -> Iterator[str]:
+    """What is wrong with the steps between two commits: their places, their counts, or the samples that they used.
+
+    Without `rows` nothing is said of the samples.
+    """
     size, held_out, at = job["batch"]["global"], job["eval"]["samples"], parent["cursor"]
     for number, step in enumerate(steps, parent["step"]):
         start, at = at, at + size
         if (step["step"], step["cursor"], step["samples"]) != (number, at, size):
             yield f"step {number}: not {size} samples up to {at} on record; samples or steps were lost or repeated"
+        if rows is None:
+            continue
         chosen = [row_at(position, len(rows), held_out, job["train"]["seed"]) for position in range(start, at)]
-        fed = (row.to_bytes(8, "little") + rows[row][:-1] + rows[row][1:] for row in chosen)  # inputs, then labels
-        total = sum(int.from_bytes(blake2b(sample, digest_size=8).digest(), "little") for sample in fed)
-        if (step["tokens"], step["checksum"]) != (sum(len(rows[row]) - 1 for row in chosen), f"{total & U64:016x}"):
+        used = [(fed(rows[row]), row.to_bytes(8, "little")) for row in chosen]
+        sums = (blake2b(number + content, digest_size=8).digest() for (_, content), number in used)
+        total = sum(int.from_bytes(each, "little") for each in sums)
+        if (step["tokens"], step["checksum"]) != (sum(tokens for (tokens, _), _ in used), f"{total & U64:016x}"):
             yield f"step {number}: what entered the forward pass is not the samples at [{start}, {at})"
         if listed:
             skipped = " (left the weights alone)" if step["skipped"] else ""
             print(f"step {number}, generation {end['generation']}{skipped}: rows", *chosen)
 
 
-def check(run: Path, data: str, findings: list[str], *, listed: bool) -> str:
+def check(run: Path, data: str, findings: list[str], unread: list[str], *, listed: bool) -> str:
     """Note all that is wrong with the newest commit and what led to it; say what should have."""
     ledgers = b"".join(ledger.read_bytes() for ledger in (run / "ledger").glob("*.jsonl"))
     recorded = re.findall(rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})","seconds":[^,]*,"sha256":"(\w*)"', ledgers)
@@ -272,7 +483,8 @@ def check(run: Path, data: str, findings: list[str], *, listed: bool) -> str:
         where = f"generation {end['generation']}"
         with noting(findings, where):
             print(f"{where}: {end['world_size']!r} workers, steps [{parent['step']}, {end['step']})")
-            findings.extend(f"{where}: {words}" for words in check_generation(run, parent, end, data, listed=listed))
+            wrong = check_generation(run, parent, end, data, unread, listed=listed)
+            findings.extend(f"{where}: {words}" for words in wrong)
     return f"{newest['step']} steps used positions [0, {newest['cursor']}) of the order, each exactly once"
 
 
@@ -287,12 +499,18 @@ def main() -> int:
         parser.error(f"{arguments.run} is no folder")
     sys.stdout.reconfigure(errors="backslashreplace")
     findings: list[str] = []
+    unread: list[str] = []
     with noting(findings, arguments.run):
-        account = check(arguments.run, arguments.data, findings, listed=arguments.list)
+        account = check(arguments.run, arguments.data, findings, unread, listed=arguments.list)
     for finding in findings:
         print(f"WRONG {finding}")
-    print("verify_run: NOT CLEAN" if findings else f"verify_run: clean. {account}; the chain is intact")
-    return 1 if findings else 0
+    for reason in dict.fromkeys(unread):
+        print(f"samples NOT CHECKED: they were made by {reason}. Seal, files, chain and positions were checked")
+    if findings:
+        print("verify_run: NOT CLEAN")
+        return 1
+    print(f"verify_run: {'good but for the samples' if unread else 'clean'}. {account}; the chain is intact")
+    return 3 if unread else 0
 
 
 if __name__ == "__main__":

@@ -5,23 +5,26 @@ import json
 import shutil
 import subprocess
 import sys
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_sets import write_rows
 from test_training import crash_at
 from worker_functions import make_job, records, run_job
 
 from planner.audit import audit
+from planner.data.conversations import open_conversations
+from planner.data.dataset import evidence, no_progress
 from planner.data.jsonl import JsonlDataset
 from planner.data.prepare import prepare
 from planner.data.text import TextDataset
 from planner.data.tokens import TokensDataset
 from planner.errors import TrainingFailed
-from planner.job import JsonlData, TextData
+from planner.job import ChatData, FeedbackData, GptModel, JsonlData, PairsData, TextData
 from planner.order.order import Order
 from planner.store.records import NO_HEAD, Manifest, chained, joint_digest, seal
 from planner.store.run import Run
@@ -158,6 +161,56 @@ def test_text_is_read_as_planner_reads_it(workers, tmp_path, pattern):
     code, output = verified(tmp_path / "run")
     assert code == 0, output
     assert "weights no SHA-256 is on record" in output  # it is no bitwise run
+
+
+@pytest.fixture(scope="module")
+def tuned(workers, tmp_path_factory):
+    """Eight steps on pairs, at two sizes: the run, and its data."""
+    url = tmp_path_factory.mktemp("tuned")
+    path = Path(write_rows(url / "rows.jsonl", "pairs"))
+    job = make_job("", steps=8, data={"kind": "pairs", "path": str(path)}, objective={"kind": "dpo"})
+    workers.run(run_job, 2, job, str(url / "run"), 1)
+    workers.run(run_job, 1, job, str(url / "run"))
+    return url / "run", path
+
+
+@pytest.mark.fsdp
+def test_a_run_on_pairs_is_made_anew(tuned):
+    """Rows in the words of TRL, as a model over bytes reads them."""
+    run, _ = tuned
+    code, output = verified(run)
+    assert code == 0, output
+    assert "verify_run: clean. 8 steps used positions [0, 104)" in output
+    assert audit(Run(Storage(str(run)))).clean
+
+
+@pytest.mark.fsdp
+def test_other_pairs_are_found_in_a_few_lines(tuned, tmp_path):
+    """The first steps that are wrong stand for the others."""
+    run, path = tuned
+    other = tmp_path / "rows.jsonl"
+    other.write_text(path.read_text().replace("a", "z"))
+    code, output = verified(run, "--data", str(other))
+    assert code == 1
+    assert output.count("what entered the forward pass is not the samples") == 1 + 5
+    assert "WRONG generation 1: the data at" in output
+    assert "WRONG generation 1: ... and" not in output
+    assert "WRONG generation 2: ... and 2 more of this kind" in output
+
+
+@pytest.mark.fsdp
+def test_samples_that_it_does_not_make_have_a_verdict_of_their_own(workers, tmp_path):
+    """Neither clean nor not: packed rows here; what is wrong beside them is still found."""
+    path = write_rows(tmp_path / "rows.jsonl", "chat")
+    data = {"kind": "chat", "path": path, "packing": True}
+    job = make_job("", global_batch=3, steps=7, data=data, objective={"kind": "sft"})
+    workers.run(run_job, 1, job, str(tmp_path / "run"))
+    code, output = verified(tmp_path / "run")
+    assert code == 3, output
+    assert "samples NOT CHECKED: they were made by rows with data.packing" in output
+    assert output.splitlines()[-1].startswith("verify_run: good but for the samples. 7 steps used positions [0, 21)")
+    with_lines(tmp_path / "run", lambda lines: lines.pop(2))
+    assert verified(tmp_path / "run")[0] == 1
 
 
 @pytest.mark.fsdp
@@ -465,6 +518,77 @@ def test_its_jsonl_is_ours(script, tmp_path):
         (tmp_path / name).write_bytes(content.encode())
     for path in (tmp_path, f"{tmp_path}/*/*.jsonl"):
         same_data(script, JsonlDataset.open(str(path), "t", 9), str(path), "t")
+
+
+TURNS = [{"role": "system", "content": "be brief", "name": None}, {"role": "user", "content": "2 + 2, ä?"}]
+FOUR, FIVE = ({"role": "assistant", "content": word} for word in ("four\u2028!", "five"))
+SPOKEN = [*TURNS, FOUR, {"role": "user", "content": "and 3?"}, FIVE]
+HALOS = {"type": "pairwise_feedback", "prompt": TURNS, "output_A": [FIVE], "output_B": [FOUR], "label": 0}
+PAIRS = [
+    [{"prompt": "what is 2 + 2?", "chosen": "four", "rejected": "five, not four"}],
+    [{"prompt": "a text", "chosen": [*TURNS, FOUR], "rejected": [*TURNS, FIVE]}],
+    [{"prompt": TURNS, "chosen": [FOUR], "rejected": [FIVE]}],
+    [HALOS, {**HALOS, "label": True}],
+]
+ROWS = {
+    "chat": [
+        [{"messages": SPOKEN}, {"messages": [FOUR], "prompt": None}],
+        [{"prompt": "2 + 2 is ", "completion": "four"}],
+        [{"prompt": TURNS, "completion": [FOUR]}],
+        [{"type": "sample", "prompt": TURNS, "output": [FIVE]}],
+        *PAIRS,
+    ],
+    "pairs": PAIRS,
+    "feedback": [
+        *PAIRS,
+        [{"prompt": "2 + 2 is ", "completion": "four", "label": True}, {"prompt": "3", "completion": "4", "label": 0}],
+        [{"type": "binary_feedback", "prompt": TURNS, "output": [FIVE], "label": 0}],
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "rows"), [(kind, rows) for kind in ROWS for rows in ROWS[kind]])
+@pytest.mark.parametrize("as_array", [False, True])
+def test_its_rows_are_ours(script, tmp_path, kind, rows, as_array):
+    """Every form that rows come in, whole and cut at either end, with the loss on completions and on all."""
+    path = tmp_path / "rows"
+    path.write_text(json.dumps(rows) if as_array else "".join(json.dumps(row) + "\n\n" for row in rows))
+    made = {"chat": ChatData, "pairs": PairsData, "feedback": FeedbackData}[kind]
+    losses = [{"loss_on": "completions"}, {"loss_on": "all"}] if kind == "chat" else [{}]
+    for loss in losses:
+        for context, most, side in [(200, None, "start"), (16, 7, "start"), (16, 7, "end"), (12, 1, "start")]:
+            model = GptModel(kind="gpt", layers=1, width=8, heads=1, context=context)
+            data = made(kind=kind, path=str(path), max_prompt=most, cut_prompt=side, **loss)
+            ours = open_conversations(data, model, no_progress)
+            job = {"data": data.model_dump(), "model": model.model_dump()}
+            samples, fingerprint = script.read_any(job, str(path))
+            assert (len(samples), fingerprint) == (ours.num_rows, ours.fingerprint)
+            for row, sample in enumerate(samples):
+                tokens, fed = script.fed(sample)
+                digest = blake2b(row.to_bytes(8, "little") + fed, digest_size=8).digest()
+                assert (tokens, int.from_bytes(digest, "little")) == evidence(ours, row)
+
+
+def test_its_texts_are_ours(script, tmp_path):
+    """TRL's column `text`, which has no completions."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "two words"}\n{"text": ""}\n')
+    model = GptModel(kind="gpt", layers=1, width=8, heads=1, context=6)
+    data = ChatData(kind="chat", path=str(path), loss_on="all")
+    ours = open_conversations(data, model, no_progress)
+    samples, fingerprint = script.read_any({"data": data.model_dump(), "model": model.model_dump()}, str(path))
+    assert fingerprint == ours.fingerprint
+    assert [script.fed(sample)[0] for sample in samples] == [evidence(ours, row)[0] for row in range(2)]
+
+
+@pytest.mark.parametrize("settings", [{"packing": True}, {"split": "train"}, {"bad_rows": "skip"}])
+def test_what_it_does_not_read_it_says(script, tmp_path, settings):
+    """It is neither right nor wrong."""
+    data = ChatData(kind="chat", path=str(tmp_path), **settings).model_dump()
+    with pytest.raises(script.Unread):
+        script.read_any({"data": data, "model": {"kind": "gpt", "context": 8}}, str(tmp_path))
+    with pytest.raises(script.Unread, match="a tokenizer"):
+        script.read_any({"data": data, "model": {"kind": "hf", "context": 8}}, str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl"])
