@@ -28,6 +28,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     prepared, gone = _as_found(prepared)
     notes = [
         *(f"data: {note}" for note in prepared.notes),
+        *([f"model: {prepared.adapters}"] if prepared.adapters else []),
         *gone,
         *_check_driver(prepared.run),
         *_check_writable(prepared.run),

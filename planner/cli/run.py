@@ -26,7 +26,7 @@ from planner.cli.options import (
     warn_of_open_token,
 )
 from planner.errors import DataError, NewerFormat, RunError, StoreError, TrainingFailed, UserError
-from planner.job import Job, Workers
+from planner.job import HfModel, Job, Workers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,6 +129,8 @@ class Prepared:
     committed: "Manifest | None"
     notes: tuple[str, ...] = ()
     """what became of the rows of the data, where not all are used as they are"""
+    adapters: str = ""
+    """which of the model's layers have adapters, in words, where the job wants some and the model is here"""
 
     @property
     def finished(self) -> bool:
@@ -179,8 +181,10 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         committed = _newest_readable(run)
     num_samples = 0
     notes: tuple[str, ...] = ()
+    adapters = ""
     if check_data:
         model_files.check_here(job)
+        adapters = _adapters(job)
     try:
         with progress_bar("data checked") as progress:
             dataset, order = open_data(job, progress)
@@ -207,7 +211,24 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         total_steps=total_steps(job, num_samples),
         committed=committed,
         notes=notes,
+        adapters=adapters,
     )
+
+
+def _adapters(job: Job) -> str:
+    """What the adapters that a job wants stand beside; empty where there are none, or their model is not here.
+
+    Raises:
+        UserError: something that they are wanted at is no layer of the model.
+    """
+    from planner.model_files import folder_here
+
+    model = job.model
+    if not isinstance(model, HfModel) or model.lora is None or folder_here(model.path, model.revision) is None:
+        return ""
+    from planner.train.models.hf import adapters_words, build_on_meta
+
+    return adapters_words(build_on_meta(model)[0])
 
 
 def _require_writable(run: "Run") -> None:

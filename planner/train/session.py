@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -46,6 +46,9 @@ from planner.train.setup import Launch, Setup, set_up
 from planner.train.shard import make_model
 from planner.train.state import TrainState
 from planner.train.world import World
+
+if TYPE_CHECKING:
+    from planner.train.models.hf import HfCausal
 
 Note = Callable[[str], None]
 """writes an event into the ledger"""
@@ -142,10 +145,8 @@ def looping(
     )
     journal = Journal(job, world, run, setup, start, state, loader)
     if not start.parent or start.changed:  # a resize changes none of them
-        for words in conversions(job, setup.order.num_samples):
+        for words in (*conversions(job, setup.order.num_samples), *_notes(job, setup, state)):
             journal.note(words)
-        for words in notes_of(setup.dataset):
-            journal.note(f"data: {words}")
     try:
         with determinism.named_refusals():
             yield Loop(
@@ -165,6 +166,15 @@ def looping(
         raise
     finally:
         journal.close()
+
+
+def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
+    """What became of the data and of the model, where not all is as the job's few words have it."""
+    yield from (f"data: {words}" for words in notes_of(setup.dataset))
+    if isinstance(job.model, HfModel) and job.model.lora is not None:
+        from planner.train.models.hf import adapters_words
+
+        yield f"model: {adapters_words(cast('HfCausal', state.model))}"
 
 
 def make_batch_of(job: Job) -> MakeBatch:
@@ -215,10 +225,9 @@ def make_state(generation: Generation) -> TrainState:
     model = make_model(job.model, job.train, world, first_weights=is_fresh)
     # Before a commit is read the weights of one that goes on are nothing; its run was checked when it began.
     if is_fresh and isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
-        from planner.train.models.hf import HfCausal, require_packed
+        from planner.train.models.hf import require_packed
 
-        assert isinstance(model, HfCausal)
-        world.agree(partial(require_packed, model))
+        world.agree(partial(require_packed, cast("HfCausal", model)))
     # After a forward pass alone some would be whole, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     optimizer = make_optimizer(job.train.optimizer, model)

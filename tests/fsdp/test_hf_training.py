@@ -180,6 +180,8 @@ def test_one_hash_for_every_world_size_and_history(workers, texts, tiny_model, t
     trained = [tensor for tensor in results[0][0] if tensor.startswith("model/")]
     assert trained
     assert all("lora_" in tensor for tensor in trained) == ("lora" in of_model)
+    notes = [event["message"] for event in records(tmp_path / "1", "event")]
+    assert ("model: adapters on 14 of 14 layers" in notes) == ("lora" in of_model)
     assert all(tensor.startswith("model/hf.") for tensor in trained)
 
 

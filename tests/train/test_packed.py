@@ -114,6 +114,26 @@ def test_without_adapters_a_model_is_its_base(tiny_model):
     assert [name for name, parameter in model.named_parameters() if parameter.requires_grad] == trained
 
 
+def test_adapters_stand_where_the_job_wants_them(tiny_model):
+    """A name that matches nothing is refused, whatever the others match; it is said how many layers have one."""
+    from planner.errors import UserError
+    from planner.job import Lora
+    from planner.train.models.hf import adapters_words, add_adapters
+
+    folder = tiny_model("llama")
+    model = hf_model(folder, "sdpa")
+    with pytest.raises(
+        UserError, match=r"targets: v_prj matches no layer of this model; there are q_proj, k_proj, v_p"
+    ):
+        add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "v_prj")))
+    add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "self_attn.v_proj")))
+    assert adapters_words(model) == "adapters on 4 of 14 layers"
+    for targets, words in [(None, "14 of 14"), (("embed_tokens", "lm_head"), "2 of 16")]:
+        other = hf_model(folder, "sdpa")
+        add_adapters(other.hf, Lora(rank=2, targets=targets))
+        assert adapters_words(other) == f"adapters on {words} layers"
+
+
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=3))
 def test_positions_and_masks_by_definition(lengths):

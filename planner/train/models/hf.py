@@ -121,14 +121,36 @@ def add_adapters(hf: Any, lora: Lora) -> None:
     """Adapters beside the layers that the job names, in place; all that was there before is frozen.
 
     Raises:
-        UserError: it names no layer of this model.
+        UserError: something that it names is no layer of this model.
     """
     from peft import inject_adapter_in_model
 
+    names = [name for name, _ in hf.named_modules()]
+    for target in lora.targets or ():
+        if not any(f".{name}".endswith(f".{target}") for name in names):
+            ends = dict.fromkeys(name.rpartition(".")[2] for name in _linear_layers(hf))
+            raise UserError(f"model.lora.targets: {target} matches no layer of this model; there are {', '.join(ends)}")
     try:
         inject_adapter_in_model(lora_config(lora), hf, adapter_name=ADAPTER)
     except ValueError as error:
         raise UserError(f"model.lora.targets: {_first_line(error)}") from error
+
+
+def adapters_words(model: HfCausal) -> str:
+    """On how many of its layers a model has adapters."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    adapted = {name for name, module in model.hf.named_modules() if isinstance(module, BaseTunerLayer)}
+    return f"adapters on {len(adapted)} of {len(adapted | _linear_layers(model.hf).keys())} layers"
+
+
+def _linear_layers(hf: Any) -> dict[str, None]:
+    """The names of those that adapters may stand beside, in the model's order; not the head."""
+    from transformers.pytorch_utils import Conv1D
+
+    head = hf.get_output_embeddings()
+    found = [n for n, m in hf.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
+    return dict.fromkeys(name.removesuffix(".base_layer") for name in found if ".lora_" not in name)
 
 
 def lora_config(lora: Lora) -> Any:
