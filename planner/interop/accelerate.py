@@ -1,5 +1,6 @@
 """accelerate's configuration files: how many processes are started, and in which way."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class Launch:
     """bf16, fp16, no, or empty where it is not known"""
     clip: float | None = None
     """DeepSpeed's gradient_clipping; none where it is `auto` or not there"""
+    machines: int = 1
     source: str = ""
 
 
@@ -53,16 +55,16 @@ def read_launch(path: str) -> Launch:
         else None,
         mixed_precision=_word(keys.value("mixed_precision")),
         clip=keys.number(_CLIP) if isinstance(keys.value(_CLIP), int | float) else None,
+        machines=keys.whole("num_machines", 1),
         source=path,
     )
     for size in ("tp_size", "cp_size", "sp_size"):
         name = f"parallelism_config.parallelism_config_{size}"
         if keys.whole(name, 1) > 1:
             keys.refuse(name, "those GPUs share a micro-batch; take it out, and write the count of data-parallel GPUs")
-    machines = keys.whole("num_machines", 1)
-    if launch.num_processes and launch.num_processes % machines:
+    if launch.num_processes and launch.num_processes % launch.machines:
         keys.wrong(
-            f"num_processes: {launch.num_processes} do not divide over num_machines {machines}; mend one of them"
+            f"num_processes: {launch.num_processes} do not divide over num_machines {launch.machines}; mend one of them"
         )
     keys.raise_mistakes()
     return launch
@@ -79,6 +81,14 @@ def _deepspeed_file(keys: Keys, path: str) -> dict[str, Entry]:
 def _word(value: Any) -> str:
     """YAML reads a bare `no` as false."""
     return "no" if value is False else str(value or "").lower()
+
+
+def with_counts(text: str, gpus: int, accumulation: int) -> str:
+    """A file that starts so many processes, and is else as it was."""
+    text = re.sub(r"^num_processes:.*", f"num_processes: {gpus}", text, flags=re.MULTILINE)
+    text = re.sub(r"^(\s+gradient_accumulation_steps:).*", rf"\1 {accumulation}", text, flags=re.MULTILINE)
+    has_count = re.search(r"^num_processes:", text, re.MULTILINE)
+    return text if has_count else f"{text.rstrip()}\nnum_processes: {gpus}\n"
 
 
 def file_text(gpus: int, accumulation: int, *, kind: str = "DEEPSPEED") -> str:

@@ -12,7 +12,7 @@ from planner.interop.texts import recipe_error
 
 _MAX_DIGITS = 12
 # trl/accelerate_configs of TRL 0.19 to 1.16: these say 8 processes and bf16.
-_SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
+SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
 
 
 def beside(source: str, path: str) -> str:
@@ -33,7 +33,7 @@ def launch_of(command: Command, options: Options, source: str) -> Launch | None:
         launch = accelerate.read_launch(beside(source, file))
     elif options.accelerate:
         launch = accelerate.read_launch(options.accelerate)
-    elif command.script in trl.METHODS and file in _SHIPPED_BY_TRL:
+    elif command.script in trl.METHODS and file in SHIPPED_BY_TRL:
         kind = "DEEPSPEED" if file.startswith("zero") else "FSDP" if file.startswith("fsdp") else "MULTI_GPU"
         launch = Launch(
             num_processes=8,

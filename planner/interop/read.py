@@ -53,10 +53,13 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
     found = _find(path, list(words))
     found.asked = list(words)
     if found.command is not None:
-        return _of_command(found, options)
-    if found.folder is not None:
-        return _of_hydra(found, options)
-    return _of_tree(path, found, options)
+        recipe = _of_command(found, options)
+    elif found.folder is not None:
+        recipe = _of_hydra(found, options)
+    else:
+        recipe = _of_tree(path, found, options)
+    named = found.command.launcher.get("--config_file", "") if found.command else ""
+    return replace(recipe, launch_file=options.accelerate or named)
 
 
 def _find(path: str, words: list[str]) -> _Found:

@@ -159,6 +159,8 @@ class Recipe:
     """the file that the recipe's own command names"""
     words: tuple[str, ...] = ()
     """overrides of the recipe's own command, as they stand there"""
+    launch_file: str = ""
+    """accelerate's file that it is started with, as it was named; empty if none was"""
 
 
 def product(gpus: int, micro: int, accumulation: int, batch: int) -> str:

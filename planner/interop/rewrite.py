@@ -2,14 +2,16 @@
 
 import shlex
 from collections.abc import Callable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from planner.errors import NotExact
 from planner.interop import accelerate, deepspeed, dpo, halos, say, torchtitan, trl
 from planner.interop.halos_runs import HalosFacts
 from planner.interop.job_text import job_of
+from planner.interop.launcher import SHIPPED_BY_TRL, beside
 from planner.interop.recipe import Recipe, Rewrite, product
 from planner.interop.split import accumulation_for, nearest_counts, nearest_multiple, percent
+from planner.interop.texts import text_of
 from planner.interop.trl_runs import TrlFacts
 from planner.job import Job
 
@@ -73,6 +75,11 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
         # Weights to begin with, or a chat template, that lie in no key of the job yet.
         unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
         command = _with(recipe, target, gpus, micro, accumulation, extra)
+    if target == "trl" and not _launch_file(recipe):
+        unsaid.append(
+            f"the launcher: the recipe names no accelerate file, and {PurePath(trl.SHIPPED_FILE).name} stands for it; "
+            "write your own there, or give it as --accelerate FILE"
+        )
     return Rewrite(
         command=command,
         file=file,
@@ -124,7 +131,7 @@ def _written(recipe: Recipe, target: str, gpus: int, micro: int, steps: int) -> 
     notes: list[str] = []
     if target == "accelerate":
         launcher = f"accelerate launch --config_file accelerate.yaml --num_processes {gpus} YOUR_SCRIPT"
-        return launcher, accelerate.file_text(gpus, steps), [f"the script must use micro-batches of {micro}"]
+        return launcher, *_accelerate_file(recipe, gpus, micro, steps)
     if target == "deepspeed":
         command = f"deepspeed --num_gpus {gpus} YOUR_SCRIPT --deepspeed ds_config.json"
         return command, deepspeed.file_text(gpus, micro, steps), ["the script must not set other batch sizes"]
@@ -141,9 +148,49 @@ def _written(recipe: Recipe, target: str, gpus: int, micro: int, steps: int) -> 
         notes.append(
             "for HALOs of 2025-05-01 or newer; --config_file: any of accelerate_config/, the count is overridden"
         )
+    if target == "trl":
+        notes += _launch_notes(recipe, gpus, steps)
     if recipe.micro and micro < recipe.micro:
         notes.append(f"the micro-batch is {micro} in place of {recipe.micro}")
     return _with(recipe, target, gpus, micro, steps, _same(recipe, target)), "", notes
+
+
+def _launch_file(recipe: Recipe) -> str:
+    """The user's own accelerate file, or one that TRL ships, which its command names without a path."""
+    if recipe.system != "trl" and not _local_launch(recipe):
+        return ""
+    name = recipe.launch_file
+    return f"trl/accelerate_configs/{name}.yaml" if name in SHIPPED_BY_TRL else name
+
+
+def _local_launch(recipe: Recipe) -> str:
+    """Where the accelerate file lies on this machine, if it does."""
+    path = beside(recipe.source, recipe.launch_file) if recipe.launch_file else ""
+    return path if path and Path(path).is_file() else ""
+
+
+def _accelerate_file(recipe: Recipe, gpus: int, micro: int, steps: int) -> tuple[str, list[str]]:
+    """The user's own with the counts changed, or one of ours; and what else must hold."""
+    must = f"the script must use micro-batches of {micro}"
+    if not (path := _local_launch(recipe)):
+        return accelerate.file_text(gpus, steps), [must]
+    is_in_file = accelerate.read_launch(path).accumulation is not None
+    notes = [must if is_in_file else f"{must}, and {steps} accumulation steps, which {path} does not say"]
+    return accelerate.with_counts(text_of(path), gpus, steps), [*notes, *_machines(path, gpus)]
+
+
+def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
+    """What the launcher's file says that the command line does not beat."""
+    if not (path := _local_launch(recipe)):
+        return []
+    said = accelerate.read_launch(path).accumulation
+    notes = [] if said in {None, steps} else [f"gradient_accumulation_steps is {said} in {path}: write {steps} there"]
+    return [*notes, *_machines(path, gpus)]
+
+
+def _machines(path: str, gpus: int) -> list[str]:
+    machines = accelerate.read_launch(path).machines
+    return [f"num_machines is {machines} in {path}, which does not divide {gpus}"] if gpus % machines else []
 
 
 def _same(recipe: Recipe, target: str) -> list[str]:
@@ -170,7 +217,16 @@ def _with(recipe: Recipe, target: str, gpus: int, micro: int, steps: int, extra:
         is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
         config = recipe.config or (recipe.source if is_yaml else "")
         method = {"ipo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
-        return trl.command(gpus, micro, steps, script=recipe.script, config=config, method=method, extra=extra)
+        return trl.command(
+            gpus,
+            micro,
+            steps,
+            script=recipe.script,
+            config=config,
+            method=method,
+            launch_file=_launch_file(recipe),
+            extra=extra,
+        )
     unit = gpus if target == "dpo" else gpus * steps
     evaluated = nearest_multiple(recipe.eval_batch or batch, unit)
     write = dpo.command if target == "dpo" else halos.command

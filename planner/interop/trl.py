@@ -27,6 +27,8 @@ from planner.interop.trl_loss import changing
 from planner.interop.trl_runs import TrlFacts
 
 TITLE = "TRL"
+SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
+"""the alignment-handbook's, which its own commands are started with"""
 # What is not another value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
@@ -274,9 +276,17 @@ def _reasons(keys: Keys) -> dict[str, str]:
 
 
 def command(
-    gpus: int, micro: int, accumulation: int, *, script: str, config: str, method: str, extra: Sequence[str] = ()
+    gpus: int,
+    micro: int,
+    accumulation: int,
+    *,
+    script: str,
+    config: str,
+    method: str,
+    launch_file: str = "",
+    extra: Sequence[str] = (),
 ) -> str:
-    """What to type for a batch at a GPU count; the command line beats the YAML."""
+    """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
     stem = PurePath(script).name if script else f"{method}.py"
     words = [
         *([f"--config {config}"] if config else []),
@@ -284,7 +294,7 @@ def command(
         f"--per_device_train_batch_size {micro}",
         f"--gradient_accumulation_steps {accumulation}",
     ]
-    launcher = f"accelerate launch --config_file recipes/accelerate_configs/zero3.yaml --num_processes {gpus}"
+    launcher = f"accelerate launch --config_file {launch_file or SHIPPED_FILE} --num_processes {gpus}"
     # Alone in the examples of TRL's repository.
     folder = "examples/scripts" if stem == "cpo.py" else "scripts"
     return " ".join([launcher, f"{folder}/{stem if stem.endswith('.py') else stem + '.py'}", *words])

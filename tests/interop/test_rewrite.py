@@ -128,6 +128,56 @@ def test_overrides_of_a_file_stay_in_what_is_to_be_typed(tmp_path):
     assert "per_device_train_batch_size=4" not in written
 
 
+FSDP = """# ours
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config: {fsdp_version: 2}
+mixed_precision: bf16
+num_machines: 2
+num_processes: 8
+"""
+ZERO = FSDP.replace("distributed_type: FSDP", "distributed_type: DEEPSPEED\ndeepspeed_config:\n  ACCUMULATE")
+
+
+@pytest.mark.parametrize("target", ["trl", "accelerate"])
+@pytest.mark.parametrize("accumulate", ["", "gradient_accumulation_steps: 2"])
+def test_the_launcher_stays_the_users_own(tmp_path, target, accumulate):
+    """With other counts, and with what the command line cannot say in words."""
+    file = tmp_path / "fsdp_acc.yaml"
+    text = ZERO.replace("ACCUMULATE", accumulate) if accumulate else FSDP
+    file.write_text(text)
+    path = tmp_path / "config.yaml"
+    path.write_text(TRL.format(micro=8, steps=2))
+    found = read_recipe(str(path), (), Options(accelerate=str(file), method="dpo"))
+    made = rewrite(found, target, 4)
+    if target == "trl":
+        assert f"--config_file {file} --num_processes 4 " in made.command
+        stale = f"gradient_accumulation_steps is 2 in {file}: write 4 there"
+        assert (stale in made.notes) == bool(accumulate)
+    else:
+        expected = text.replace("num_processes: 8", "num_processes: 4")
+        assert made.file == expected.replace("accumulation_steps: 2", "accumulation_steps: 4")
+        assert ("4 accumulation steps" in " ".join(made.notes)) == (not accumulate)
+    assert made.unsaid == ()
+    assert f"num_machines is 2 in {file}, which does not divide 1" in rewrite(found, target, 1).notes
+
+
+def test_a_launcher_that_is_nowhere_said_is_listed(tmp_path):
+    """A file of the alignment-handbook's stands for it; one that a command names stays, there or not."""
+    path = tmp_path / "config.yaml"
+    path.write_text(TRL.format(micro=8, steps=2))
+    made = rewrite(read_recipe(str(path), (), Options(gpus=8, method="dpo")), "trl", 4)
+    assert any("names no accelerate file, and zero3.yaml stands for it" in text for text in made.unsaid)
+    behind = "--per_device_train_batch_size 8 --model_name_or_path m --dataset_name d"
+    for begin, kept in [
+        ("accelerate launch --config_file mine/ddp.yaml --num_processes 8 dpo.py", "mine/ddp.yaml"),
+        ("trl dpo --accelerate_config zero2", "trl/accelerate_configs/zero2.yaml"),
+    ]:
+        made = rewrite(read_recipe(f"{begin} {behind}"), "trl", 4)
+        assert f"--config_file {kept} --num_processes 4 " in made.command
+        assert made.unsaid == ()
+
+
 def _job(tmp_path, kind, objective, data=""):
     file = tmp_path / "job.yaml"
     file.write_text(
