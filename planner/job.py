@@ -471,6 +471,16 @@ class Job(_Section):
         return self
 
     @model_validator(mode="after")
+    def _every_worker_has_a_sample(self) -> Self:
+        least, size = self.workers.min, self.batch.global_batch
+        if least > size:
+            raise ValueError(
+                f"workers.min {least} is above batch.global {size}: a worker has at least one sample of each; write a "
+                f"workers.min of at most {size}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _data_suits_the_objective(self) -> Self:
         objective, data = self.objective, self.data.kind
         if data not in (kinds := _DATA_OF[objective.kind]):

@@ -499,6 +499,13 @@ def test_every_line_opens_with_the_source_on_one_line():
     assert all(line.startswith("my\\njob.yaml: ") for line in str(caught.value).split("\n"))
 
 
+def test_more_workers_than_samples_are_not_asked_for():
+    """They would have nothing to do; as many as samples may be."""
+    (line,) = lines_of(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 4}"))
+    assert line.startswith("job: workers.min 4 is above batch.global 3: a worker has at least one sample of each")
+    assert parse_job(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 3}")).workers.min == 3
+
+
 def test_an_error_has_no_cause_to_print():
     """A traceback, where someone prints one, is ours alone."""
     for text in ("zzz: 1", "a: }", 'a: "\\UFFFFFFFF"'):

@@ -143,10 +143,10 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
     """workers.min above what the cluster has: a line that says so, and Ctrl-C ends it; nothing was committed."""
     # A cluster of its own: for three minutes Ray keeps what an aborted job had asked for away from the next one.
     with EmbeddedCluster(num_nodes=1) as cluster:
-        sizes = ("--set", "workers.min=50", "--set", "workers.max=50")
+        sizes = ("--set", "workers.min=9", "--set", "workers.max=9")
         process = start(folder, "run", "job.yaml", "--address", cluster.address, *sizes)
         first = process.stdout.readline() + process.stdout.readline()
-        assert "waiting: the cluster has room for 1 worker, and workers.min is 50; it begins when" in first, first
+        assert "waiting: the cluster has room for 1 worker, and workers.min is 9; it begins when" in first, first
         time.sleep(8)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=90)
