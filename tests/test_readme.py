@@ -2,6 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import get_args
+
+from planner.job import Job
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,3 +23,18 @@ def test_every_job_is_named():
     readme = (ROOT / "README.md").read_text()
     jobs = [str(file.relative_to(ROOT)) for file in (ROOT / "jobs").rglob("*.yaml")]
     assert [job for job in jobs if job not in readme] == []
+
+
+def test_every_key_of_data_and_objectives_is_named():
+    """Where a user is sent: not in the schema alone."""
+    readme = (ROOT / "README.md").read_text()
+    keys = {
+        name
+        for union in (Job.model_fields["data"], Job.model_fields["objective"])
+        for section in get_args(union.annotation)
+        for name in section.model_fields
+    }
+    assert {"loss_on", "gamma_beta_ratio"} < keys
+    assert [key for key in sorted(keys) if f"`{key}" not in readme and f"{key}:" not in readme] == []
+    assert "docs/data.md#prompts-and-completions" in readme
+    assert "make_llama.py" in readme
