@@ -43,7 +43,7 @@ from _results import write
 from torch import Tensor
 
 from planner.job import AdamW, GptModel, Train
-from planner.lengths import Lengths
+from planner.lengths import Lengths, learning_rate
 from planner.plan import BatchSizes, Facts, Plan, choose
 from planner.train import control, optimize
 from planner.train.batches import TokenBatch, collate
@@ -131,7 +131,7 @@ class Side:
         tally = Tally(denominators=(num_tokens,), samples=samples, loss=loss, check_sum=check_sum)
         pending = control.start(self._world, tally)
         lengths = Lengths(total_steps=train.steps or 1, warmup_steps=0, eval_every=1, commit_every="auto")
-        optimize.set_learning_rate(state.optimizer, optimize.learning_rate(train, number, lengths))
+        optimize.set_learning_rate(state.optimizer, learning_rate(train, number, lengths))
         norm = state.sums.norm()
         optimize.clip_gradients(state.model, norm, train.clip_norm)
         state.step()

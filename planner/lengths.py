@@ -1,16 +1,16 @@
-"""The lengths that a job names, in optimizer steps: what driver, workers and reports derive alike.
+"""The lengths that a job names, in optimizer steps, and the rate over them: what driver, workers and reports derive.
 
 No files, no torch, no Ray: whoever has not opened the data says so with 0 samples.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
 from planner.cadence import Cadence, Extent, in_examples, in_steps, is_known, parse
-from planner.job import Job
+from planner.job import Job, OwnOptimizer, Schedule, Train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,3 +98,57 @@ def _named(job: Job) -> Iterator[tuple[str, Cadence]]:
 def _epochs(epochs: float) -> Fraction:
     """By its decimal: 0.1 of 1000 samples is 100 of them, and a hair more in binary."""
     return Fraction(repr(epochs))
+
+
+def learning_rate(train: Train, step: int, lengths: Lengths) -> float:
+    """The rate of step `step`, 0 <= step < total steps.
+
+    warmup:    peak * (step + 1) / warmup_steps
+    then, with p from 0 at the first step after it to 1 at the last, and f = final_fraction:
+    constant:  peak
+    linear:    peak * (1 - (1 - f) * p)
+    cosine:    peak * (f + (1 - f) * (1 + cos(pi * p)) / 2)     (Loshchilov & Hutter 2017, one cycle)
+    """
+    assert not isinstance(train.optimizer, OwnOptimizer)  # whose rates are not ours
+    schedule, peak, warmup_steps = train.schedule, train.optimizer.lr, lengths.warmup_steps
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    return peak * _shape(schedule, (step - warmup_steps) / max(lengths.total_steps - 1 - warmup_steps, 1))
+
+
+def _shape(schedule: Schedule, progress: float) -> float:
+    final = schedule.final_fraction
+    if schedule.kind == "linear":
+        return 1 - (1 - final) * progress
+    if schedule.kind == "cosine":
+        return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+    return 1.0
+
+
+def another_end(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
+    """What another number of steps does to the learning rate of a run that goes on at `step`, in words; empty: nothing.
+
+    Args:
+        before: the job that the run was made with.
+        now: the job that it is to go on with.
+        num_samples: of one epoch.
+        step: the next one.
+        planned_steps: the run's own number so far.
+    """
+    if before.train.schedule != now.train.schedule or before.train.optimizer != now.train.optimizer or now.is_own:
+        return ""
+    length = lengths(now, num_samples)
+    warmup = in_steps(
+        parse(before.train.schedule.warmup),
+        Extent(global_batch=now.batch.global_batch, num_samples=num_samples, total_steps=planned_steps),
+    )
+    old = learning_rate(
+        before.train, min(step, planned_steps - 1), replace(length, total_steps=planned_steps, warmup_steps=warmup)
+    )
+    new = learning_rate(now.train, min(step, length.total_steps - 1), length)
+    if length.total_steps == planned_steps or old == new:
+        return ""
+    return (
+        f"train.schedule: {now.train.schedule.kind}, it ends at step {length.total_steps} instead of {planned_steps}, "
+        f"so the rate at step {step} goes from {old:.3g} to {new:.3g}"
+    )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.errors import JobError
 from planner.files import parse_job
 from planner.job import digest
-from planner.lengths import Lengths, conversions, lengths, total_steps
+from planner.lengths import Lengths, another_end, conversions, learning_rate, lengths, total_steps
 
 
 def job(*settings):
@@ -100,3 +100,23 @@ def test_equal_jobs_have_equal_digests():
     assert {digest(each) for each in same} == {digest(job())}
     assert digest(job("eval.every=6400 examples")) != digest(job())
     assert digest(job(*EPOCHS)) == digest(job("train.steps=null", "train.epochs=3.0"))
+
+
+COSINE = ("train.schedule={kind: cosine, warmup: 10%, final_fraction: 0.1}",)
+
+
+def test_another_end_of_a_schedule_is_told_with_its_rates():
+    """Of more steps and of fewer; where the rate stays what it was, nothing is said."""
+    before, now = job(*COSINE, "train.steps=160"), job(*COSINE, "train.steps=400")
+    told = another_end(before, now, 6400, 160, 160)
+    peak = now.train.optimizer.lr
+    new = learning_rate(now.train, 160, lengths(now, 6400))
+    assert 0.7 * peak < new < peak
+    words = f"it ends at step 400 instead of 160, so the rate at step 160 goes from {peak / 10:.3g} to {new:.3g}"
+    assert told == f"train.schedule: cosine, {words}"
+    assert another_end(now, before, 6400, 20, 400).startswith("train.schedule: cosine, it ends at step 160 instead of")
+    assert another_end(before, before, 6400, 20, 160) == ""
+    constant = [job("train.schedule={kind: constant}", f"train.steps={steps}") for steps in (160, 400)]
+    assert another_end(*constant, 6400, 20, 160) == ""
+    other = job("train.schedule={kind: linear}", "train.steps=400")
+    assert another_end(before, other, 6400, 20, 160) == ""  # which asks for --accept recipe, and is named so

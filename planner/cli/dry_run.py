@@ -42,6 +42,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
         begins=prepared.resume_text,
         step=prepared.committed.step if prepared.committed else 0,
         total_steps=prepared.total_steps,
+        changes=prepared.changes,
         conversions=conversions(job, prepared.num_samples),
         cluster=cluster,
         waits=waits,

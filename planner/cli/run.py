@@ -129,6 +129,8 @@ class Prepared:
     committed: "Manifest | None"
     notes: tuple[str, ...] = ()
     """what became of the rows of the data, where not all are used as they are"""
+    changes: tuple[str, ...] = ()
+    """what differs from the job that the run was made with, and what that does, in words"""
     adapters: str = ""
     """which of the model's layers have adapters, in words, where the job wants some and the model is here"""
 
@@ -170,7 +172,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
     from planner.identity import identity_of, job_changes, open_data, require_same, require_same_draw
-    from planner.lengths import total_steps
+    from planner.lengths import another_end, total_steps
     from planner.store.run import Run
     from planner.store.storage import Storage
 
@@ -181,6 +183,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         committed = _newest_readable(run)
     num_samples = 0
     notes: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
     adapters = ""
     if check_data:
         model_files.check_here(job)
@@ -199,7 +202,9 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
             changes = job_changes(before, job) if before else {}
             identity = identity_of(job, dataset, order)
             require_same_draw(committed.identity, identity, job, url)
-            require_same(committed.identity, identity, changes, accept, url)
+            differing = require_same(committed.identity, identity, changes, accept, url)
+            rate = another_end(before, job, num_samples, committed.step, committed.total_steps) if before else ""
+            changed = (*differing, rate) if rate else tuple(differing)
     if run.storage.exists("run.json"):
         run.identity()
     return Prepared(
@@ -211,6 +216,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         total_steps=total_steps(job, num_samples),
         committed=committed,
         notes=notes,
+        changes=changed,
         adapters=adapters,
     )
 

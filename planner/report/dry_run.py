@@ -24,6 +24,8 @@ class DryRun:
     """the step that it would begin with"""
     total_steps: int
     """0 if the data cannot be read from here, and it takes the data to know"""
+    changes: tuple[str, ...]
+    """what differs from the job that the run was made with, and what that does"""
     conversions: tuple[str, ...]
     """the job's lengths that are not in steps, in steps"""
     cluster: str
@@ -46,6 +48,7 @@ def dry_run_text(job: Job, dry: DryRun) -> list[str]:
         f"cluster  {dry.cluster}",
         *([dry.waits] if dry.waits else []),
         f"steps    [{dry.step}, {dry.total_steps or '?'}), {counted(job.batch.global_batch, 'sample')} each",
+        *(f"changed  {words}" for words in dry.changes),
         *(f"length   {words}" for words in dry.conversions),
         f"commits  {pace}, the newest {job.checkpoint.keep} with their files",
         f"writes   below {dry.run}: run.json, jobs, drivers, generations, ledger, manifests, checkpoints, ray",

@@ -7,6 +7,7 @@ from functools import partial
 from planner.errors import NewerFormat, ResumeRefused, StoreError, TrainingFailed
 from planner.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
 from planner.job import digest
+from planner.lengths import another_end
 from planner.store.records import NO_HEAD, Manifest
 from planner.store.run import Run
 from planner.train import checkpoint
@@ -152,7 +153,10 @@ def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) 
     differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
     differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
     differing += _compare_devices(launch, run, setup, manifest)
-    return differing if before else [*differing, unknown]
+    if before is None:
+        return [*differing, unknown]
+    rate = another_end(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
+    return [*differing, rate] if rate else differing
 
 
 def _compare_devices(launch: Launch, run: Run, setup: Setup, manifest: Manifest) -> list[str]:

@@ -18,7 +18,7 @@ from torch import nn
 
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
-from planner.lengths import Lengths
+from planner.lengths import Lengths, learning_rate
 from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
@@ -289,7 +289,7 @@ class Loop:
         """Set the rate that the job's schedule has for this step; a loop of the user's own has set its own."""
         optimizer = self._state.optimizer
         if not self._job.is_own:
-            optimize.set_learning_rate(optimizer, optimize.learning_rate(self._job.train, step, self._lengths))
+            optimize.set_learning_rate(optimizer, learning_rate(self._job.train, step, self._lengths))
         return float(optimizer.param_groups[0]["lr"])
 
     def _not_finite(self) -> str:

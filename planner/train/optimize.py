@@ -1,13 +1,10 @@
 """Optimizers and learning rates, in optimizer steps."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planner.job import SGD, AdamW, OwnOptimizer, RMSprop, Schedule, Train
-from planner.lengths import Lengths
+from planner.job import SGD, AdamW, OwnOptimizer, RMSprop
 
 
 def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module) -> torch.optim.Optimizer:
@@ -69,31 +66,6 @@ def step(optimizer: torch.optim.Optimizer, pairs: list[tuple[Tensor, Tensor]]) -
     for parameter, shard in pairs:
         if shard is not parameter:  # else the gradient's memory would be held until the next step
             shard.grad = None
-
-
-def learning_rate(train: Train, step: int, lengths: Lengths) -> float:
-    """The rate of step `step`, 0 <= step < total steps.
-
-    warmup:    peak * (step + 1) / warmup_steps
-    then, with p from 0 at the first step after it to 1 at the last, and f = final_fraction:
-    constant:  peak
-    linear:    peak * (1 - (1 - f) * p)
-    cosine:    peak * (f + (1 - f) * (1 + cos(pi * p)) / 2)     (Loshchilov & Hutter 2017, one cycle)
-    """
-    assert not isinstance(train.optimizer, OwnOptimizer)  # whose rates are not ours
-    schedule, peak, warmup_steps = train.schedule, train.optimizer.lr, lengths.warmup_steps
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    return peak * _shape(schedule, (step - warmup_steps) / max(lengths.total_steps - 1 - warmup_steps, 1))
-
-
-def _shape(schedule: Schedule, progress: float) -> float:
-    final = schedule.final_fraction
-    if schedule.kind == "linear":
-        return 1 - (1 - final) * progress
-    if schedule.kind == "cosine":
-        return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
-    return 1.0
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -65,6 +65,14 @@ def test_a_resume_says_where_it_would_begin(cli, longer):
     assert sorted(run.rglob("*")) == before
 
 
+def test_what_differs_from_the_runs_job_is_listed(cli, longer):
+    """Before anything is started."""
+    _, words = longer
+    answer = cli("run", *words, "--set", "checkpoint.keep=5", "--dry-run")
+    lines = [line for line in answer.out.splitlines() if line.startswith("changed  ")]
+    assert {"changed  checkpoint.keep: 2 -> 5", "changed  train.steps: 4 -> 9"} <= set(lines)
+
+
 def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
     """Another job, a live driver, a folder that cannot be, a dead address: each with the start's own exit code."""
     run, words = longer

@@ -471,3 +471,16 @@ def run_launch(_rank, job, url, launch_id):
     from planner.train.world import on_cpu
 
     return train(Launch(job=job, url=url, launch_id=launch_id), on_cpu, Hooks())
+
+
+@pytest.mark.fsdp
+def test_more_steps_on_a_resume_say_what_becomes_of_the_rate(workers, texts, tmp_path):
+    """In the ledger, where the run goes on."""
+    train = {"schedule": {"kind": "cosine", "final_fraction": 0.1}}
+    for steps in (3, 9):
+        workers.run(run_job, 1, make_job(texts, steps=steps, train=train), str(tmp_path))
+    before, after = records(tmp_path, "generation")
+    assert before["changed"] == []
+    rates = [record["lr"] for record in records(tmp_path)]
+    words = f"it ends at step 9 instead of 3, so the rate at step 3 goes from {rates[2]:.3g} to {rates[3]:.3g}"
+    assert after["changed"] == ["train.steps: 3 -> 9", f"train.schedule: cosine, {words}"]
