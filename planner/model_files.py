@@ -93,8 +93,8 @@ def folder_of(path: str, revision: str | None = None) -> Path:
         return Path(snapshot_download(path, revision=revision, allow_patterns=list(_WANTED)))
     except Exception as error:  # the hub's client raises its own, httpx's and OSError
         raise UserError(
-            f"model.path: {path}: no such folder here, and it cannot be had from the hub "
-            f"({type(error).__name__}: {_first_line(error)})"
+            f"model.path: no folder {path} here (relative to where planner is run), nor on the hub: "
+            f"{type(error).__name__}: {_first_line(error)}"
         ) from error
 
 

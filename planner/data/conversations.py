@@ -32,7 +32,9 @@ def open_conversations(
     Raises:
         DataError: a file or a row cannot be used; the message names it, and the line or the row's number.
     """
-    tokenizer, stamps = tokenizer_of(model), source_stamps(data.path)
+    # Where the files are not there, nobody waits for a tokenizer from the hub.
+    stamps = source_stamps(data.path)
+    tokenizer = tokenizer_of(model)
     facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps)
     return kept(facts, sum(size for _, size, _ in stamps), lambda: _tokenized(data, model.context, tokenizer, progress))
 

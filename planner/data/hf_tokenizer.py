@@ -20,6 +20,8 @@ from planner.job import HfModel
 
 MISSING = "the library {library} is not installed; install the extra: pip install 'planner[hf]'"
 
+_HUB_TIMEOUT_S = 20.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class HfTokenizer:
@@ -47,6 +49,7 @@ class HfTokenizer:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise DataError(f"{where}: {MISSING.format(library='transformers')}") from error
+        _require_somewhere(model)
         try:
             path = str(local_folder(model.path) or model.path)
             # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
@@ -206,6 +209,29 @@ def _joined(script: Script) -> list[tuple[str, bool]]:
 
 def _array(ids: list[int]) -> Ids:
     return np.array(ids, np.int32)
+
+
+def _require_somewhere(model: HfModel) -> None:
+    """Ask the hub once whether it has a name that is neither here nor in its cache; loading would ask for a minute.
+
+    Raises:
+        DataError: it has none, or does not answer.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        if local_folder(model.path) or try_to_load_from_cache(model.path, "config.json", revision=model.revision):
+            return
+        HfApi().repo_info(model.path, revision=model.revision, timeout=_HUB_TIMEOUT_S)
+    except HFValidationError:
+        pass  # a path and not a name; loading says what is wrong with it
+    except Exception as error:  # the hub's client raises its own, httpx's and OSError
+        reason = next(iter(str(error).splitlines()), "")
+        raise DataError(
+            f"model.path: no folder {model.path} here (relative to where planner is run), nor on the hub: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
 
 
 def _template_file(model: HfModel) -> str | None:

@@ -39,7 +39,8 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
     except ValueError as error:  # `**` beside other characters
         raise DataError(f"data.path: cannot use {path[:200]!r}: {error}") from error
     if not files:
-        raise DataError(f"data.path: no file at {path!r}; write a file, a folder, a glob or {STDLIB}")
+        place = "" if Path(path).is_absolute() else " (relative to where planner is run)"
+        raise DataError(f"data.path: no file at {path!r}{place}; write a file, a folder, a glob or {STDLIB}")
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
 
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from rows_of import assistant, opened, user
 from tiny_tokenizers import CHATML, CHATML_MARKED, ZEPHYR, byte_level, sentence_piece
 
+from planner.data.conversations import open_conversations
+from planner.data.dataset import no_progress
 from planner.errors import DataError
-from planner.job import HfModel
+from planner.job import ChatData, HfModel
 
 HI, YO = [user("hello there")], [assistant("how are you")]
 
@@ -334,3 +336,33 @@ def test_conversations_whose_tokens_are_not_those_of_their_whole_text_are_counte
     notes = opened("chat", rows, tmp_path, model=seam).notes
     assert [note for note in notes if note.startswith("1 of 2 conversations have other tokens")]
     assert not opened("chat", rows, tmp_path, model=seam, loss_on="all").notes
+
+
+@pytest.mark.parametrize("answer", [OSError("[Errno -2] Name or service not known"), None])
+def test_a_name_that_is_nowhere_is_asked_for_once(tmp_path, monkeypatch, answer):
+    """And after the data: a misspelt folder's name is one that the hub could have."""
+    import huggingface_hub
+
+    asked = []
+
+    def repo_info(_self, name, **settings):
+        asked.append((name, settings["timeout"] > 0))
+        raise answer
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", repo_info)
+    monkeypatch.chdir(tmp_path)
+    model = HfModel(kind="hf", path="models/tinny", context=8)
+    data = ChatData(kind="chat", path="rows.jsonl")
+    if answer is None:
+        with pytest.raises(DataError, match=r"no file at 'rows.jsonl' \(relative to where planner is run\)"):
+            open_conversations(data, model, no_progress)
+        assert asked == []
+        return
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}')
+    with pytest.raises(DataError) as caught:
+        open_conversations(data, model, no_progress)
+    assert asked == [("models/tinny", True)]
+    assert str(caught.value) == (
+        "model.path: no folder models/tinny here (relative to where planner is run), nor on the hub: OSError: "
+        "[Errno -2] Name or service not known"
+    )
