@@ -75,6 +75,24 @@ def conversions(job: Job, num_samples: int = 0) -> tuple[str, ...]:
     return tuple(found)
 
 
+def repeats(job: Job, num_samples: int) -> str:
+    """Where a step is larger than an epoch, what that means, in words; else empty.
+
+    Args:
+        job: whatever it says.
+        num_samples: of one epoch.
+    """
+    size, steps = job.batch.global_batch, total_steps(job, num_samples)
+    if size <= num_samples:
+        return ""
+    words = f"batch.global {size} is more than the {num_samples} samples of an epoch, so every step has some twice"
+    if job.train.epochs is None:
+        return words
+    wanted = _epochs(job.train.epochs) * num_samples
+    more = steps * size / wanted - 1
+    return f"{words}, and {steps} steps are {steps * size} samples, {float(more):.0%} more than the epochs say"
+
+
 def _extent(job: Job, num_samples: int) -> Extent:
     return Extent(
         global_batch=job.batch.global_batch, num_samples=num_samples, total_steps=total_steps(job, num_samples)

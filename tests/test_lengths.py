@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.errors import JobError
 from planner.files import parse_job
 from planner.job import digest
-from planner.lengths import Lengths, another_end, conversions, learning_rate, lengths, total_steps
+from planner.lengths import Lengths, another_end, conversions, learning_rate, lengths, repeats, total_steps
 
 
 def job(*settings):
@@ -120,3 +120,12 @@ def test_another_end_of_a_schedule_is_told_with_its_rates():
     assert another_end(*constant, 6400, 20, 160) == ""
     other = job("train.schedule={kind: linear}", "train.steps=400")
     assert another_end(before, other, 6400, 20, 160) == ""  # which asks for --accept recipe, and is named so
+
+
+def test_a_step_larger_than_an_epoch_is_told():
+    """With how much more than the epochs that is, where the job says epochs."""
+    words = "batch.global 64 is more than the 35 samples of an epoch, so every step has some twice"
+    assert repeats(job("train.steps=9"), 35) == words
+    told = repeats(job("train.steps=null", "train.epochs=3"), 35)
+    assert told == f"{words}, and 2 steps are 128 samples, 22% more than the epochs say"
+    assert repeats(job("train.steps=9"), 64) == ""

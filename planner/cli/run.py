@@ -172,7 +172,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
     from planner.identity import identity_of, job_changes, open_data, require_same, require_same_draw
-    from planner.lengths import another_end, total_steps
+    from planner.lengths import another_end, repeats, total_steps
     from planner.store.run import Run
     from planner.store.storage import Storage
 
@@ -196,7 +196,8 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         if check_data:
             raise
     else:
-        num_samples, notes = order.num_samples, notes_of(dataset)
+        num_samples = order.num_samples
+        notes = (*notes_of(dataset), *filter(None, [repeats(job, num_samples)]))
         if committed is not None:
             before = run.job_if_known(committed.job_digest)
             changes = job_changes(before, job) if before else {}

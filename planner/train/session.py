@@ -22,7 +22,7 @@ import planner
 from planner.data.dataset import SampleDataset, notes_of
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job, OwnModel
-from planner.lengths import Lengths, conversions
+from planner.lengths import Lengths, conversions, repeats
 from planner.plan.memory import choose_accumulator
 from planner.store.past import read_past
 from planner.store.records import Manifest
@@ -171,6 +171,8 @@ def looping(
 def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
     """What became of the data and of the model, where not all is as the job's few words have it."""
     yield from (f"data: {words}" for words in notes_of(setup.dataset))
+    if words := repeats(job, setup.order.num_samples):
+        yield f"data: {words}"
     if isinstance(job.model, HfModel) and job.model.lora is not None:
         from planner.train.models.hf import adapters_words
 

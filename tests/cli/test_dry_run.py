@@ -36,6 +36,13 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_batch_larger_than_the_data_is_a_note(cli, job):
+    """It is trained as it is asked for."""
+    answer = cli("run", job, "--set", "batch.global=500", "--dry-run")
+    assert answer.code == 0
+    assert "note     data: batch.global 500 is more than the " in answer.out
+
+
 def test_lengths_are_shown_in_steps(cli, job):
     """As the workers will write them down; without data, what can be known."""
     words = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
