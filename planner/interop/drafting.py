@@ -195,7 +195,8 @@ def make_own(draft: Draft, method: str, why: str) -> None:
         )
     said = {"model": model, "data": data, "objective": objective, "optimizer": optimizer, **theirs}
     lines = [f"{name} {plain(value)}" for name, value in said.items() if value]
-    draft.to_do.insert(1, f"what the loop must see to itself: {'; '.join(lines)}")
+    if lines:
+        draft.to_do.insert(1, f"what the loop must see to itself: {'; '.join(lines)}")
 
 
 def finish(draft: Draft, keys: Keys, reasons: Mapping[str, str], other: str) -> None:

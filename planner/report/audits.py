@@ -38,8 +38,8 @@ def verdict(audit: Audit) -> list[str]:
     ]
     if audit.held_out:
         (first, before), *more = audit.held_out
-        later = f", {more[-1][1]:.4f} after step {more[-1][0]}" if more else ""
-        lines.append(f"held-out loss {before:.4f} before step {first}{later}")
+        later = f", {more[-1][1]:.4f} at step {more[-1][0]}" if more else ""
+        lines.append(f"held-out loss {before:.4f} at step {first}{later}")
     if audit.weights:
         lines.append(f"weights       SHA-256 {audit.weights}")
     if audit.mismatched:

@@ -343,7 +343,7 @@ def detail_text(detail: RunDetail, now_s: float) -> list[str]:
             f"{counted(detail.num_commits, 'commit')}, with the files of steps {kept}" if detail.num_commits else "",
         ),
         ("commits", detail.interval),
-        ("held out", ", ".join(f"{loss:.4f} before step {step}" for step, loss in detail.held_out)),
+        ("held out", ", ".join(f"{loss:.4f} at step {step}" for step, loss in detail.held_out)),
         (
             "resume",
             f"{detail.resume}   # here; on a cluster by planner submit, or with --address" if detail.resume else "",

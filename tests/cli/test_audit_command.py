@@ -21,7 +21,7 @@ lost          0
 repeated      0
 recomputed    0 steps, done again after a loss or a stop, and counted once
 global batch  6 (constant)
-held-out loss X before step 0, Y after step 4
+held-out loss X at step 0, Y at step 4
 audit: clean. Every committed step used exactly its samples; the chain is intact
 """
 
@@ -45,7 +45,7 @@ def test_a_clean_run_is_told_so(cli, run):
     before = sorted(run.rglob("*"))
     answer = cli("audit", run)
     # A loss depends on the machine's arithmetic.
-    out = re.sub(r"loss \d\.\d{4} before step 0, \d\.\d{4} after", "loss X before step 0, Y after", answer.out)
+    out = re.sub(r"loss \d\.\d{4} at step 0, \d\.\d{4} at", "loss X at step 0, Y at", answer.out)
     assert (answer.code, out, answer.err) == (0, CLEAN, "")
     assert sorted(run.rglob("*")) == before
 

@@ -239,3 +239,12 @@ def test_a_number_of_thousands_of_digits_is_refused(tmp_path):
     file.write_text(f"{TRL}max_steps: 0x{'f' * 5000}\n")
     with pytest.raises(RecipeError, match="a whole number of more than 60 digits"):
         read_recipe(str(file))
+
+
+def test_a_list_of_what_is_to_do_has_no_empty_line(tmp_path):
+    """A DeepSpeed file says nothing that a loop would have to see to."""
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}')
+    to_do = read_recipe(str(file), (), Options(gpus=4)).draft.to_do
+    assert to_do
+    assert not any(text.rstrip().endswith(":") for text in to_do)

@@ -164,7 +164,7 @@ def test_a_clean_verdict_word_for_word():
         "repeated      0",
         "recomputed    8 steps, done again after a loss or a stop, and counted once",
         "global batch  64 (constant)",
-        "held-out loss 5.5000 before step 0, 2.5000 after step 160",
+        "held-out loss 5.5000 at step 0, 2.5000 at step 160",
         "audit: clean. Every committed step used exactly its samples; the chain is intact",
     ]
 
