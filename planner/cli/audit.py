@@ -23,19 +23,23 @@ def audit(
     """Re-derive what should have been fed along the committed lineage. Exits with 1 if the run is not clean."""
     from planner.audit import audit as audit_run
     from planner.report.audits import audit_json, phase_table, verdict
+    from planner.store.lease import newest_lease
     from planner.store.run import Run
     from planner.store.storage import Storage
+    from planner.store.survey import driver_state
 
     if not run:
         raise UserError("RUN is empty; write a run's folder or URL")
+    storage = Storage(run)
+    driver = driver_state(newest_lease(storage))
     with progress_bar("steps audited") as progress:
-        result = audit_run(Run(Storage(run)), progress, _tensor_digests, code=code)
+        result = audit_run(Run(storage), progress, _tensor_digests, code=code)
     if as_json:
         typer.echo(audit_json(result))
     else:
         header, *rows = phase_table(result)
         typer.secho(header, bold=True)
-        typer.echo("\n".join((*rows, "", *verdict(result))))
+        typer.echo("\n".join((*rows, "", *verdict(result, driver))))
     if not result.clean:
         raise typer.Exit(1)
 

@@ -7,6 +7,8 @@ from planner.audit import Audit
 from planner.report.plans import split_text
 from planner.report.text import aligned, counted
 
+_DRIVER = {"alive": " (the run is still going)", "unknown": " (a driver on another machine may still be at it)"}
+
 
 def phase_table(audit: Audit) -> list[str]:
     """A header, then a line per generation in the committed lineage."""
@@ -24,8 +26,8 @@ def phase_table(audit: Audit) -> list[str]:
     return aligned([("generation", "workers", "split", "rounds", "steps", "recomputed before"), *rows], left={2, 4})
 
 
-def verdict(audit: Audit) -> list[str]:
-    """What the audit found, line by line; the last line is the verdict."""
+def verdict(audit: Audit, driver: str = "none") -> list[str]:
+    """What the audit found, line by line; the last line is the verdict. `driver` is `planner.store.survey`'s word."""
     batches = ", then ".join(str(batch) for batch in audit.global_batches)
     done = "finished" if audit.steps == audit.total_steps else f"of {audit.total_steps} planned"
     lines = [
@@ -45,7 +47,9 @@ def verdict(audit: Audit) -> list[str]:
     if audit.mismatched:
         lines.append(f"mismatched    {counted(audit.mismatched, 'step')}, so lost and repeated are not known")
     if audit.uncommitted:
-        lines.append(f"uncommitted   {counted(audit.uncommitted, 'step')} after the newest commit")
+        lines.append(
+            f"uncommitted   {counted(audit.uncommitted, 'step')} after the newest commit{_DRIVER.get(driver, '')}"
+        )
     lines += [f"WRONG         {finding}" for finding in audit.findings]
     if audit.clean:
         lines.append("audit: clean. Every committed step used exactly its samples; the chain is intact")

@@ -5,10 +5,15 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 
-from planner.audit import Audit
+from planner.audit import Audit, audit
+from planner.store.driver import lease_name, this_driver
+from planner.store.lease import Lease
+from planner.store.records import seal
+from planner.store.storage import Storage
 
 CLEAN = """\
 generation  workers  split  rounds  steps   recomputed before
@@ -122,3 +127,14 @@ def test_a_long_audit_draws_a_bar_on_a_terminal(cli, run, monkeypatch):
     answer = cli("audit", run, "--json")
     assert "steps audited" in answer.err
     assert json.loads(answer.out)["clean"]
+
+
+def test_steps_without_a_commit_are_no_loss_while_the_run_goes_on(cli, run, monkeypatch):
+    """Another process may be at it; whether it is, its lease says."""
+    monkeypatch.setattr("planner.audit.audit", lambda *given, **more: replace(audit(*given, **more), uncommitted=9))
+    assert "uncommitted   9 steps after the newest commit\n" in cli("audit", run).out
+    with Lease(Storage(str(run)), "launch", print):
+        assert "9 steps after the newest commit (the run is still going)\n" in cli("audit", run).out
+    elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
+    Storage(str(run)).write(lease_name(9), seal(elsewhere))
+    assert "commit (a driver on another machine may still be at it)\n" in cli("audit", run).out
