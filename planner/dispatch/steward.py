@@ -447,7 +447,8 @@ class Steward:
         speeds = self._memory.speeds
         if not self._on_one_machine:
             return speeds
-        return Speeds(measured={w: seconds for w, seconds in speeds.measured.items() if w == size})
+        present = {w: seconds for w, seconds in speeds.measured.items() if w == size}
+        return Speeds(measured=present, on_one_machine=True)
 
     def _measure_resize(self, now_s: float) -> None:
         """From the signal to the first step of the group that came of it."""

@@ -149,7 +149,8 @@ def _step_times(now: Situation, count: int) -> str:
     plan = now.plan.at(count)
     if not now.speeds.measured:
         return f"the time of {counted(plan.step_cost, 'sample')} per step instead of {now.plan.step_cost}"
-    return f"{duration(now.speeds.seconds_per_step(plan))} per step instead of {duration(now.step_s)}"
+    shared = " (if nodes had cores of their own)" if now.speeds.on_one_machine and count != now.plan.world_size else ""
+    return f"{duration(now.speeds.seconds_per_step(plan))} per step instead of {duration(now.step_s)}{shared}"
 
 
 def _grow(now: Situation, count: int) -> Decision:

@@ -24,6 +24,8 @@ class Speeds:
 
     measured: Mapping[int, float] = field(default_factory=dict)
     """world size -> median seconds per step"""
+    on_one_machine: bool = False
+    """workers share its cores: what is not measured is what it would be with cores for each"""
 
     def __post_init__(self) -> None:
         for world_size, seconds in self.measured.items():

@@ -292,3 +292,13 @@ def test_nothing_is_worth_asking_of_nobody():
     """The bound is said."""
     with pytest.raises(ValueError, match="no workers to choose from: 0"):
         worth_asking(Plan(global_batch=8, world_size=1, max_micro=8), 0)
+
+
+@pytest.mark.parametrize(("usable", "kind"), [(8, "resize"), (2, "resize")])
+def test_on_one_machine_a_step_time_that_nobody_measured_is_told_as_what_it_is(usable, kind):
+    """Nodes that share its cores make nothing faster; a rehearsal resizes as if they did not share them."""
+    alone = situation(world_size=4, changes=[(0, 4), (50, usable)], now_s=500)
+    shared = replace(alone, speeds=replace(alone.speeds, on_one_machine=True))
+    assert revise(shared).kind == revise(alone).kind == kind
+    assert "instead of 1 s (if nodes had cores of their own)" in revise(shared).reason
+    assert "cores" not in revise(alone).reason
