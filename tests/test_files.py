@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.errors import JobError
 from planner.files import dump_job, parse_job, read_job
-from planner.files.complaints import translate
+from planner.files.complaints import ELSEWHERE, _all_paths, translate
 from planner.files.text_file import MAX_BYTES
 from planner.job import AdamW, Job, JsonlData, LmObjective, TextData
 
@@ -504,6 +504,30 @@ def test_more_workers_than_samples_are_not_asked_for():
     (line,) = lines_of(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 4}"))
     assert line.startswith("job: workers.min 4 is above batch.global 3: a worker has at least one sample of each")
     assert parse_job(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 3}")).workers.min == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "whose"),
+    [
+        ("model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 1e-6\n", "a recipe of TRL's"),
+        ("train_batch_size: 64\nzero_optimization: {stage: 3}\n", "a configuration of DeepSpeed's"),
+    ],
+)
+def test_a_recipe_of_another_system_is_sent_to_convert(text, whose):
+    """In one line, not one for each of its keys."""
+    with pytest.raises(JobError) as caught:
+        parse_job(text, source="a recipe.yaml")
+    told = f"found {whose}, not a job; make a job of it: planner convert 'a recipe.yaml'"
+    assert str(caught.value) == f"a recipe.yaml: {told}"
+
+
+@pytest.mark.parametrize(("theirs", "ours"), sorted(ELSEWHERE.items()))
+def test_what_others_call_a_key_is_known(theirs, ours):
+    """Each of ours is a key of a job."""
+    (line,) = lines_of(MINIMAL + f"  {theirs}: 1\n")
+    assert line == f"job: train.{theirs}: found an unknown key; did you mean {ours}?"
+    keys = {".".join(path) for path in _all_paths(Job.model_json_schema(), Job.model_json_schema())}
+    assert ours.partition(" ")[0] in keys
 
 
 def test_an_error_has_no_cause_to_print():

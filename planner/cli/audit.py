@@ -31,9 +31,9 @@ def audit(
     if not run:
         raise UserError("RUN is empty; write a run's folder or URL")
     storage = Storage(run)
-    driver = driver_state(newest_lease(storage))
     with progress_bar("steps audited") as progress:
         result = audit_run(Run(storage), progress, _tensor_digests, code=code)
+    driver = driver_state(newest_lease(storage))
     if as_json:
         typer.echo(audit_json(result))
     else:

@@ -12,6 +12,29 @@ from planner.job import Job
 
 _Schema = Mapping[str, Any]
 
+ELSEWHERE = {
+    "batch_size": "batch.global",
+    "bf16": "train.precision",
+    "global_batch_size": "batch.global",
+    "gradient_accumulation_steps": "batch.global (accumulation is derived from it)",
+    "gradient_checkpointing": "train.activation_checkpointing",
+    "learning_rate": "train.optimizer.lr",
+    "lr_scheduler_type": "train.schedule.kind",
+    "max_grad_norm": "train.clip_norm",
+    "max_length": "model.context",
+    "max_prompt_length": "data.max_prompt",
+    "max_seq_length": "model.context",
+    "max_steps": "train.steps",
+    "model_name_or_path": "model.path",
+    "num_train_epochs": "train.epochs",
+    "output_dir": "checkpoint.path",
+    "per_device_train_batch_size": "batch.max_micro",
+    "train_batch_size": "batch.global",
+    "warmup_ratio": "train.schedule.warmup",
+    "warmup_steps": "train.schedule.warmup",
+}
+"""what others call our keys"""
+
 
 def translate(error: ValidationError, told: frozenset[KeyPath]) -> list[Mistake]:
     """The model's complaints in our words, less those about values at or below a path of `told`."""
@@ -89,6 +112,8 @@ def _nearest(root: _Schema, loc: Sequence[str | int]) -> str:
 
     section, node = _walk(root, loc[:-1])
     key, known = str(loc[-1]), list(node.get("properties", {}))
+    if key in ELSEWHERE:
+        return f"did you mean {ELSEWHERE[key]}?"
     near = [(*section, name) for name in get_close_matches(key.lower(), known)]
     # Not the very key that was refused: another kind of this section may know it.
     near = near or [path for path in _all_paths(root, root) if path[-1] == key and path != (*section, key)]

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from planner.job import Job
 # What YAML 1.2 does not allow in a file; and what PyYAML takes for a line break (next line, the separators)
 # or drops (a byte order mark after the start) where YAML 1.2 sees a character.
 _FORBIDDEN = re.compile("[^\t\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 _BARE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
@@ -48,6 +50,9 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) 
     source = escape(source)
     reader = Reader(source=source, text=_readable(text, source))
     mapping = reader.document()
+    if (system := _foreign(mapping)) and not overrides:
+        text = f"found {system}, not a job; make a job of it: planner convert {shlex.quote(source)}"
+        raise job_error(source, [Mistake(text=text)])
     for override in overrides:
         _lay_over(mapping, override, reader)
     try:
@@ -58,6 +63,15 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) 
     if reader.mistakes:
         raise job_error(source, reader.mistakes)
     return job
+
+
+def _foreign(mapping: Mapping[str, Any]) -> str:
+    """Whose recipe it is, if none of a job's own sections is there; else empty."""
+    if {"batch", "train"} & mapping.keys():
+        return ""
+    if mapping.keys() & {"per_device_train_batch_size", "model_name_or_path"}:
+        return "a recipe of TRL's"
+    return "a configuration of DeepSpeed's" if mapping.keys() & _DEEPSPEED else ""
 
 
 def dump_job(job: Job) -> str:

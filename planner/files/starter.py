@@ -2,6 +2,8 @@
 
 from planner.files.schema import EDITOR_LINE
 
+# Where remarks begin, less the two spaces before a key and the one before the remark.
+_COLUMN = 28
 # A commented line `# key: value` is a setting at its default; a test holds them all to the model.
 _STARTER = """\
 {editor_line}
@@ -62,7 +64,7 @@ workers:
   # keep_processes: auto       # or never: every resize starts the workers anew
 
 checkpoint:
-  path: runs/{name}            # a folder, or a URL such as s3://bucket/run; several machines: one that all of them see
+  {path} # a folder, or a URL such as s3://bucket/run; several machines: one that all of them see
   # every: auto                # or from one commit to the next: 100 steps, 6400 examples, 0.1 epochs, 10%
   # keep: 2                    # newest commits whose files are kept
 """
@@ -70,4 +72,5 @@ checkpoint:
 
 def starter_job(name: str) -> str:
     """The text of a job file with every section; what is left out stands there as a comment, at its default."""
-    return _STARTER.format(editor_line=EDITOR_LINE, name=name)
+    path = f"path: runs/{name}".ljust(_COLUMN)
+    return _STARTER.format(editor_line=EDITOR_LINE, name=name, path=path)

@@ -96,6 +96,14 @@ def test_what_init_writes_can_be_used_as_it_is(cli, tmp_path):
     assert cli("plan", "job.yaml").code == 0
 
 
+@pytest.mark.parametrize("name", ["job", "a-name-of-its-own"])
+def test_remarks_of_the_starter_stand_in_a_column(name):
+    """Whatever the name is."""
+    keys = [line for line in starter_job(name).splitlines() if re.match(r" +(# )?\w+: \S+ .*# ", line)]
+    assert len(keys) > 20
+    assert {line.index("# ", 6) for line in keys if not line.startswith("  name")} == {31}
+
+
 def test_a_comment_of_the_starter_is_the_default():
     """With every `# key: value` made a setting, it is the same job, and nothing that a job may say is missing."""
     text = starter_job("first")
