@@ -92,6 +92,8 @@ def check(
     typer.secho(f"\n{header}", bold=True)
     for row in table:
         typer.echo(_coloured(row))
+    if cap is None:
+        typer.echo("micro-batches and rounds here: say what one GPU held, by --tuned-for W or --max-micro M")
     summary = "\n".join(wrap(summary_line(found, plans), width))
     typer.secho(f"\n{summary}", bold=True)
     for title, lines in (("units", unit_lines(found)), ("traps", trap_lines(found, question, width))):

@@ -95,6 +95,8 @@ def _has(known: Mapping[str, Entry], key: str) -> bool:
 def _no_such_key(override: Override, known: Mapping[str, Entry]) -> str:
     key = override.key
     near = get_close_matches(key, list(known), cutoff=0.7) or [name for name in known if key in name.split(".")]
+    # HALOs has two kinds of what the DPO repository calls datasets: what a recipe trains on comes first.
+    near.sort(key=lambda name: name != f"train_{key}")
     hint = f"did you mean {near[0]}? Or " if near else ""
     return (
         f"{cut(key)}: not a key of that configuration, and Hydra refuses {quote(f'{key}={written(override.value)}')}; "

@@ -241,12 +241,12 @@ class TrlFacts:
         return Trap(name="last step of an epoch", text=f"{who} {old}. planner has no partial steps.")
 
     def _no_sync(self) -> Trap | None:
-        if self.accumulation == 1 or self.launch_kind == "DEEPSPEED":
+        if self.accumulation == 1 or self.launch_kind not in {"", "FSDP"}:
             return None
+        begin = "Under FSDP" if self.launch_kind else "If it is started under FSDP"
         text = (
-            "Under FSDP accumulation runs in no_sync: each GPU holds the gradient of the whole model, so fewer "
-            "GPUs by more "
-            "accumulation takes more memory, not as much (DeepSpeed does not)."
+            f"{begin}, accumulation runs in no_sync: each GPU holds the gradient of the whole model, so fewer GPUs by "
+            "more accumulation takes more memory, not as much (DeepSpeed does not)."
         )
         return Trap(name="memory", text=text)
 

@@ -129,7 +129,8 @@ def _there(batch: int, outcome: Outcome) -> str:
 def span_words(spans: Sequence[Span]) -> str:
     """`30-31, 62-63`: positions of a batch; past a few ranges only how many there are."""
     words = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in spans]
-    more = f" and {len(words) - _MOST_SPANS} more" if len(words) > _MOST_SPANS else ""
+    left = len(words) - _MOST_SPANS
+    more = f" and {left} more range{'s' * (left > 1)}" if left > 0 else ""
     return ", ".join(words[:_MOST_SPANS]) + more
 
 

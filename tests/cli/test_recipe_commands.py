@@ -1,6 +1,7 @@
 """`planner convert` and `planner check`: what a user reads, what a script parses, and what is refused."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -199,3 +200,20 @@ def test_a_wrong_recipe_is_a_sentence(cli, text, words, says):
     assert (answer.code, answer.out) == (2, "")
     assert "Traceback" not in answer.err
     assert [path.name for path in Path().iterdir()] == ["recipe.yaml"]
+
+
+def test_columns_that_want_a_flag_say_which(cli):
+    """A DPO command does not say what one GPU held."""
+    command = "python -u train.py model=pythia69 datasets=[hh] loss=sft batch_size=64 trainer=FSDPTrainer"
+    command += " gradient_accumulation_steps=4"
+    told = "say what one GPU held, by --tuned-for W or --max-micro M"
+    without = cli("check", command, "--gpus", "3-7").out
+    assert told in without
+    assert "drops 15, 31, 47 and 1 more range " in without
+    assert told not in cli("check", command, "--gpus", "3-7", "--tuned-for", "4").out
+
+
+def test_the_datasets_of_halos_are_those_to_train_on(cli):
+    """Its key for them has another name than the DPO repository's."""
+    command = "accelerate launch launch.py loss=dpo model=llama datasets=[ultrabin] ++model.batch_size=32"
+    assert "did you mean train_datasets?" in cli("check", command).err

@@ -156,6 +156,24 @@ def test_accumulation_under_no_sync_is_named():
     assert "memory" in traps(read(HALOS.format("dpo"), "++model.gradient_accumulation_steps=2", halos_batch="total"))
 
 
+@pytest.mark.parametrize(("kind", "begins"), [("FSDP", "Under FSDP, "), ("MULTI_GPU", None), ("", "If it is started")])
+def test_no_sync_costs_memory_where_gradients_are_sharded(tmp_path, kind, begins):
+    """A launcher that shards nothing holds them whole anyway; one that nobody named may be either."""
+    file = tmp_path / "acc.yaml"
+    file.write_text(f"distributed_type: {kind}\nnum_processes: 4\n")
+    how = {"accelerate": str(file)} if kind else {}
+    found = traps(
+        read(
+            TRL.replace("--num_processes 8 ", "").format("sft") if kind else TRL.format("sft"),
+            "--gradient_accumulation_steps",
+            "2",
+            **how,
+        )
+    )
+    assert ("memory" in found) == bool(begins)
+    assert found.get("memory", "").startswith(begins or "")
+
+
 def test_an_evaluation_batch_is_divided_by_accumulation_in_halos():
     """8 % (2 GPUs x 8) is an error, though evaluation accumulates nothing."""
     words = ("++model.batch_size=32", "++model.gradient_accumulation_steps=8", "++model.eval_batch_size=8")
