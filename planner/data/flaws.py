@@ -21,7 +21,12 @@ class Flaws:
     def refusal(self, num_rows: int) -> str:
         """The first ones, line by line, and what to do."""
         count = len(self.found)
-        lines = [f"  {where}: {reason}" for where, reason in self.found[:_NAMED]]
+        reasons = ["", *(reason for _, reason in self.found)]
+        # Where a file is of a form that is not read, all rows have one reason.
+        lines = [
+            f"  {where}: {'the same' if reason == before else reason}"
+            for (where, reason), before in zip(self.found[:_NAMED], reasons, strict=False)
+        ]
         more = [f"  ... and {count - _NAMED} more"] if count > _NAMED else []
         way_out = "mend them" if count == num_rows else "mend them, or leave them out: data.bad_rows: skip"
         return "\n".join([f"data.path: {count} of {num_rows} rows cannot be used; {way_out}", *lines, *more])

@@ -82,6 +82,11 @@ def format_of(fields: Fields, kind: Kind) -> Format:
         raise BadRow(
             "scalar_feedback, whose reward no objective here learns from; turn it into binary_feedback by a threshold"
         )
+    if "conversations" in fields:
+        raise BadRow(
+            "conversations, as ShareGPT has them, which are not read; write them as messages: role (system, user, "
+            "assistant) for from (system, human, gpt), content for value"
+        )
     other = next((each for formats in _FORMATS.values() for each in formats if each.fits(fields)), None)
     words = other.name if other else f"the keys {', '.join(sorted(map(str, fields))[:8]) or '(none)'}"
     raise BadRow(f"{words}, and data.kind {kind} takes one of: {'; '.join(each.name for each in _FORMATS[kind])}")

@@ -16,6 +16,7 @@ GOOD = {
     "feedback": {"prompt": HI, "completion": YO, "label": True},
 }
 BAD = [
+    ("chat", {"conversations": [{"from": "human", "value": "hi"}]}, "conversations, as ShareGPT has them"),
     ("chat", "{", "not JSON"),
     ("chat", "[" * 100_000, "nested too deeply"),
     ("chat", "[]", "an array instead of an object"),
@@ -93,6 +94,7 @@ def test_many_bad_rows_are_counted_and_the_first_ones_named(tmp_path):
     lines = str(raised.value).splitlines()
     assert lines[0].startswith("data.path: 7 of 8 rows cannot be used")
     assert [line.split(": ")[0] for line in lines[1:-1]] == [f"  {tmp_path}/rows.jsonl:{n}" for n in (2, 3, 4, 5, 6)]
+    assert [line.endswith(": the same") for line in lines[1:-1]] == [False, True, True, True, True]
     assert lines[-1] == "  ... and 2 more"
 
 
