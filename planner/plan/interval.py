@@ -50,8 +50,9 @@ def checkpoint_interval(*, save_s: float, step_s: float, losses: int, observed_s
     overhead = save_s / (work_s + save_s)
     reason = (
         f"about every {duration(work_s)}, {counted(steps, 'step')} now: a save takes {duration(save_s)}, "
-        f"{overhead:.1%} of the time; {losses} lost without notice in {duration(observed_s)}, with one an hour assumed "
-        f"beforehand: one in {duration(between_losses_s)} is expected, and undoes {duration(work_s / 2)} on average"
+        f"{overhead:.1%} of the time; a loss without notice, of which one in {duration(between_losses_s)} is expected, "
+        f"undoes {duration(work_s / 2)} on average ({losses} lost without notice in {duration(observed_s)} so far, and "
+        "one an hour assumed beforehand)"
     )
     return Interval(steps=steps, reason=reason)
 

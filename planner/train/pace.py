@@ -1,5 +1,6 @@
 """When to commit: every so many steps, or as often as measured saves and losses make worth while."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -65,13 +66,17 @@ class MeasuredPace:
     Args:
         past: what earlier generations saw.
         step: where this one begins, which is committed.
+        last_step: the run's last, which is committed whatever the interval is.
         clock: seconds; only differences count.
     """
 
-    def __init__(self, past: Past, step: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, past: Past, step: int, last_step: float = math.inf, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._past, self._clock = past, clock
         self._started_s = clock()
-        self._committed = step
+        self._committed = self._done = step
+        self._last_step = last_step
         self._saves_s = deque(past.saves_s, maxlen=_NUM_SAVES)
         self._steps_s: deque[float] = deque(maxlen=_NUM_STEPS)
         self._work_s = 0.0
@@ -90,6 +95,7 @@ class MeasuredPace:
 
     def did_step(self, seconds: float) -> str:
         """Measured; the reason for the interval, if it is another one than was told last."""
+        self._done += 1
         self._steps_s.append(seconds)
         self._work_s += seconds
         if not self._saves_s:
@@ -99,6 +105,9 @@ class MeasuredPace:
         if len(self._steps_s) < _FEWEST_STEPS or not self._is_news(self._interval.steps, step_s):
             return ""
         self._told_steps, self._told_s = self._interval.steps, self._interval.steps * step_s
+        if self._committed + self._interval.steps >= self._last_step:
+            remain = counted(int(self._last_step) - self._done, "step")
+            return f"commits at the end alone, {remain} from here; by measure {self._interval.reason}"
         return f"commits {self._interval.reason}"
 
     def did_commit(self, step: int, seconds: float) -> None:

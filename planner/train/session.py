@@ -251,7 +251,7 @@ def _make_pace(lengths: Lengths, world: World, run: Run, start: Start) -> Pace:
     if lengths.commit_every != "auto":
         return EverySteps(lengths.commit_every)
     past = world.from_first(lambda: read_past(run, before=start.generation, now_s=time.time()))
-    return MeasuredPace(past, start.step)
+    return MeasuredPace(past, start.step, lengths.total_steps)
 
 
 def _require_shared_storage(world: World, storage: Storage) -> None:

@@ -55,8 +55,9 @@ def test_the_prior_is_one_loss_in_an_hour():
     interval = checkpoint_interval(save_s=1.0, step_s=0.5, losses=0, observed_s=0.0)
     assert interval.steps * 0.5 == pytest.approx(math.sqrt(2 * HOUR_S) - 1, abs=0.6)
     assert interval.reason == (
-        "about every 84 s, 168 steps now: a save takes 1 s, 1.2% of the time; 0 lost without notice in 0 s, with "
-        "one an hour assumed beforehand: one in 60 min is expected, and undoes 42 s on average"
+        "about every 84 s, 168 steps now: a save takes 1 s, 1.2% of the time; a loss without notice, of which "
+        "one in 60 min is expected, undoes 42 s on average (0 lost without notice in 0 s so far, and one an hour "
+        "assumed beforehand)"
     )
 
 

@@ -21,9 +21,9 @@ def past(**changed):
 class Training:
     """As the loop does it: ask, record, commit, once per step."""
 
-    def __init__(self, seen, *, save_s=1.0, step=0):
+    def __init__(self, seen, *, save_s=1.0, step=0, last_step=math.inf):
         self.now_s = 1000.0
-        self.pace = MeasuredPace(seen, step, lambda: self.now_s)
+        self.pace = MeasuredPace(seen, step, last_step, lambda: self.now_s)
         self.step, self.save_s = step, save_s
         self.commits, self.news = [], []
 
@@ -156,3 +156,12 @@ def test_it_needs_no_torch():
     code = "import sys, planner.train.pace; print({'torch', 'ray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_an_interval_beyond_the_end_is_told_as_what_it_comes_to():
+    """Nobody waits for a commit that does not come."""
+    training = Training(NOTHING, last_step=100).run(50, 0.5)
+    [words] = training.news
+    remain = 100 - training.commits[0] - 1
+    assert words.startswith(f"commits at the end alone, {remain} steps from here; by measure about every ")
+    assert Training(NOTHING, last_step=300).run(50, 0.5).news[0].startswith("commits about every ")
