@@ -58,7 +58,7 @@ def make_llama(folder: Path, texts: list[str], seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in {2, 3}:
+    if len(sys.argv) not in {2, 3} or sys.argv[1].startswith("-"):
         sys.exit(f"usage: python {sys.argv[0]} FOLDER [TEXTS]")
     source = Path(sys.argv[2] if len(sys.argv) == 3 else __file__)
     make_llama(Path(sys.argv[1]), source.read_text().splitlines())

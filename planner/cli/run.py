@@ -337,7 +337,9 @@ def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interr
     if newest is not None and step >= total > 0:
         code = ["--code", prepared.job.data.path] if prepared.job.is_own else []
         again = shlex.join(["planner", "audit", prepared.url, *code])
-        out.print(f"finished: {total} steps committed in {prepared.url}; check it: {again}", soft_wrap=True)
+        export = ["planner", "export", prepared.url, "-o", f"models/{prepared.job.name}"]
+        more = f"; for plain transformers: {shlex.join(export)}" if isinstance(prepared.job.model, HfModel) else ""
+        out.print(f"finished: {total} steps committed in {prepared.url}; check it: {again}{more}", soft_wrap=True)
         return
     where = _standing(prepared)
     if interrupted:
