@@ -1,7 +1,6 @@
 """`planner convert` and `planner check`: what a user reads, what a script parses, and what is refused."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 
