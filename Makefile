@@ -24,11 +24,11 @@ bench: .venv/ready
 	for script in $(filter-out bench/chaos.py,$(wildcard bench/[a-z]*.py)); do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python bench/_table.py
 
-# Everything that can happen to a cluster, for MINUTES, by the dice of SEED (or of several: SEED="1 2 3").
+# Everything that can happen to a cluster, for MINUTES, by the dice of SEED; bench/chaos.py keeps what was found.
 MINUTES ?= 20
 SEED ?= 1
 chaos: .venv/ready
-	$(BIN)/python bench/chaos.py --minutes $(MINUTES) --seeds $(SEED)
+	$(BIN)/python tests/chaos/storm.py --minutes $(MINUTES) --seed $(SEED)
 
 # torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for.
 .venv/ready: pyproject.toml constraints.txt

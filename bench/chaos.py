@@ -40,7 +40,6 @@ def main() -> None:
     parser.add_argument("--at-once", action="store_true", help="they share this machine's cores")
     arguments = parser.parse_args()
     os.environ.setdefault("PYTHONPATH", str(Path(__file__).parents[1]))
-    codes: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         running: list[subprocess.Popen[bytes]] = []
         for seed in arguments.seeds:
@@ -48,13 +47,21 @@ def main() -> None:
             if not arguments.at_once:
                 running[-1].wait()
         codes = [storm.wait() for storm in running]
-        found = [path for seed in arguments.seeds if (path := Path(folder) / f"{seed}.json").exists()]
-        rows: list[dict[str, Any]] = [json.loads(path.read_text()) for path in found]
-    if rows:
-        at_once = len(rows) if arguments.at_once else 1
-        write("chaos", [{"storms_at_once": at_once, **row} for row in rows])
+        rows = [_found(seed, Path(folder) / f"{seed}.json") for seed in arguments.seeds]
+    at_once = len(rows) if arguments.at_once else 1
+    rows = [{"storms_at_once": at_once, **row} for row in rows]
     if any(codes):
-        raise SystemExit(1)
+        for row in rows:
+            print(json.dumps(row))
+        raise SystemExit("not all storms were survived; bench/results/chaos.json is left as it is")
+    write("chaos", rows)
+
+
+def _found(seed: int, path: Path) -> dict[str, Any]:
+    """What a storm has written, or that it has not come so far."""
+    if path.exists():
+        return dict(json.loads(path.read_text()))
+    return {"seed": seed, "findings": ["the storm ended before its time; see what it printed"]}
 
 
 if __name__ == "__main__":

@@ -171,13 +171,14 @@ def fit(
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
     interrupts = Interrupts(launch.launch_id, say)
     run = Run(Storage(launch.url))
-    commits, num_dead = run.commits(), 0
+    run.storage.make_folder("ray")  # by Ray, it would be made for one member of a team alone
+    commits, num_dead, why = run.commits(), 0, ""
     with interrupts:
         for number in itertools.count(1):
             for key in (pulse_key, state_key):  # what the last one left
                 put_word(key(launch.launch_id), "")
             with Listener(lambda: get_word(pulse_key(launch.launch_id)), say) as listener:
-                trainer = _trainer(worker, timings, interrupts, listener, embedded=embedded, number=number)
+                trainer = _trainer(worker, timings, interrupts, listener, embedded=embedded, number=number, why=why)
                 try:
                     trainer.fit()
                     break
@@ -193,7 +194,8 @@ def fit(
                             "committed in between; look at the memory of the node that runs the driver, then run again"
                         ) from error
             why = listener.verdict or "the process that controls the workers has died (killed, or out of memory)"
-            say(f"{why}; another one is started")
+            why = f"{why}; another one is started"
+            say(why)
 
     if refusal := get_word(refusal_key(launch.launch_id)):
         raise RunError(refusal)
@@ -238,6 +240,7 @@ def _trainer(
     *,
     embedded: bool,
     number: int,
+    why: str,
 ) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -258,6 +261,8 @@ def _trainer(
         eager=bool(worker.history),
         on_one_machine=embedded and worker.on_cpu,
     )
+    if why:
+        steward.note(why)
     return make_trainer(
         steward,
         train_worker,

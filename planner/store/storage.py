@@ -102,6 +102,12 @@ class Storage:
             with self._opened_to_append(name) as stream:
                 stream.write(content)
 
+    def make_folder(self, name: str) -> None:
+        """Make a folder for what others write, as open as the run; in an object store there are none."""
+        if self.is_local:
+            with _translated(self.url, name):
+                make_folder(Path(self._at(name)), Path(self._root))
+
     def sync(self, name: str) -> None:
         """Make what was appended survive a power cut. Object stores do so by themselves."""
         if self.is_local:

@@ -5,7 +5,8 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +30,7 @@ def add(storm: "Storm", dice: random.Random) -> bool:
     del dice
     if len(storm.hosts.nodes) >= storm.most:
         return False
-    storm.hosts.add()
-    return True
+    return bool(storm.hosts.add())
 
 
 def drain(storm: "Storm", dice: random.Random) -> bool:
@@ -139,16 +139,30 @@ def fill_disk(storm: "Storm", dice: random.Random) -> bool:
     return True
 
 
-def slow_disk(storm: "Storm", dice: random.Random) -> bool:
-    """Nothing can be written for seconds, again and again: frozen at the file system (fsfreeze)."""
-    for _ in range(dice.choice([1, 5])):
-        subprocess.run(["fsfreeze", "--freeze", str(storm.disk)], check=True)
-        try:
-            storm.pause(dice.choice([1.0, 8.0]), touches_disk=False)
-        finally:
-            subprocess.run(["fsfreeze", "--unfreeze", str(storm.disk)], check=True)
-        storm.pause(0.5)
+def freeze_disk(storm: "Storm", dice: random.Random) -> bool:
+    """Nothing can be written for some seconds (fsfreeze)."""
+    with _frozen(storm):
+        storm.pause(dice.choice([2.0, 8.0]), touches_disk=False)
     return True
+
+
+def slow_disk(storm: "Storm", dice: random.Random) -> bool:
+    """For 20 s a write takes up to half a second: frozen, and free for a moment, again and again."""
+    del dice
+    for _ in range(33):
+        with _frozen(storm):
+            time.sleep(0.5)
+        storm.pause(0.1)
+    return True
+
+
+@contextlib.contextmanager
+def _frozen(storm: "Storm") -> Iterator[None]:
+    subprocess.run(["fsfreeze", "--freeze", str(storm.disk)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", str(storm.disk)], check=True)
 
 
 def _newest_files(storm: "Storm") -> list[Path]:
@@ -209,7 +223,8 @@ FAULTS = (
     Fault(name="controller stopped (SIGSTOP)", act=stop_controller),
     Fault(name="partition", act=partition, needs="network"),
     Fault(name="disk full", act=fill_disk, needs="disk"),
-    Fault(name="disk frozen, or slow", act=slow_disk, needs="disk"),
+    Fault(name="disk frozen", act=freeze_disk, needs="disk"),
+    Fault(name="disk slow", act=slow_disk, needs="disk"),
     Fault(name="newest checkpoint corrupted", act=corrupt_checkpoint),
     Fault(name="newest checkpoint half deleted", act=halve_checkpoint),
     Fault(name="second driver", act=second_driver),

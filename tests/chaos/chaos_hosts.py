@@ -88,7 +88,10 @@ class Hosts:
     # -- nodes
 
     def add(self) -> str:
-        """Start a node; its id once it is registered."""
+        """Start a node; its id once it is registered, or nothing: a machine that never comes up is ended.
+
+        A cloud's, too, may never come up, and that is no fault of the run's.
+        """
         self._count += 1
         number, node_id = self._count, secrets.token_hex(28)
         holder = None
@@ -108,7 +111,11 @@ class Hosts:
             environment["GLOO_SOCKET_IFNAME"] = "eth0"
         leader = self._start(prefix, [f"--address={self.address}", "--num-cpus=1"], address, node_id, environment)
         self.nodes[node_id] = Host(number=number, node_id=node_id, address=address, leader=leader, holder=holder)
-        self._await_node(node_id)
+        try:
+            self._await_node(node_id)
+        except RunError:
+            self.kill(node_id)
+            return ""
         return node_id
 
     def kill(self, node_id: str) -> None:
@@ -134,13 +141,11 @@ class Hosts:
         """Packets again."""
         _ip("link", "set", f"host{self.nodes[node_id].number}", "up")
 
-    def alive(self) -> set[str]:
-        """The nodes, without the head, that the cluster counts; those whose raylet has ended are forgotten."""
+    def forget_the_dead(self) -> None:
+        """A node whose raylet has ended is none, though its processes may linger: Ray ends one that it has given up."""
         for node_id, host in list(self.nodes.items()):
             if host.leader.poll() is not None:
                 self.kill(node_id)
-        known = self._client.get_all_node_info(timeout=10.0)
-        return {key.hex() for key, info in known.items() if info.state == 0} & set(self.nodes)
 
     # -- processes
 

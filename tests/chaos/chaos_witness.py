@@ -30,15 +30,18 @@ class Testimony:
     findings: tuple[str, ...]
 
 
-def reads_of(folder: Path) -> dict[tuple[int, int], list[int]]:
-    """(generation, rank) -> rows in the order in which they were read."""
+def reads_of(folder: Path, findings: list[str]) -> dict[tuple[int, int], list[int]]:
+    """(generation, rank) -> rows in the order in which they were read; two processes that were the same, are found."""
     found: dict[tuple[int, int], list[int]] = {}
     for path in sorted(folder.glob("*.log")):
         rows: list[int] = []
         for line in path.read_text().splitlines():
             words = line.split()
             if words[0] == "generation":
-                rows = found.setdefault((int(words[1]), int(words[3])), [])
+                who = int(words[1]), int(words[3])
+                if who in found:
+                    findings.append(f"generation {who[0]}: two processes were rank {who[1]} of it")
+                rows = found[who] = []
             else:
                 rows.append(int(words[1]))
     return found
@@ -51,7 +54,8 @@ def reconcile(
 
     `samples` is the data set; `phases` are (generation, first step, step after the last) of the committed lineage.
     """
-    reads, findings = reads_of(folder), []
+    findings: list[str] = []
+    reads = reads_of(folder, findings)
     trained: dict[tuple[int, int], list[int]] = {}
     for generation in run.segments():
         header, records = _segment(run, generation)
@@ -65,6 +69,9 @@ def reconcile(
             total = sum(check_sum(row, samples[row]) for row in rows) % 2**64
             if f"{total:016x}" != record.checksum:
                 findings.append(f"{where}: other samples were read than trained")
+    ends = [0, *(end for _, _, end in phases)]
+    if [first for _, first, _ in phases] != ends[:-1]:
+        findings.append(f"the committed phases do not follow one another: {list(phases)}")
     lineage = [(generation, step) for generation, first, end in phases for step in range(first, end)]
     missing = [place for place in lineage if place not in trained]
     findings += [f"generation {g}, step {step}: committed, and not on record" for g, step in missing]

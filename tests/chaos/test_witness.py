@@ -91,6 +91,21 @@ def test_another_row_than_the_one_trained_on(witnessed, tmp_path):
     assert "epoch 0: 1 rows were never trained on" in words
 
 
+def test_two_processes_that_were_the_same_rank(witnessed, tmp_path):
+    """Two groups of one generation would both have read, and what one of them trained nobody would know."""
+    witness = altered(witnessed, tmp_path, lambda lines: lines)
+    twin = next(path for path in sorted(witness.glob("*.log")) if "generation 2" in path.read_text())
+    (witness / "twin.log").write_text(twin.read_text())
+    assert any("two processes were rank" in words for words in hear(witnessed, witness).findings)
+
+
+def test_phases_with_a_hole(witnessed):
+    """Steps that no phase has would be in no epoch, either."""
+    run, witness, sizes, samples, phases = witnessed
+    findings = reconcile(run, witness, sizes, samples, phases[1:]).findings
+    assert any("do not follow one another" in words for words in findings)
+
+
 def test_a_committed_step_that_is_not_on_record(witnessed):
     run, witness, sizes, samples, phases = witnessed
     longer = [*phases[:-1], (phases[-1][0], phases[-1][1], phases[-1][2] + 1)]

@@ -45,7 +45,11 @@ def test_its_json(cli):
     [
         (["", "new"], 2, "SOURCE is empty"),
         (["text.txt", ""], 2, "OUTPUT is empty"),
-        (["missing", "new"], 2, "planner: no file at 'missing' (relative to where planner is run); write a file, a folder"),
+        (
+            ["missing", "new"],
+            2,
+            "planner: no file at 'missing' (relative to where planner is run); write a file",
+        ),
         (["rows.jsonl", "new"], 2, "rows.jsonl: write --kind jsonl"),
         (["text.txt", "new", "--kind", "csv"], 2, "csv"),
         (["text.txt", "new", "--kind", "jsonl"], 2, "planner: text.txt:1: not JSON"),

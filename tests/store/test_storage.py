@@ -304,3 +304,15 @@ def test_a_path_is_one_for_other_libraries(tmp_path):
     assert Storage(f"file://{tmp_path}/").path("a/b") == f"{tmp_path}/a/b"
     assert Storage("memory://run").path("a/b") == "memory:///run/a/b"
     assert [Storage(url).is_local for url in (str(tmp_path), f"file://{tmp_path}", "memory://run")] == [1, 1, 0]
+
+
+def test_a_folder_for_others_is_as_open_as_the_run(tmp_path):
+    """Ray's, in a run that a team shares; twice is once."""
+    run = tmp_path / "run"
+    run.mkdir()
+    run.chmod(0o2770)
+    storage = Storage(str(run))
+    storage.make_folder("ray")
+    storage.make_folder("ray")
+    assert (run / "ray").stat().st_mode & 0o7777 == 0o2770
+    Storage("memory://nowhere").make_folder("ray")

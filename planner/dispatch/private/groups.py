@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import ray
@@ -22,7 +22,10 @@ from ray.exceptions import RayActorError, RayError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
-from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
+from ray.train.v2._internal.execution.worker_group.placement_group_handle import (
+    DefaultPlacementGroupHandle,
+    PlacementGroupHandle,
+)
 from ray.train.v2._internal.execution.worker_group.state import _shutdown_sync_actor
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker, Worker
 from ray.train.v2._internal.util import bundle_to_remote_args, invoke_context_managers
@@ -68,6 +71,21 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         """Ray's, with an end."""
         with _given_up_after(_START_MOST_S, worker_group_state_builder):
             super()._start_impl(worker_group_state_builder)
+
+    def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> Any:  # noqa: ARG002
+        """Ray's for CPUs and GPUs, under a name by which the next controller finds it."""
+        context = worker_group_context
+        return DefaultPlacementGroupHandle(
+            placement_group(
+                [context.resources_per_worker] * context.num_workers,
+                strategy=context.placement_strategy,
+                name=self._new_name(),
+                bundle_label_selector=context.label_selector,
+            )
+        )
+
+    def _new_name(self) -> str:
+        return f"{self.policy.places_name}{uuid.uuid4().hex}"
 
     def poll_status(self, timeout: float | None = None) -> Any:
         """Ray's poll; failures are told to the policy, which may end the run."""
@@ -371,7 +389,7 @@ class KeepingGroup(NewProcessesGroup):
         for _ in range(count):
             group = placement_group(
                 [resources],
-                name=f"{self.policy.places_name}{uuid.uuid4().hex}",
+                name=self._new_name(),
                 bundle_label_selector=[selector] if selector else None,
             )
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
@@ -462,7 +480,8 @@ def give_back_places_of_the_dead(name: str) -> None:
     """Places outlive the controller that took them, as long as the driver lives: all whose names begin with this go."""
     for found in placement_group_table().values():
         if found["name"].startswith(name) and found["state"] != "REMOVED":
-            _give_back(get_placement_group(found["name"]))
+            with suppress(ValueError):  # Ray's own cleaner was as quick
+                _give_back(get_placement_group(found["name"]))
 
 
 def _all_done(pending: list[Any], timeout_s: float) -> bool:
