@@ -82,6 +82,8 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         "RAY_TRAIN_METRICS_ENABLED": "0",
         # Notices are the steward's: Ray's own watcher would wait until the node is gone.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # A worker's process answers at once, also while its model loads. Ray's ten minutes would be waited out in full.
+        "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "180",
         # Ray tries again every second: a token that is wrong now is wrong 20 s later.
         **(driver_environment() if embedded else {"RAY_gcs_server_port_wait_time_s": f"{_CONNECT_S:.0f}"}),
     }

@@ -98,8 +98,8 @@ def _continue(pid: int) -> None:
 
 
 def stop_worker(storm: "Storm", dice: random.Random) -> bool:
-    """A hang: for a moment, or for good."""
-    return _stop_for(storm, dice, WORKER, [5, 1000])
+    """A hang: for a moment, or for good. While a group starts, it is for less than the 15 minutes that it may take."""
+    return _stop_for(storm, dice, WORKER, [5, 1000] if storm.is_training else [5, 30])
 
 
 def stop_raylet(storm: "Storm", dice: random.Random) -> bool:

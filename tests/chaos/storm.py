@@ -97,6 +97,11 @@ class Storm:
 
     # -- for faults
 
+    @property
+    def is_training(self) -> bool:
+        """Whether a step was done just now."""
+        return time.monotonic() - self._progress_s < 1
+
     def any_node(self, dice: random.Random) -> str:
         """A node to do something to."""
         nodes = sorted(self.hosts.nodes, key=lambda node: self.hosts.nodes[node].number)
@@ -120,7 +125,7 @@ class Storm:
 
     def try_second_driver(self) -> bool:
         """Start the same command again, while the first one has been heard of."""
-        if self._driver is None or time.monotonic() - self._progress_s > 2:
+        if self._driver is None or not self.is_training:
             return False
         second = self._start_driver("second")
         deadline_s = time.monotonic() + 60
@@ -364,7 +369,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=1_000_000, help="each kind of fault so often, if time allows")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds without a step that are a hang")
+    parser.add_argument("--patience", type=float, default=400.0, help="seconds without a step that are a hang")
     parser.add_argument("--only", action="append", help="a fault's name; all by default")
     parser.add_argument("--json", type=Path, help="where to write what was found")
     parser.add_argument("--keep", action="store_true", help="leave the folder with run, witness and logs")
