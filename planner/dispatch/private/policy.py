@@ -193,6 +193,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         asked = self._autoscaler.asked
         if sum(self._room.values()) >= asked:
             self._autoscaler.words = ()
+            if asked > 0:
+                self._asking.taken(asked)  # else a search by halves would stay below what is there
             return
         verdict = self._autoscaler.verdict()
         if verdict == "taken":
