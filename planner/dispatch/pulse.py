@@ -6,6 +6,7 @@ every worker would stand still behind it, since reports are collected by nobody,
 
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ _TURN_MOST_S = 1800.0
 _SAID_AFTER_S = 30.0
 # The driver is on the same machine: what starves one of them for so long starves both.
 _GIVE_UP_S = 300.0
+# Between two looks of the driver's own. What is more, it was suspended itself, and perhaps the controller with it.
+_LOOK_MOST_S = 15.0
 
 
 class Pulse:
@@ -57,6 +60,7 @@ class Listener:
         self._end: Callable[[], None] | None = None
         self._ended = threading.Event()
         self._last, self._since_s = "", 0.0
+        self._looked_s = math.inf
         self._reminders = Reminders(_SAID_AFTER_S)
         self.verdict = ""
         """why the controller was ended; empty if it was not"""
@@ -83,6 +87,8 @@ class Listener:
 
     def judge(self, beat: str, now_s: float) -> str:
         """What to say of the beat that was heard last; sets `verdict` when it is enough."""
+        self._since_s += max(now_s - self._looked_s - _LOOK_MOST_S, 0.0)
+        self._looked_s = now_s
         if beat != self._last or not beat:  # before the first one, Ray is starting it
             self._last, self._since_s = beat, now_s
             self._reminders.reset()

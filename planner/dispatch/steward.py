@@ -37,6 +37,9 @@ _COALESCE_MOST_S = 5.0
 _PARK_AT_LEAST_S = 60.0
 # Until a group has made a commit of its own, what the last one's took says less: fewer workers write more each.
 _SILENCE_BY_OTHERS_S = 600.0
+# Between two looks at a group; they are half a second apart. What is more, the controller was suspended itself, and
+# perhaps the group with it: it is no silence of the group's.
+_LOOK_MOST_S = 15.0
 # Newcomers that are not ready by then are called off, and the next ones have twice as long: some machines have to
 # tokenize a data set first, on others something else holds the place.
 _WARM_AT_LEAST_S = 60.0
@@ -114,7 +117,8 @@ class _Group:
     nodes: tuple[str, ...]
     started_s: float
     seen_s: float
-    """last sign of life"""
+    """last sign of life; later by as long as nobody looked"""
+    looked_s: float
     steps_seen: int = 0
     commit_s: float = 0.0
     eval_s: float = 0.0
@@ -160,7 +164,8 @@ class Steward:
 
     def started(self, nodes: tuple[str, ...]) -> None:
         """A group was started; `nodes` by rank."""
-        self._group = _Group(nodes=nodes, started_s=self._clock(), seen_s=self._clock())
+        now_s = self._clock()
+        self._group = _Group(nodes=nodes, started_s=now_s, seen_s=now_s, looked_s=now_s)
         self._stopping = self._warming = self._notice_s = None
         self._memory.placed(len(nodes))
 
@@ -234,6 +239,7 @@ class Steward:
 
     def _running(self, view: View) -> Act:
         assert self._group is not None
+        self._look_at(self._group)
         if self._stopping is not None:
             return self._await_parked(view, self._stopping)
         if (urgent := self._urgent(view)) is not None:
@@ -380,6 +386,11 @@ class Steward:
         if self._is_ending:
             return self._stop(view, "", ("the driver stops the run",))
         return self._hang(view)
+
+    def _look_at(self, group: _Group) -> None:
+        now_s = self._clock()
+        unseen_s = max(now_s - group.looked_s - _LOOK_MOST_S, 0.0)
+        group.seen_s, group.looked_s = min(group.seen_s + unseen_s, now_s), now_s
 
     def _hang(self, view: View) -> Act | None:
         """Nobody reports any more, and nobody failed: end the group rather than wait for torch's half hour."""

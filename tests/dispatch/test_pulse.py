@@ -39,6 +39,22 @@ def test_a_machine_that_was_only_slow_is_forgiven():
     assert not verdict
 
 
+def test_a_pause_of_everything_is_nobodys_silence():
+    """The driver did not look, either: of 400 s between two looks, 15 count."""
+    listener = Listener(lambda: "", lambda _words: None)
+    assert [listener.judge("2", at) for at in (5, 405, 410)] == ["", "", ""]
+    assert not listener.verdict
+    assert "for 30 s" in listener.judge("2", 420)
+
+
+def test_a_driver_that_is_always_slow_ends_it_all_the_same():
+    """Of each look 15 s count."""
+    listener = Listener(lambda: "", lambda _words: None)
+    for at in range(0, 1000, 40):
+        listener.judge("2", at)
+    assert listener.verdict
+
+
 def test_a_loop_that_does_not_come_round_stops_the_pulse():
     """The process lives, and waits where nothing comes."""
     now = [0.0]

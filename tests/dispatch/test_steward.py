@@ -375,6 +375,27 @@ def test_a_hang_ends_the_group():
     assert any("no step for" in words for words in cluster.words)
 
 
+def test_a_pause_of_everything_is_no_hang():
+    """The machine was suspended, and the controller with it: silence is what it has looked for."""
+    cluster = Cluster(4).run(60)
+    cluster.now += 3600
+    cluster.hung = True
+    cluster.run(40)
+    assert cluster.sizes == [4]
+    cluster.run(60)
+    assert cluster.sizes == [4, 4]
+
+
+def test_a_controller_that_is_always_slow_finds_a_hang():
+    """Each of its turns takes 40 s."""
+    cluster = Cluster(4).run(60)
+    cluster.hung = True
+    for _ in range(10):
+        cluster.now += 40
+        cluster.tick()
+    assert cluster.sizes[:2] == [4, 4]
+
+
 def test_progress_before_the_first_step_is_a_sign_of_life():
     """A group that computes reference log-probabilities for hours is left alone; one that falls silent is not."""
     cluster = Cluster(4)
