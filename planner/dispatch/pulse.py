@@ -21,6 +21,8 @@ _TURN_MOST_S = 1800.0
 _SAID_AFTER_S = 30.0
 # The driver is on the same machine: what starves one of them for so long starves both.
 _GIVE_UP_S = 300.0
+# Until the first beat: Ray starts the process in seconds, or in minutes where its libraries come from a slow disk.
+_BEGIN_MOST_S = 1800.0
 # Between two looks of the driver's own. What is more, it was suspended itself, and perhaps the controller with it.
 _LOOK_MOST_S = 15.0
 
@@ -61,7 +63,8 @@ class Listener:
         self._ended = threading.Event()
         self._last, self._since_s = "", 0.0
         self._looked_s = math.inf
-        self._reminders = Reminders(_SAID_AFTER_S)
+        self._unheard_s: float | None = None
+        self._reminders, self._head_reminders = Reminders(_SAID_AFTER_S), Reminders(_SAID_AFTER_S)
         self.verdict = ""
         """why the controller was ended; empty if it was not"""
 
@@ -78,28 +81,53 @@ class Listener:
 
     def _run(self) -> None:
         while not self._ended.wait(_BEAT_S):
-            with contextlib.suppress(Exception):  # a head that cannot be asked says nothing about the controller
-                if words := self.judge(self._heard(), time.monotonic()):
-                    self._say(words)
-            if self.verdict and self._end is not None:
-                self._end()
+            if not self.verdict:
+                self._listen()
+            if self.verdict and self._has_ended_it():
                 return
+
+    def _listen(self) -> None:
+        began_s = time.monotonic()
+        try:
+            words = self.judge(self._heard(), time.monotonic())
+        except Exception:  # noqa: BLE001  # a head that cannot be asked says nothing about the controller
+            words = self.unheard(began_s, time.monotonic())
+        with contextlib.suppress(Exception):  # a terminal that is gone
+            if words:
+                self._say(words)
+
+    def _has_ended_it(self) -> bool:
+        """Whether there is nothing left to do; a head that cannot be reached now is asked again."""
+        with contextlib.suppress(Exception):
+            if self._end is not None:
+                self._end()
+            return True
+        return False
+
+    def unheard(self, began_s: float, now_s: float) -> str:
+        """What to say when the head was asked at `began_s`, and there is no answer."""
+        self._unheard_s = began_s if self._unheard_s is None else self._unheard_s
+        silent_s = now_s - self._unheard_s
+        if not self._head_reminders.due(silent_s):
+            return ""
+        return f"the head of the Ray cluster has not answered for {duration(silent_s)}; it is asked again"
 
     def judge(self, beat: str, now_s: float) -> str:
         """What to say of the beat that was heard last; sets `verdict` when it is enough."""
+        self._unheard_s = None
+        self._head_reminders.reset()
         self._since_s += max(now_s - self._looked_s - _LOOK_MOST_S, 0.0)
-        self._looked_s = now_s
-        if beat != self._last or not beat:  # before the first one, Ray is starting it
+        is_first, self._looked_s = self._looked_s == math.inf, now_s
+        if beat != self._last or is_first:
             self._last, self._since_s = beat, now_s
             self._reminders.reset()
             return ""
         silent_s = now_s - self._since_s
-        if silent_s > _GIVE_UP_S:
-            self.verdict = f"the process that controls the workers has not answered for {duration(silent_s)}"
-            return f"{self.verdict}: it is ended"
+        what, most_s = ("answered", _GIVE_UP_S) if beat else ("begun", _BEGIN_MOST_S)
+        silence = f"the process that controls the workers has not {what} for {duration(silent_s)}"
+        if silent_s > most_s:
+            self.verdict = silence
+            return f"{silence}: it is ended"
         if not self._reminders.due(silent_s):
             return ""
-        return (
-            f"the process that controls the workers has not answered for {duration(silent_s)} (suspended, or its "
-            f"machine has no time for it?); after {duration(_GIVE_UP_S)} it is ended"
-        )
+        return f"{silence} (suspended, or its machine has no time for it?); after {duration(most_s)} it is ended"

@@ -1,8 +1,9 @@
 """A controller that is suspended: noticed, said, and ended; a worker that waits says where."""
 
+import queue
 import threading
 
-from planner.dispatch import signals
+from planner.dispatch import pulse, signals
 from planner.dispatch.pulse import Listener, Pulse
 
 
@@ -19,9 +20,13 @@ def test_a_controller_that_beats_is_left_alone():
     assert listen([str(n // 5) for n in range(1000)]) == ([], "")
 
 
-def test_before_the_first_beat_ray_is_starting_it():
-    """However long that takes: Ray itself reports one that does not come up."""
-    assert listen([""] * 1000) == ([], "")
+def test_before_the_first_beat_ray_is_starting_it_and_has_half_an_hour():
+    """Ray itself reports one that does not come up, but not one that hangs as soon as it is there."""
+    said, verdict = listen([""] * 362)
+    assert [at for at, _ in said] == [30, 60, 120, 240, 480, 960, 1805]
+    assert all("has not begun for" in words for _, words in said)
+    assert "has not begun for 30 min" in verdict
+    assert listen([*[""] * 300, *map(str, range(1000))])[1] == ""
 
 
 def test_silence_is_said_less_and_less_often_and_ends_the_run():
@@ -53,6 +58,52 @@ def test_a_driver_that_is_always_slow_ends_it_all_the_same():
     for at in range(0, 1000, 40):
         listener.judge("2", at)
     assert listener.verdict
+
+
+def test_a_head_that_does_not_answer_is_said_less_and_less_often():
+    """And it says nothing about the controller, which is not ended for it."""
+    listener = Listener(lambda: "", lambda _words: None)
+    listener.judge("1", 0)
+    said = [(at, words) for at in range(5, 1000, 5) if (words := listener.unheard(at, at))]
+    assert [at for at, _ in said] == [35, 65, 125, 245, 485, 965]
+    assert "the head of the Ray cluster has not answered for 30 s" in said[0][1]
+    assert listener.judge("1", 1000) == ""
+    assert not listener.verdict
+    assert listener.unheard(1005, 1005 + 29) == ""
+    assert listener.unheard(1040, 1041)
+
+
+def test_who_could_not_be_ended_is_ended_at_the_next_beat(monkeypatch):
+    """The head restarts: `ray.kill` fails twice."""
+    monkeypatch.setattr(pulse, "_BEAT_S", 0.01)
+    monkeypatch.setattr(pulse, "_GIVE_UP_S", 0.0)
+    tries, is_ended, said = [], threading.Event(), []
+
+    def end():
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise ConnectionError
+        is_ended.set()
+
+    with Listener(lambda: "1", said.append) as listener:
+        listener.listen_to(end)
+        assert is_ended.wait(20)
+    assert tries == [0, 1, 2]
+    assert len(said) == 1
+
+
+def test_a_head_that_raises_is_said(monkeypatch):
+    """From the thread that listens."""
+    monkeypatch.setattr(pulse, "_BEAT_S", 0.01)
+    monkeypatch.setattr(pulse, "_SAID_AFTER_S", 0.02)
+    said = queue.Queue()
+
+    def heard():
+        raise ConnectionError
+
+    with Listener(heard, said.put) as listener:
+        listener.listen_to(lambda: None)
+        assert "the head of the Ray cluster" in said.get(timeout=20)
 
 
 def test_a_loop_that_does_not_come_round_stops_the_pulse():

@@ -85,14 +85,15 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Put our worker group in the place of Ray's, in this process alone."""
+        # First of all: who waits here for a head that hangs is known by its beats, which end after a while.
+        self._pulse = Pulse(partial(put_word, signals.pulse_key(self._launch_id)))
+        self._pulse.start()
         # Ray waits so long for the processes of a group to let go of each other, before it ends them.
         os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
         self._cancel_request_of_the_dead()
         self._give_back_places_of_the_dead()
         super().after_controller_start(train_run_context)
         put_word(f"requester-{self._run}", self._requester_id)
-        self._pulse = Pulse(partial(put_word, signals.pulse_key(self._launch_id)))
-        self._pulse.start()
         base = KeepingGroup if self._keep and not self._nodes_hold_several() else NewProcessesGroup
         TrainController.worker_group_cls = type("PlannerWorkerGroup", (base,), {"policy": self})
 
