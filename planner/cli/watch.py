@@ -39,6 +39,7 @@ class Watch:
         self.state: Callable[[], str] = lambda: ""
         """asked what is going on while no step is done"""
         self._said_state = ""
+        self._has_stepped = False
         self._stepped_s = time.monotonic()
         self._reminders = Reminders(_SILENCE_S)
         self._follower = Follower(run, from_now=True)
@@ -116,7 +117,7 @@ class Watch:
             self.say(line)
         now_s = time.monotonic()
         if self._view.step != before.step:
-            self._stepped_s, self._said_state = now_s, ""
+            self._stepped_s, self._said_state, self._has_stepped = now_s, "", True
             self._reminders.reset()
         elif now_s - self._stepped_s > _QUIET_S:
             self._say_state()
@@ -124,14 +125,15 @@ class Watch:
             moved = self._view.step > before.step
             if moved or self._reminders.due(self._silence_s):
                 self._printed_s = now_s
-                self.say(step_line(self._view) if moved else f"no step for {self._silence_s:.0f} s: {self._state()}")
+                self.say(step_line(self._view) if moved else self._silence())
 
     @property
     def _silence_s(self) -> float:
         return time.monotonic() - self._stepped_s
 
-    def _state(self) -> str:
-        return self.state() or _STARTING
+    def _silence(self) -> str:
+        state = self.state() or ("" if self._has_stepped else _STARTING)
+        return f"no step for {self._silence_s:.0f} s{state and f': {state}'}"
 
     def _say_state(self) -> None:
         """At once when there is news, since what led to the silence is written down only when it is over."""

@@ -78,8 +78,9 @@ class Interrupts:
             while not (self._ended.is_set() or get_word(ended_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
                 if reminders.due(waited_s):
+                    state = get_word(state_key(self._launch_id))
                     self._say(
-                        f"still stopping after {duration(waited_s)}: {get_word(state_key(self._launch_id))}; "
+                        f"still stopping after {duration(waited_s)}{state and f': {state}'}; "
                         "once more, and the workers are ended at once, from the last commit"
                     )
                 time.sleep(_POLL_S)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 from planner.cli import watch as watching
 from planner.cli.options import console
@@ -29,3 +30,15 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
     os.close(os.open(tmp_path / "ledger" / "000001.jsonl", os.O_RDWR | os.O_NONBLOCK))
     assert f"{tmp_path} has not answered for" in said
     assert "what it holds may be newer than this" in said
+
+
+def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
+    """Nobody knows what the run is about: before the first step workers start, afterwards nothing is made up."""
+    run = Run(Storage(str(tmp_path)))
+    watch = Watch(run, console(), RunView())
+    assert "workers start" in watch._silence()
+    monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=3), []))
+    watch._look()
+    assert watch._silence() == "no step for 0 s"
+    watch.state = lambda: "waiting: room for 1"
+    assert watch._silence() == "no step for 0 s: waiting: room for 1"

@@ -69,7 +69,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         super().__init__(scaling_config)
         self.warm_up = warm_up
         self._steward, self._run, self._launch_id = steward, run, launch_id
-        self._state = ""
+        self._state = self._loading = ""
         self._keep = keep_processes
         self._looked_s = float("-inf")
         self._room: dict[str, int] = {}
@@ -226,7 +226,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._parked.clear()
         workers = group.get_workers()
         self._steward.started(tuple(worker.metadata.node_id for worker in workers))
-        self._tell_driver(f"{counted(len(workers), 'worker')} started; loading")
+        self._loading = f"{counted(len(workers), 'worker')} started; loading"
+        self._tell_driver(self._loading)
         for words in self._steward.take_words():
             _tell(workers, words)
 
@@ -308,6 +309,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 self._parked.add(rank)
             elif rank == 0:
                 self._steward.reported(report.metrics)
+                if "progress" not in report.metrics:
+                    self._stepped()
 
     def _view(self, workers: list[Any]) -> View:
         return View(
@@ -328,6 +331,13 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._state = state
             with contextlib.suppress(Exception):  # it is only told
                 put_word(signals.state_key(self._launch_id), state)
+
+    def _stepped(self) -> None:
+        """What was said of the start is over; what was said since, that all are to stop, is not."""
+        if self._loading and self._state == self._loading:
+            self._state = self._loading = ""
+            with contextlib.suppress(Exception):  # as above
+                put_word(signals.state_key(self._launch_id), "")
 
     def _ended(self) -> None:
         put_word(signals.ended_key(self._launch_id), "yes")
