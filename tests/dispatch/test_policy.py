@@ -1,10 +1,12 @@
-"""The policy's ears and mouth, without a cluster."""
+"""The policy's ears and mouth, and what it remembers of its requests, without a cluster."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from planner.dispatch.private import autoscaler as autoscalers
 from planner.dispatch.private import policy as policies
+from planner.dispatch.private.autoscaler import Autoscaler
 from planner.dispatch.private.policy import Policy
 from planner.dispatch.signals import state_key
 
@@ -55,3 +57,65 @@ def test_what_was_said_since_the_start_stays(policy, words):
     policy._tell_driver("all workers stop at the same step and commit")
     hear(policy, {"step": 0})
     assert words[state_key("l")] == "all workers stop at the same step and commit"
+
+
+class Gcs:
+    """Counts who looks at its state, as Ray's does; the autoscaler looks when the test says so."""
+
+    def __init__(self):
+        self.looks = 5
+        self.seen = 4
+        self.answers = True
+
+    def status(self):
+        if not self.answers:
+            raise ConnectionError
+        self.looks += 1
+        state = SimpleNamespace(
+            last_seen_cluster_resource_state_version=self.seen,
+            infeasible_cluster_resource_constraints=["too many"],
+            failed_instance_requests=[],
+        )
+        resources = SimpleNamespace(cluster_resource_state_version=self.looks)
+        return SimpleNamespace(autoscaling_state=state, cluster_resource_state=resources)
+
+    def autoscaler_looks(self):
+        self.looks += 1
+        self.seen = self.looks
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeypatch, answers):
+    """Only a verdict is missing then, and one of before the request is not taken for it."""
+    gcs = Gcs()
+    monkeypatch.setattr(autoscalers, "_status", gcs.status)
+    monkeypatch.setattr(autoscalers, "_LOOK_S", 0.0)
+    monkeypatch.setattr(autoscalers, "build_train_resource_request", lambda *_: ([], []))
+    monkeypatch.setattr(autoscalers.ray, "get", lambda *_, **__: None)
+    coordinator = SimpleNamespace(request_resources=SimpleNamespace(remote=lambda **_: None))
+    scaling = SimpleNamespace(_resources_per_worker_not_none={"CPU": 1})
+    autoscaler = Autoscaler()
+    for num_workers in (16, 8):
+        gcs.autoscaler_looks()
+        gcs.answers = answers
+        autoscaler.ask(coordinator, "us", scaling, num_workers)
+        assert autoscaler.asked == num_workers
+        assert not autoscaler.is_due
+        assert autoscaler.verdict() == ""
+        gcs.answers = True
+        assert autoscaler.verdict() == ""
+        gcs.autoscaler_looks()
+        assert autoscaler.verdict() == "refused"
+
+
+def test_a_request_that_failed_is_made_again(monkeypatch):
+    def fail(*_, **__):
+        raise ConnectionError
+
+    monkeypatch.setattr(autoscalers, "build_train_resource_request", lambda *_: ([], []))
+    monkeypatch.setattr(autoscalers.ray, "get", fail)
+    coordinator = SimpleNamespace(request_resources=SimpleNamespace(remote=lambda **_: None))
+    autoscaler = Autoscaler()
+    autoscaler.ask(coordinator, "us", SimpleNamespace(_resources_per_worker_not_none={"CPU": 1}), 16)
+    assert autoscaler.asked == 0
+    assert autoscaler.is_due

@@ -35,7 +35,7 @@ class Autoscaler:
         self.words: tuple[str, ...] = ()
         """why nodes do not come, as far as it says so"""
         self._asked_s = self._looked_s = float("-inf")
-        self._seen_from = 0
+        self._seen_from: int | None = None
 
     @property
     def is_due(self) -> bool:
@@ -58,23 +58,23 @@ class Autoscaler:
                 ),
                 timeout=_ASK_TIMEOUT_S,
             )
-            if num_workers != self.asked:
-                self._seen_from = _status().cluster_resource_state.cluster_resource_state_version
         except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
             _log.warning("the cluster could not be asked for %d workers", num_workers, exc_info=True)
             return
+        is_another = num_workers != self.asked
         self.asked, self._asked_s = num_workers, time.monotonic()
+        if is_another:
+            self._seen_from = None
+            self._read_status()
 
     def verdict(self) -> Literal["taken", "refused", ""]:
         """What the autoscaler makes of the request; empty as long as it says nothing, as its older version does."""
         if time.monotonic() - self._looked_s < _LOOK_S:
             return ""
         self._looked_s = time.monotonic()
-        try:
-            state = _status().autoscaling_state
-        except Exception:  # noqa: BLE001  # as above
-            _log.warning("the autoscaler's state could not be read", exc_info=True)
+        if (status := self._read_status()) is None:
             return ""
+        state = status.autoscaling_state
         # Every look at the cluster's state has a number: it has seen the request if its own came after ours.
         if state.last_seen_cluster_resource_state_version <= self._seen_from:
             return ""
@@ -82,6 +82,17 @@ class Autoscaler:
             return "refused"
         self.words = self._failure(state)
         return "taken"
+
+    def _read_status(self) -> Any:
+        """The cluster's; None if it could not be read. The first after a request tells what came before that."""
+        try:
+            status = _status()
+        except Exception:  # noqa: BLE001  # as above
+            _log.warning("the autoscaler's state could not be read", exc_info=True)
+            return None
+        if self._seen_from is None:
+            self._seen_from = status.cluster_resource_state.cluster_resource_state_version
+        return status
 
     def _failure(self, state: Any) -> tuple[str, ...]:
         """The last launch that failed, in words; the cloud's own stand in the autoscaler's log alone."""
