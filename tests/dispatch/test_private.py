@@ -95,14 +95,14 @@ class TestBlame:
     )
     def test_one_worker_that_says_something_of_its_own_is_to_blame(self, errors, culprits):
         """The others only echo that their collectives broke; and a mistake of all is no node's."""
-        from planner.dispatch.private.policy import _culprit
+        from planner.dispatch.private.blame import culprit
 
-        assert _culprit(errors) == culprits
+        assert culprit(errors) == culprits
 
     def test_a_process_that_is_gone_is_told_by_its_rank_and_node(self):
         """Ray's own text is a list of what may have happened."""
-        from planner.dispatch.private.policy import _reason
+        from planner.dispatch.private.blame import cause
 
-        words = _reason([1], {0: "aa" * 28, 1: "bb" * 28}, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
+        words = cause([1], {0: "aa" * 28, 1: "bb" * 28}, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
         assert words == "worker 1 on node bbbbbbbb died (killed, or out of memory)"
-        assert _reason([], {0: "aa" * 28}, {0: ValueError("x\ny")}) == "worker 0 on node aaaaaaaa: y"
+        assert cause([], {0: "aa" * 28}, {0: ValueError("x\ny")}) == "worker 0 on node aaaaaaaa: y"

@@ -8,10 +8,8 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -27,6 +25,7 @@ from planner.dispatch import signals
 from planner.dispatch.asking import Asking
 from planner.dispatch.private import get_word, put_word
 from planner.dispatch.private.autoscaler import Autoscaler
+from planner.dispatch.private.blame import cause, culprit, has_died, last_line, silent_nodes, whereabouts
 from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup, give_back_places_of_the_dead
 from planner.dispatch.pulse import Pulse
 from planner.dispatch.steward import Act, Steward, View
@@ -45,10 +44,6 @@ _LOOK_S = 0.5
 # The controller spins without a pause while no group runs.
 _IDLE_S = 0.2
 _QUERY_TIMEOUT_S = 5.0
-# A worker that lives says at once where it is.
-_WHERE_S = 3.0
-# A machine that lives accepts a connection at once, from a data centre's other end, too.
-_PROBE_S = 1.0
 # Between two probes of a node that did not answer and that Ray still counts.
 _PROBE_AGAIN_S = 5.0
 
@@ -239,12 +234,12 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """
         nodes = {rank: worker.metadata.node_id for rank, worker in enumerate(group.get_workers())}
         # The first to be heard of are often the others, whose collectives broke: every node of the group is asked.
-        silent = _silent(set(nodes.values()))
+        silent = silent_nodes(set(nodes.values()))
         self._suspects |= silent
         dead = silent | {node for node in nodes.values() if node in self._draining}
-        died = [rank for rank, error in errors.items() if _has_died(error)]
-        blamed = died or _culprit(errors)
-        reason = _reason(died, nodes, errors)
+        died = [rank for rank, error in errors.items() if has_died(error)]
+        blamed = died or culprit(errors)
+        reason = cause(died, nodes, errors)
         self._steward.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
         self._tell_driver(*self._steward.untold)
 
@@ -254,14 +249,14 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         Raises:
             TrainingFailed: it fails again and again.
         """
-        silent = _silent(set(self._room))
+        silent = silent_nodes(set(self._room))
         self._suspects |= silent
-        self._steward.failed(frozenset(silent), frozenset(), f"they could not be started: {_first_line(error)}")
+        self._steward.failed(frozenset(silent), frozenset(), f"they could not be started: {last_line(error)}")
         self._tell_driver(*self._steward.untold)
 
     def unplaced(self, placed: int, asked: int) -> None:
         """Ray counted places that something else has taken, or that are gone."""
-        self._suspects |= _silent(set(self._room))
+        self._suspects |= silent_nodes(set(self._room))
         self._steward.unplaced(placed, asked)
 
     # -- eyes
@@ -286,7 +281,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._suspects &= alive
         if self._suspects and time.monotonic() - self._probed_s > _PROBE_AGAIN_S:
             self._probed_s = time.monotonic()
-            self._suspects = _silent(self._suspects)
+            self._suspects = silent_nodes(self._suspects)
         self._draining = {
             node: max(deadline_ms / 1000 - now_s, 0.0) if deadline_ms else float("inf")
             for node, deadline_ms in draining.items()
@@ -359,7 +354,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._ended()
         elif act.kind == "resize":
             if not act.planned:
-                self._steward.note(_whereabouts(state.workers))
+                self._steward.note(whereabouts(state.workers))
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
             self._tell_driver(*self._steward.untold, f"going on with {counted(act.world_size, 'worker')}")
@@ -406,64 +401,3 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
 def _tell(workers: list[Any], words: str) -> None:
     """Rank 0 writes the ledger."""
     workers[0].actor.execute.remote(signals.tell, words)
-
-
-def _whereabouts(workers: list[Any]) -> str:
-    """What each worker of a group that is given up was about: the odd one out is whom the others wait for."""
-    asked = [worker.actor.execute.remote(signals.where) for worker in workers]
-    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_WHERE_S)
-    places: dict[str, list[int]] = {}
-    for rank, reference in enumerate(asked):
-        place = "does not answer"
-        if reference in ready:
-            with contextlib.suppress(Exception):  # it is only told
-                place = ray.get(reference)
-        places.setdefault(place, []).append(rank)
-    words = []
-    for place, ranks in sorted(places.items(), key=lambda item: len(item[1])):
-        others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-        words.append(f"worker {ranks[0]} on node {workers[ranks[0]].metadata.node_id[:8]}{others}: {place}")
-    return "where they were: " + "; ".join(words)
-
-
-def _has_died(error: Exception) -> bool:
-    """Whether the worker's process is gone, or does not answer; an exception in it is another thing."""
-    return type(error).__name__ in {"WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError"}
-
-
-# The others' collectives break when one worker fails: what they say is an echo.
-_ECHOES = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe")
-
-
-def _culprit(errors: dict[int, Exception]) -> list[int]:
-    """The one worker whose exception is not an echo of another's; none where several said something of their own."""
-    own = [rank for rank, error in errors.items() if not any(word in str(error).lower() for word in _ECHOES)]
-    return own if len(own) == 1 < len(errors) else []
-
-
-def _silent(node_ids: set[str]) -> set[str]:
-    """The nodes whose raylet does not listen: Ray itself finds a dead node out only seconds later."""
-    known = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    with ThreadPoolExecutor(max_workers=max(len(node_ids), 1)) as threads:
-        answers = threads.map(lambda node_id: node_id in known and _listens(known[node_id]), node_ids)
-        return {node_id for node_id, answered in zip(node_ids, answers, strict=True) if not answered}
-
-
-def _listens(node: dict[str, Any]) -> bool:
-    try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _PROBE_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def _reason(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> str:
-    """What the first worker died of, or said. Of a process that is gone, Ray knows only what may have happened."""
-    rank = died[0] if died else next(iter(errors))
-    where = f"worker {rank} on node {nodes.get(rank, '?')[:8]}"
-    return f"{where} died (killed, or out of memory)" if died else f"{where}: {_first_line(errors[rank])}"
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
