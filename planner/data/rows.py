@@ -150,7 +150,7 @@ def _parquet_rows(file: Path, start: int, total: int) -> Iterator[Row]:
                 for value in batch.to_pylist():
                     yield _row(f"{file}, row {number}", value, (start + size * number // count, total))
                     number += 1
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # of a column's own type, too, where one is registered
         raise DataError(f"data.path: cannot read {file}: {_first_line(error)}") from error
 
 

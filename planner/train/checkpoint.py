@@ -105,13 +105,16 @@ def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[
         assert isinstance(item, TensorStorageMetadata)  # the reader refuses anything else
         try:
             tensor = torch.empty(item.size, dtype=item.properties.dtype)
+        except RuntimeError as error:
+            raise StoreError(f"{folder}: cannot make room for {name} of shape {tuple(item.size)}") from error
+        try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
                 load_tensors({name: tensor}, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
             raise StoreError(f"{folder}: cannot load {name}: {_reason(error)}") from error
         except RuntimeError as error:
-            raise StoreError(f"{folder}: cannot make room for {name} of shape {tuple(item.size)}") from error
+            raise StoreError(f"{folder}: cannot load {name}: {error}") from error
         yield name, tensor
 
 
