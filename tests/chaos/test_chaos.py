@@ -29,19 +29,20 @@ def check(found, done):
 
 
 def test_a_short_storm(tmp_path):
-    """Six kinds, once each: as root with a network of its own, else without the partition."""
+    """Seven kinds, once each: as root with a network of its own, else without the partition."""
     kinds = (
         "controller killed",
         "notice of 1 to 30 s",
         "newest checkpoint corrupted",
         "second driver",
         "worker killed",
+        "node killed",
         "partition",
     )
     only = [option for kind in kinds for option in ("--only", kind)]
     found, done = storm(tmp_path, "--minutes", "3", "--rounds", "1", "--seed", "1", *only)
     check(found, done)
-    assert found["faults"].keys() >= {"controller killed", "notice of 1 to 30 s", "worker killed"}
+    assert found["faults"].keys() >= {"controller killed", "node killed", "worker killed"}
     assert found["driver_ends"] == {}
 
 

@@ -69,6 +69,7 @@ def wait_for_generation(run, after):
     assert int(run.commits()[-1][13:]) > after
 
 
+@pytest.mark.slow  # tests/chaos does so in CI
 def test_a_second_driver_is_refused_and_the_first_goes_on(folder):
     """One line that names the first one's pid, no cluster; the first commits on, and Ctrl-C ends it as ever."""
     first = start(folder, "run", "job.yaml", "--nodes", "1")

@@ -25,6 +25,7 @@ def test_a_job_runs_at_one_size_and_resumes_at_another(tmp_path):
     assert (result.steps, result.recomputed, sizes(result)) == (10, 0, [2, 3])
 
 
+@pytest.mark.slow  # tests/chaos does so in CI
 def test_a_lost_node_and_a_new_one(cluster, tmp_path):
     """3 workers, a node killed, 2 workers, a node added, 3 workers: every step exact, the rest counted as again."""
     job = make_job(tmp_path, steps=260, most=3, every_steps=10)
@@ -39,6 +40,7 @@ def test_a_lost_node_and_a_new_one(cluster, tmp_path):
     assert result.recomputed > 0
 
 
+@pytest.mark.slow  # tests/chaos does so in CI
 def test_a_killed_worker_costs_the_steps_since_the_last_commit(cluster, tmp_path):
     """SIGKILL of one worker process restarts the group; no step is lost or repeated."""
     job = make_job(tmp_path, steps=40, most=2, every_steps=8)
