@@ -6,7 +6,8 @@ What is done and how it is judged: tests/chaos/storm.py. As root, each storm has
 
 faults               how often each kind came
 driver_ends          how `planner run` ended, and was started again
-longest_pause_s      between two steps, and which faults came in it
+longest_pause_s      between two steps, at most: nobody looks while a node starts, which may take 90 s here, or fail;
+                     and which faults came in it
 steps_done_again     since the commit that a later generation went on from
 steps_witnessed      steps whose reads the data set saw, rank by rank, and which are those of the ledger
 findings             what is wrong; none

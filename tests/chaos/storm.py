@@ -172,7 +172,7 @@ class Storm:
             words = self._output(str(self._num_drivers))
             if "Traceback" in words:
                 raise RunError(f"the driver printed a traceback: {words[-3000:]}")
-            last = (words.strip().splitlines() or ["nothing"])[-1]
+            last = (words.strip().splitlines() or ["nothing"])[-1].replace(str(self.folder), "RUN")
             self.driver_ends[f"by {self._killed}" if self._killed else f"by itself, {code}: {last}"] += 1
             if not self._killed:
                 self.say(f"the driver ended by itself: {last}")
