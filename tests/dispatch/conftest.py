@@ -20,12 +20,18 @@ def cluster(shared_cluster):
 
 
 @pytest.fixture(scope="session")
-def shared_cluster():
-    """Started once: that takes as long as many a test."""
+def ray_environment():
+    """Ray reads the token when it is imported: a test that imports it into this process asks for this first."""
     # Workers unpickle functions of the test modules by name.
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     set_environment(TEST_TIMINGS, embedded=True)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(ray_environment):
+    """Started once: that takes as long as many a test."""
+    del ray_environment
     with (
         EmbeddedCluster(num_nodes=3, shape=NodeShape(cpus=1)) as embedded,
         connected(embedded.address, verbose=False),

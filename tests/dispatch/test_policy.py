@@ -4,16 +4,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.dispatch.private import autoscaler as autoscalers
-from planner.dispatch.private import policy as policies
-from planner.dispatch.private.autoscaler import Autoscaler
-from planner.dispatch.private.policy import Policy
 from planner.dispatch.signals import state_key
+
+
+pytestmark = pytest.mark.usefixtures("ray_environment")
+
+
+@pytest.fixture
+def autoscalers():
+    """The module; it imports Ray."""
+    from planner.dispatch.private import autoscaler
+
+    return autoscaler
 
 
 @pytest.fixture
 def words(monkeypatch):
     """What stands in the cluster's key-value store."""
+    from planner.dispatch.private import policy as policies
+
     found = {}
     monkeypatch.setattr(policies, "put_word", found.__setitem__)
     return found
@@ -22,6 +31,8 @@ def words(monkeypatch):
 @pytest.fixture
 def policy():
     """Of a launch whose group of two was just started."""
+    from planner.dispatch.private.policy import Policy
+
     policy = object.__new__(Policy)
     policy._launch_id, policy._state, policy._loading, policy._parked = "l", "", "", set()
     policy._steward = SimpleNamespace(
@@ -85,7 +96,7 @@ class Gcs:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeypatch, answers):
+def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeypatch, autoscalers, answers):
     """Only a verdict is missing then, and one of before the request is not taken for it."""
     gcs = Gcs()
     monkeypatch.setattr(autoscalers, "_status", gcs.status)
@@ -94,7 +105,7 @@ def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeyp
     monkeypatch.setattr(autoscalers.ray, "get", lambda *_, **__: None)
     coordinator = SimpleNamespace(request_resources=SimpleNamespace(remote=lambda **_: None))
     scaling = SimpleNamespace(_resources_per_worker_not_none={"CPU": 1})
-    autoscaler = Autoscaler()
+    autoscaler = autoscalers.Autoscaler()
     for num_workers in (16, 8):
         gcs.autoscaler_looks()
         gcs.answers = answers
@@ -108,14 +119,14 @@ def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeyp
         assert autoscaler.verdict() == "refused"
 
 
-def test_a_request_that_failed_is_made_again(monkeypatch):
+def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):
     def fail(*_, **__):
         raise ConnectionError
 
     monkeypatch.setattr(autoscalers, "build_train_resource_request", lambda *_: ([], []))
     monkeypatch.setattr(autoscalers.ray, "get", fail)
     coordinator = SimpleNamespace(request_resources=SimpleNamespace(remote=lambda **_: None))
-    autoscaler = Autoscaler()
+    autoscaler = autoscalers.Autoscaler()
     autoscaler.ask(coordinator, "us", SimpleNamespace(_resources_per_worker_not_none={"CPU": 1}), 16)
     assert autoscaler.asked == 0
     assert autoscaler.is_due
