@@ -6,7 +6,6 @@ import pytest
 
 from planner.dispatch.signals import state_key
 
-
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
 
