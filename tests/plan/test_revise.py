@@ -112,7 +112,7 @@ def test_equal_situations_give_equal_decisions(now):
 
 @given(now=situations())
 def test_a_resize_by_choice_pays_before_the_run_ends(now):
-    """If the newcomers stay, the run ends earlier than it would have; by the plan's cost before anything is measured."""
+    """If the newcomers stay, the run ends earlier than it would have; unmeasured, by the plan's cost."""
     decision = revise(now)
     if decision.kind != "resize" or decision.world_size <= now.plan.world_size:
         return
