@@ -8,8 +8,8 @@ slept, as on a GPU of its own. Each policy runs the same job on a cluster of its
 trained 20 steps on what the trace begins with, the trace's time begins.
 
 Scaled: the trace's time (by `--speed`) and its number of nodes (to `--most`). Not scaled: the notice, which is AWS's
-two minutes in real seconds, and all that a policy does. Stock Ray looks for nodes once in 60 s: at a speed of 6 that is ten
-times in an hour of the trace, and at a speed of 60 once, so that the figure would say nothing of it.
+two minutes in real seconds, and all that a policy does. Stock Ray looks for nodes once in 60 s: at a speed of 6 that
+is ten times in an hour of the trace. At a speed of 60 it would be once, and the figure would say nothing of it.
 
 resizes             changes of the world size between one step and the next
 steps_lost          steps done again
