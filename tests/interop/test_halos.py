@@ -1,4 +1,4 @@
-"""HALOs: what the branch legacy does otherwise, what a bare command leaves to its own files, and losses of one's own."""
+"""HALOs: what the branch legacy does otherwise, what a bare command leaves to its own files, losses of one's own."""
 
 import pytest
 
