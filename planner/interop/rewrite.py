@@ -101,7 +101,7 @@ def _said(recipe: Recipe, job: Job, target: str) -> tuple[list[str], list[str]]:
     saying.write("batch.global")
     if target in {"accelerate", "deepspeed"}:
         saying.write("" if job.is_own else "train.precision")
-        saying.close("YOUR_SCRIPT says the rest: the file")
+        saying.close("YOUR_SCRIPT must say it: this file has no word for it")
         return saying.words, saying.unsaid
     if job.is_own:
         saying.remark("model, data, loss and length: only the batch is said here")
@@ -110,7 +110,7 @@ def _said(recipe: Recipe, job: Job, target: str) -> tuple[list[str], list[str]]:
         _SAY[target](saying)
         # Weights to begin with, or a chat template, that lie in no key of the job yet.
         saying.unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
-    saying.close(_TITLES[target])
+    saying.close(f"no option of {_TITLES[target]} says it")
     return saying.words, saying.unsaid
 
 

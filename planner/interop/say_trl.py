@@ -100,7 +100,7 @@ def _optimizer(saying: Saying) -> None:
         betas = [f"--adam_beta{index} {number(beta)}" for index, beta in enumerate(optimizer.betas, start=1)]
         saying.write("train.optimizer.betas", *betas)
         saying.write("train.optimizer.eps", f"--adam_epsilon {number(optimizer.eps)}")
-    saying.leave("train.optimizer", f"transformers passes {optimizer.kind} the rate alone; torch's defaults hold there")
+    saying.leave("train.optimizer", "transformers 5 takes these as --optim_args; before, torch's defaults hold")
 
 
 def _schedule(saying: Saying) -> None:

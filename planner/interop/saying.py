@@ -50,12 +50,11 @@ class Saying:
         else:
             self.leave(names, why)
 
-    def close(self, title: str) -> None:
+    def close(self, why: str) -> None:
         """List what is left, so that nothing is dropped without a word."""
-        run = " ".join(_OF_THE_RUN)
-        rest = " ".join(name for name in self._open if not any(_is_in(name, part) for part in _OF_THE_RUN))
-        self.leave(rest, f"{title} is not told")
-        self.leave(run, "how planner runs the job")
+        rest = [name for name in self._open if not any(_is_in(name, part) for part in _OF_THE_RUN)]
+        self.leave(" ".join(rest), why)
+        self.leave(" ".join(_OF_THE_RUN), "how planner itself runs the job")
 
     def _take(self, names: str) -> dict[str, Any]:
         parts = names.split()

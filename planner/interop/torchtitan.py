@@ -1,6 +1,6 @@
 """torchtitan's options, for writing: it refuses a global batch that GPUs and local batch do not divide.
 
-Written for torchtitan 0.2. In August 2026 (its pull request 4121) torchtitan began to count tokens, not sequences:
+Written for torchtitan 0.2.2. In August 2026, after 0.3.0, its pull request 4121 began to count tokens, not sequences:
 `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` and `max_context_length` stand in the place of
 `local_batch_size`, `global_batch_size` and `seq_len`.
 """
@@ -27,7 +27,10 @@ def version_note(micro: int, batch: int, context: int | None) -> str:
     }
     each = {name: str(size * context) if context else f"{size} x seq_len" for name, size in sizes.items()}
     newer = " ".join(f"--training.{name} {value}" for name, value in each.items())
-    return f"for torchtitan 0.2; since August 2026 it counts tokens, and the batch is said by {newer}"
+    return (
+        "for torchtitan 0.2.2; 0.3.0 has the same batch options and says the optimizer in param_groups; since August "
+        f"2026 it counts tokens, and the batch is {newer}"
+    )
 
 
 def say(saying: Saying) -> None:

@@ -288,7 +288,7 @@ def test_values_without_a_word_are_listed(tmp_path, target, train, listed):
 def test_the_version_of_torchtitan_that_is_written_is_named(tmp_path):
     """Since August 2026 the batch is said in tokens: 8 x 512 in a micro-batch, 64 x 512 in a step."""
     made = _said(tmp_path, "torchtitan", train=RMSPROP)
-    note = next(text for text in made.notes if "torchtitan 0.2" in text)
+    note = next(text for text in made.notes if "torchtitan 0.2.2" in text)
     assert "--training.num_tokens_per_microbatch_per_dp_rank 4096 " in note
     assert "--training.num_tokens_per_train_step 32768 --training.max_context_length 512" in note
 
