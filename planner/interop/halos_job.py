@@ -228,15 +228,10 @@ def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     values: dict[str, Any] = {"kind": kinds.get(name, "adamw"), "lr": lr}
     from_keys = {"kind": "optimizer", "lr": "lr"}
     if facts.is_legacy:
-        if name == "AdamW":
-            values["weight_decay"] = 0.01
-            draft.derived.append(
-                Note(
-                    key="train.optimizer.weight_decay",
-                    text="train.optimizer.weight_decay 0.01: torch's default, since the branch legacy passes none",
-                )
-            )
         set_optimizer(draft, keys, values, from_keys)
+        if name == "AdamW":
+            text = "train.optimizer.weight_decay 0.01: torch's default, since the branch legacy passes none"
+            draft.derive("train.optimizer.weight_decay", 0.01, text)
         return
     if name == "Adam" and keys.number("weight_decay", 0.0):
         _refuse_decay(draft, keys)

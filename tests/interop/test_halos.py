@@ -168,6 +168,13 @@ def test_a_loop_of_ones_own_is_told_the_coefficients(loss, words, told):
     assert all(word in line for word in told)
 
 
+def test_a_loop_of_ones_own_is_told_the_coefficients_of_legacy(tmp_path):
+    """orpo is there alone; its trainer and its name are no coefficients."""
+    text = LEGACY.replace("{name: sft}", "{name: orpo, OR_scale: 0.25, trainer: ORPOTrainer}")
+    line = next(line for line in legacy(tmp_path, text=text).draft.to_do if line.startswith("what the loop"))
+    assert "objective {OR_scale: 0.25};" in line
+
+
 def test_keys_of_humanline_without_it_are_dropped_with_a_reason():
     dropped = {note.key: note.text for note in bare("kto", "++log_epsilon_P=-2").draft.dropped}
     assert "humanline=true" in dropped["log_epsilon_P"]
