@@ -143,7 +143,13 @@ class DeepSpeedFacts:
         return [Trap(name="no global batch", text=text)]
 
 
-def file_text(gpus: int, micro: int, accumulation: int) -> str:
-    """A file with all three numbers, which DeepSpeed holds against each other."""
+def file_text(gpus: int, micro: int, accumulation: int, *, precision: str = "bf16") -> str:
+    """A file with all three numbers, which DeepSpeed holds against each other; `precision` is a job's."""
+    rest = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": precision != "fp32"}}
+    return with_sizes(rest, gpus, micro, accumulation)
+
+
+def with_sizes(tree: dict[str, Any], gpus: int, micro: int, accumulation: int) -> str:
+    """A file with all three numbers, and else as it was."""
     sizes = {_BATCH: gpus * micro * accumulation, _MICRO: micro, _STEPS: accumulation}
-    return json.dumps({**sizes, "zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}, indent=2) + "\n"
+    return json.dumps({**sizes, **tree, **sizes}, indent=2) + "\n"

@@ -73,7 +73,7 @@ DPO_REASONS = {
     "model.reference_dtype": "the reference is computed as the policy is",
     "model.tokenizer_name_or_path": "the tokenizer comes with model.path; put it there if it is another",
 }
-# What HALOs' own configuration says where a command line says nothing, as far as it was read at 4831988.
+# What HALOs' own configuration says where a command line says nothing (config/config.yaml at 2f136e0, model/ in part).
 HALOS_DEFAULTS: dict[str, Any] = {
     "seed": 1,
     "exp_name": None,
@@ -84,20 +84,21 @@ HALOS_DEFAULTS: dict[str, Any] = {
     "n_examples": None,
     "n_eval_examples": 256,
     "eval_every": 1024,
-    "save_every": None,
+    "save_every": 5120,
     "warmup": 0.1,
     "optimizer": "AdamW",
-    "weight_decay": None,
-    "beta1": None,
-    "beta2": None,
-    "eps": None,
+    "weight_decay": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-5,
     "do_first_eval": True,
     "intermediate_checkpoints": False,
     "cache_reference_logprobs": False,
     "load_reference_logprobs": None,
     "humanline": False,
-    "log_epsilon_P": None,
-    "log_epsilon_R": None,
+    "humanline_iters": 1,
+    "log_epsilon_P": -1.0,
+    "log_epsilon_R": 1.5,
     "online": False,
     "frac_unique_desirable": 1.0,
     "frac_unique_undesirable": 1.0,
@@ -124,6 +125,20 @@ HALOS_DEFAULTS: dict[str, Any] = {
     "model.load_lora_from": None,
     "loss.beta": None,
 }
+# config/loss/*.yaml there (at 4831988 and 2f136e0), without trainer, dataloader and sync_reference.
+HALOS_LOSSES: dict[str, dict[str, Any]] = {
+    "sft": {},
+    "csft": {"control_tokens.chosen": "<|good|>", "control_tokens.rejected": "<|bad|>"},
+    "dpo": {"beta": 0.1},
+    "cdpo": {"beta": 0.1, "epsilon": 0.2},
+    "ipo": {"tau": 0.1},
+    "simpo": {"beta": 10.0, "gamma_beta_ratio": 0.3},
+    "slic": {"beta": 1.0, "lambda_coef": 0.1},
+    "kto": {"beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.0},
+    "grpo": {"beta": 0.01, "epsilon": 0.01, "sequence_level": True},
+    "ppo": {"ppo_epochs": 1, "cliprange": 0.5, "lam": 0.95, "gamma": 0.99, "critic_coef": 0.01, "KL_coef": 0.1},
+    "bradley-terry": {},
+}
 HALOS_REASONS = {
     "exp_name": "the job has a name of its own",
     "model.eval_batch_size": "evaluation is split as training is",
@@ -142,7 +157,7 @@ HALOS_REASONS = {
     "model.tokenizer_name_or_path": "the tokenizer comes with model.path",
     "model.microbatch_size": "computed there, never read",
     "model.eval_microbatch_size": "computed there, never read",
-    "model.v_head_max_grad_norm": "of PPO's value head",
+    "model.v_head_max_grad_norm": "of PPO's value head, which is your loop's",
     "model.from_checkpoint": "planner resumes from the run's own folder",
     "model.reward_model_path": "HALOs never reads it either; its key is model.reward_model.path",
     "online": "a round on a fixed file is one run here; sampling and labelling stay with you",
@@ -150,4 +165,24 @@ HALOS_REASONS = {
     "loss.trainer": "said by the objective",
     "loss.dataloader": "said by the data",
     "trainer": "said by the objective",
+}
+# Where the branch legacy differs, and keys that it alone has.
+HALOS_LEGACY_REASONS = {
+    "do_first_eval": "planner evaluates every eval.every and after the last step, not before the first one",
+    "weight_decay": "the branch legacy passes the rate alone to the optimizer",
+    "beta1": "the branch legacy passes the rate alone to the optimizer",
+    "beta2": "the branch legacy passes the rate alone to the optimizer",
+    "loss.name": "said by the objective",
+    "loss.use_reference_model": "said by the objective",
+    "fsdp_port": "planner finds a port itself",
+    "mode": "planner trains",
+    "n_samples": "planner does not sample during evaluation",
+    "top_p": "planner does not sample during evaluation",
+    "samples_dir": "planner does not sample during evaluation",
+    "saved_policy": "where a run lives is checkpoint.path",
+    "model.use_flash_attention": "model.attention says it",
+    "human_prefix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
+    "human_suffix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
+    "assistant_prefix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
+    "assistant_suffix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
 }

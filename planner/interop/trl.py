@@ -32,6 +32,8 @@ SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
 # What is not another value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
+# Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
+_FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
 # The values of loss_type that are the method itself.
 _PLAIN_LOSSES = {
     "sft": ("", "nll", "chunked_nll"),
@@ -295,6 +297,5 @@ def command(
         f"--gradient_accumulation_steps {accumulation}",
     ]
     launcher = f"accelerate launch --config_file {launch_file or SHIPPED_FILE} --num_processes {gpus}"
-    # Alone in the examples of TRL's repository.
-    folder = "examples/scripts" if stem == "cpo.py" else "scripts"
-    return " ".join([launcher, f"{folder}/{stem if stem.endswith('.py') else stem + '.py'}", *words])
+    stem = stem if stem.endswith(".py") else f"{stem}.py"
+    return " ".join([launcher, f"{_FOLDERS.get(stem, 'scripts')}/{stem}", *words])
