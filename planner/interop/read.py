@@ -1,16 +1,19 @@
 """A recipe on disk or on a command line -> a `Recipe`: which system's it is goes by its keys."""
 
 import os
+import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from planner.errors import RecipeError
 from planner.files import read_job
 from planner.files.words import cut
-from planner.interop import accelerate, deepspeed, dpo, halos, hydra, trl
-from planner.interop.command import Command, command_of, is_command
+from planner.interop import accelerate, deepspeed, dpo, halos, hydra, known, strangers, trl, trl_keys
+from planner.interop.command import Command, command_of, is_command, refuse_other, starts_program
 from planner.interop.drafting import Options
 from planner.interop.entries import Entry, Keys, flat
 from planner.interop.halos_runs import Meaning
@@ -23,6 +26,13 @@ _SYSTEMS = (
     "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
 )
 _GROUPS = ("model", "loss")
+_HYDRAS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
+# Of Hydra's own command line.
+_HYDRAS_OPTIONS = ("--config-", "--multirun", "--run", "--cfg", "--package", "--resolve", "--info", "--experimental")
+_OF_DPO = "the DPO repository (loss=dpo, model=pythia69, trainer=FSDPTrainer, datasets)"
+_YAML = (".yaml", ".yml", ".json")
+_SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
+_PYTHON_KEY = re.compile(r"^([a-z_]\w*)\s*=[^=]", re.MULTILINE)
 
 
 @dataclass(kw_only=True)
@@ -65,8 +75,10 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
 def _find(path: str, words: list[str]) -> _Found:
     if not path:
         raise recipe_error("RECIPE", "found nothing; write the path of a recipe")
-    if is_command(path) and not _is_there(path):
+    if not _is_there(path) and is_command(path):
         return _of_text(path, "the command", None, words)
+    if not _is_there(path) and (starts_program(path) or strangers.by_program(path)):
+        refuse_other(path, "the command")
     place = Path(path)
     if _is_there(path) and place.is_dir():
         for folder in (place, place / "config"):
@@ -78,13 +90,33 @@ def _find(path: str, words: list[str]) -> _Found:
             path, f"found a folder without config.yaml{hint}, or write the folder of a Hydra configuration"
         )
     text = text_of(path)
-    looks_like_yaml = place.suffix in {".yaml", ".yml", ".json"}
-    if not looks_like_yaml and is_command(text):
-        return _of_text(text, path, place.parent, words)
-    tree = mapping_of(text, path)
+    if place.suffix not in _YAML and place.suffix != ".toml":
+        if is_command(text):
+            return _of_text(text, path, place.parent, words)
+        _refuse_script(text, path, place.suffix)
+    tree = _toml_of(text, path) if place.suffix == ".toml" else mapping_of(text, path)
     if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
         return _Found(source=path, folder=place.parent, words=words)
     return _Found(source=path, tree=tree, words=words, text=text)
+
+
+def _refuse_script(text: str, source: str, suffix: str) -> None:
+    """Ends the reading of a shell script or a Python file, neither of which is YAML."""
+    if suffix == ".py":
+        strangers.refuse_keys(_PYTHON_KEY.findall(text), source)
+        raise recipe_error(source, f"found a Python file; planner reads {strangers.READ}")
+    if suffix in _SHELL or text.startswith("#!"):
+        refuse_other(text, source)
+
+
+def _toml_of(text: str, source: str) -> dict[str, Any]:
+    """Never a recipe: no system that planner reads has TOML."""
+    try:
+        tree = tomllib.loads(text)
+    except (ValueError, RecursionError):
+        tree = {}
+    strangers.refuse_keys(flat(tree, source), source)
+    raise recipe_error(source, f"found TOML, and no system that planner reads has it; it reads {strangers.READ}")
 
 
 def _is_there(path: str) -> bool:
@@ -105,6 +137,7 @@ def _of_text(text: str, source: str, beside: Path | None, words: list[str]) -> _
 def _of_command(found: _Found, options: Options) -> Recipe:
     command = found.command
     assert command is not None
+    _refuse_strange(command, found)
     if command.script in {"train.py", "launch.py"}:
         if command.script == "train.py" and command.launcher.get("CUDA_VISIBLE_DEVICES") and not options.gpus:
             options = replace(options, gpus=len(command.launcher["CUDA_VISIBLE_DEVICES"].split(",")))
@@ -125,6 +158,23 @@ def _of_command(found: _Found, options: Options) -> Recipe:
     recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, found.source))
     keys.raise_mistakes()
     return replace(recipe, words=written, config=config)
+
+
+def _refuse_strange(command: Command, found: _Found) -> None:
+    """Ends the reading of a command of a system that planner does not read."""
+    strangers.refuse_program(" ".join([*command.launched, command.path, *found.words]), found.source)
+    names = strangers.option_names(found.words)
+    strangers.refuse_keys(names, found.source)
+    options = [word for word in found.words if word.startswith("--") and not word.startswith(_HYDRAS_OPTIONS)]
+    if command.script in _HYDRAS and options:
+        known_options = [name for name in strangers.option_names(options) if name in trl_keys.KNOWN]
+        if known_options:
+            shown = cut(", ".join(known_options[:4]), 120)
+            text = f"this looks like a script of its own on transformers' Trainer ({shown}); planner does not read it"
+            raise recipe_error(found.source, f"{text}. It reads {strangers.READ}")
+        shown = cut(" ".join(options[:4]), 120)
+        text = f"found {command.script} with {shown}, which {_HYDRAS[command.script]} does not take"
+        raise recipe_error(found.source, f"{text}; planner reads {strangers.READ}")
 
 
 def _config_of(words: list[str]) -> str:
@@ -159,6 +209,8 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
     base = module.base(chosen) if found.folder is None else {}
     made = hydra.compose(base, found.folder, found.words, source=found.source, groups=_GROUPS)
     keys_found = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    if not (known.is_halos if is_halos else known.is_dpo)(made.entries, made.choices):
+        raise _unknown_script(found, is_halos=is_halos)
     recipe = _hydra_recipe(keys_found, made.choices, found, options, is_halos=is_halos)
     for word in made.words:
         if word in found.asked:
@@ -167,6 +219,15 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
             recipe.draft.drop(cut(word), "a word that is no override and cannot be resolved here")
     keys_found.raise_mistakes()
     return replace(recipe, words=tuple(found.words)) if found.command else recipe
+
+
+def _unknown_script(found: _Found, *, is_halos: bool) -> RecipeError:
+    """A configuration or a script that is called as one of the two systems', without their keys."""
+    what = found.command.script if found.command else "a configuration of Hydra's"
+    whose = "HALOs (loss=kto, model=llama, train_datasets)" if is_halos else _OF_DPO
+    return recipe_error(
+        found.source, f"found {what} with fewer than two keys of {whose}; planner reads {strangers.READ}"
+    )
 
 
 def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: Options, *, is_halos: bool) -> Recipe:
@@ -203,6 +264,7 @@ def _of_tree(path: str, found: _Found, options: Options) -> Recipe:
     batch, model = tree.get("batch"), tree.get("model")
     if isinstance(batch, dict) and "global" in batch:
         return _of_job(path, found.words)
+    strangers.refuse_keys(flat(tree, source), source)
     if "per_device_train_batch_size" in tree or (
         "gradient_accumulation_steps" in tree and "model_name_or_path" in tree
     ):
@@ -229,7 +291,8 @@ def _of_tree(path: str, found: _Found, options: Options) -> Recipe:
 def _nearest(tree: dict[str, Any]) -> str:
     fingerprints = ("batch_size", "per_device_train_batch_size", "train_batch_size", "gradient_accumulation_steps")
     for key in tree:
-        if near := get_close_matches(key, fingerprints, n=1, cutoff=0.8):
+        near = get_close_matches(key, fingerprints, n=1, cutoff=0.8)
+        if near and key not in fingerprints:
             return f"{cut(key)} is near {near[0]}; write it so if it is meant"
     return f"its keys are {cut(', '.join(tree), 100)}; write one of {_SYSTEMS}"
 
@@ -237,6 +300,9 @@ def _nearest(tree: dict[str, Any]) -> str:
 def _of_resolved(found: _Found, options: Options, *, is_halos: bool) -> Recipe:
     """One file with all keys, as the DPO repository leaves it in a run's folder."""
     entries = flat({key: value for key, value in found.tree.items() if key != "defaults"}, found.source)
+    both = "batch_size" in entries and "model.batch_size" in entries
+    if not both and not (known.is_halos if is_halos else known.is_dpo)(entries, {}):
+        raise recipe_error(found.source, f"found no recipe that planner knows: {_nearest(found.tree)}")
     made = hydra.compose(entries, None, found.words, source=found.source, groups=())
     keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     keys.mistakes += [f"{cut(word)}: no option of planner, nor key=value; take it out" for word in made.words]
