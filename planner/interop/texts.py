@@ -61,8 +61,12 @@ def _json_of(text: str, source: str) -> dict[str, Any] | None:
         value = json.loads(text, object_pairs_hook=_pairs, parse_constant=str)
     except _TwiceError as error:
         raise recipe_error(source, f"found {cut(str(error))} twice; take one out") from None
-    except (ValueError, RecursionError):
-        # YAML takes trailing commas and says where a mistake is.
+    except json.JSONDecodeError as error:
+        # YAML takes comments and trailing commas, but no tabs.
+        if "\n\t" not in text:
+            return None
+        raise recipe_error(source, f"line {error.lineno}: found a mistake ({error.msg}); mend it") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or brackets
         return None
     return value if isinstance(value, dict) else None
 
