@@ -10,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import PurePath
 
+from planner.interop import trl_older
 from planner.interop.accelerate import Launch
 from planner.interop.drafting import (
     DATA_OF,
@@ -22,7 +23,7 @@ from planner.interop.recipe import Draft, Note, Recipe
 from planner.interop.scalars import Unresolved, number, scalar
 from planner.interop.trl_facts import facts_of
 from planner.interop.trl_job import fill
-from planner.interop.trl_keys import FALSE_WORDS, KNOWN, TRUE_WORDS, TRUTHS
+from planner.interop.trl_keys import FALSE_WORDS, KNOWN, TRUE_BY_DEFAULT, TRUE_WORDS, TRUTHS
 from planner.interop.trl_loss import changing
 from planner.interop.trl_runs import TrlFacts
 
@@ -81,7 +82,7 @@ _BY_PREFIX = {
 
 
 def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = "the command line") -> list[str]:
-    """`--key value`, `--key=value`, `--flag` and `key=value` laid over `keys_of`; returns the words that are none."""
+    """`--key value`, `--key=value`, `--flag`, `--no_flag`, `key=value` laid over `keys_of`; returns the other words."""
     others, index = [], 0
     while index < len(words):
         word = words[index]
@@ -97,6 +98,8 @@ def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = "the
             values.append(words[index])
             index += 1
         read = [scalar(each) for each in values]
+        if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:
+            key, read = positive, [False]
         keys_of[key] = Entry(value=True if not read else read[0] if len(read) == 1 else read, where=where)
     return others
 
@@ -126,12 +129,13 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
         return "dpo", "loss_type"
     # The handbook's launch.slurm looks recipes up as recipes/MODEL/METHOD/config_NAME.yaml.
     folder = PurePath(source).parent.name
-    return (folder, f"the folder {folder}/") if folder in METHODS else ("", "")
+    return (folder, f"the folder {folder}/") if folder in METHODS else trl_older.method_of(entries)
 
 
 def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) -> Recipe:
     """The recipe. Mistakes are noted in `keys`."""
     _refuse_unknown(keys)
+    trl_older.rename(keys)
     _read_truths(keys)
     _refuse_parallel(keys)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
@@ -139,6 +143,7 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         found = f"found {method[:40]}" if method else "the recipe does not say"
         keys.wrong(f"method: {found}; write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
         method = "sft"
+    trl_older.add_defaults(keys, method)
     loss = _loss_of(keys, method)
     unit = "pair" if method in {"dpo", "orpo"} else "example" if method == "sft" else "completion"
     unit = "packed row" if keys.flag("packing") else unit
@@ -176,11 +181,24 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
 
 
 def _refuse_unknown(keys: Keys) -> None:
+    of_older = {"hub_model_revision", "logging_first_step"} if trl_older.is_older(keys.entries) else set()
     for key in dict.fromkeys(name.partition(".")[0] for name in keys.entries):
-        if key not in KNOWN:
-            near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
-            hint = f"did you mean {near[0]}? Or take it out" if near else "take it out"
-            keys.wrong(f"{key}: not known to TRL, which refuses the file for it; {hint}")
+        if key in KNOWN or key in of_older:
+            continue
+        positive = key.removeprefix("no_")
+        if positive != key and positive in KNOWN:
+            keys.wrong(f"{key}: {_why_not(positive)}; write --{positive} false")
+            continue
+        near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
+        hint = f"did you mean {near[0]}? Or take it out" if near else "take it out"
+        keys.wrong(f"{key}: not known to TRL, which refuses the file for it; {hint}")
+
+
+def _why_not(positive: str) -> str:
+    """Why a key with `no_` before it is refused there, too."""
+    if positive in TRUE_BY_DEFAULT:
+        return f"--no_{positive} stands on the command line, without a value"
+    return "transformers makes --no_NAME only of options that are true by default"
 
 
 def _read_truths(keys: Keys) -> None:
@@ -267,7 +285,7 @@ def _gpus(keys: Keys, options: Options, launch: Launch | None) -> int:
 
 def _reasons(keys: Keys) -> dict[str, str]:
     """The named reasons, and those of keys that begin alike."""
-    found = dict(_REASONS)
+    found = _REASONS | trl_older.REASONS
     for key in keys.entries:
         for prefix, why in _BY_PREFIX.items():
             if key.startswith(prefix):
