@@ -23,7 +23,8 @@ _CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
 _ASSIGNMENT = re.compile(
     r"^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE
 )
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+# `$NAME`, `${NAME}`, `${NAME:-default}`, `$1`.
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|([A-Za-z_]\w*|\d))")
 _END = re.compile(r"^([|;&]+|\d*>.*|<.*)$")
 _MAX_VARIABLES_IN_VARIABLES = 8
 _KNOWN = "train.py, launch.py, sft.py, trl dpo, ..."
@@ -76,8 +77,8 @@ def refuse_other(text: str, source: str) -> None:
     raise recipe_error(source, f"found no training command that planner knows ({_KNOWN}); it reads {strangers.READ}")
 
 
-def command_of(text: str, source: str) -> Command:
-    """The one training command in a script or a command line.
+def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> Command:
+    """The one training command in a script or a command line; `env` has variables that the script does not set.
 
     Raises:
         RecipeError: there is none, there are several, or its quotes do not match.
@@ -88,7 +89,7 @@ def command_of(text: str, source: str) -> Command:
         raise recipe_error(source, f"found no training command ({_KNOWN}); write one")
     if len(dict.fromkeys(found)) > 1:
         raise recipe_error(source, f"found {len(found)} training commands; keep one, or write the command itself")
-    known = _variables(text)
+    known = _variables(text, env or {}) | dict(env or {})
     words = [_fill(word, known) for word in _split(found[0], source)]
     words = [part for word in words for part in (word.split() if " " in word and "=" in word else [word])]
     at, script = _find_script(words)
@@ -149,19 +150,23 @@ def _taken(words: list[str]) -> dict[str, str]:
     return taken
 
 
-def _variables(text: str) -> dict[str, str]:
-    """What the script sets, if it sets it once and not from its arguments or from a command."""
+def _variables(text: str, env: Mapping[str, str]) -> dict[str, str]:
+    """What the script sets, if it sets it once and not from its arguments or from a command; `env` may have those."""
     values: dict[str, set[str]] = {}
     for name, value in _ASSIGNMENT.findall(text.replace("\\$", "$")):
         values.setdefault(name, set()).add(value.strip("\"'"))
-    single = {name: next(iter(its)) for name, its in values.items() if len(its) == 1}
+    single = {name: _fill(next(iter(its)), env) for name, its in values.items() if len(its) == 1}
     return {name: value for name, value in single.items() if not re.search(r"\$[0-9@*(]|`", value)}
 
 
 def _fill(word: str, known: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        return known.get(found[1] or found[3], found[0])
+
     for _ in range(_MAX_VARIABLES_IN_VARIABLES):
-        filled = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), word)
+        filled = _VARIABLE.sub(value, word)
         if filled == word or len(filled) > 10_000:
             break
         word = filled
-    return word
+    # A default stands only where nobody says more.
+    return _VARIABLE.sub(lambda found: found[0] if found[2] is None else found[2], word)

@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -60,7 +60,7 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
         JobError: it is a job of ours, and wrong.
     """
     options = options or Options()
-    found = _find(path, list(words))
+    found = _find(path, list(words), options.env)
     found.asked = list(words)
     if found.command is not None:
         recipe = _of_command(found, options)
@@ -72,11 +72,11 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
     return replace(recipe, launch_file=options.accelerate or named)
 
 
-def _find(path: str, words: list[str]) -> _Found:
+def _find(path: str, words: list[str], env: Mapping[str, str]) -> _Found:
     if not path:
         raise recipe_error("RECIPE", "found nothing; write the path of a recipe")
     if not _is_there(path) and is_command(path):
-        return _of_text(path, "the command", None, words)
+        return _of_text(path, "the command", None, words, env)
     if not _is_there(path) and (starts_program(path) or strangers.by_program(path)):
         refuse_other(path, "the command")
     place = Path(path)
@@ -92,7 +92,7 @@ def _find(path: str, words: list[str]) -> _Found:
     text = text_of(path)
     if place.suffix not in _YAML and place.suffix != ".toml":
         if is_command(text):
-            return _of_text(text, path, place.parent, words)
+            return _of_text(text, path, place.parent, words, env)
         _refuse_script(text, path, place.suffix)
     tree = _toml_of(text, path) if place.suffix == ".toml" else mapping_of(text, path)
     if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
@@ -126,9 +126,9 @@ def _is_there(path: str) -> bool:
         return False
 
 
-def _of_text(text: str, source: str, beside: Path | None, words: list[str]) -> _Found:
+def _of_text(text: str, source: str, beside: Path | None, words: list[str], env: Mapping[str, str]) -> _Found:
     """A command, with the Hydra folder of the checkout that its script lies in, if it does."""
-    command = command_of(text, source)
+    command = command_of(text, source, env)
     folders = [] if beside is None else [beside / "config", beside.parent / "config", beside]
     folder = next((each for each in folders if (each / "config.yaml").is_file() and (each / "model").is_dir()), None)
     return _Found(source=source, folder=folder, command=command, words=[*command.words, *words])
@@ -144,7 +144,7 @@ def _of_command(found: _Found, options: Options) -> Recipe:
         return _of_hydra(found, options)
     entries: dict[str, Entry] = {}
     words = list(found.words)
-    config = _config_of(words)
+    config = _config_of(words, command.script, found.source)
     written = tuple(words)
     if config:
         tree = mapping_of(text_of(beside(found.source, config)), config)
@@ -154,8 +154,10 @@ def _of_command(found: _Found, options: Options) -> Recipe:
     keys.mistakes += [
         f"{cut(word)}: neither --key value nor key=value; take it out" for word in others if "$" not in word
     ]
-    _shell_variables(keys)
-    recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, found.source))
+    trl.leave_unresolved(keys)
+    recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, keys, found.source))
+    for word in others:
+        recipe.draft.drop(cut(word), "words that the script takes from a variable; give them by --env NAME=VALUE")
     keys.raise_mistakes()
     return replace(recipe, words=written, config=config)
 
@@ -177,24 +179,24 @@ def _refuse_strange(command: Command, found: _Found) -> None:
         raise recipe_error(found.source, f"{text}; planner reads {strangers.READ}")
 
 
-def _config_of(words: list[str]) -> str:
-    """The file that `--config` names; it is taken out of the words."""
+def _config_of(words: list[str], script: str, source: str) -> str:
+    """The file that `--config` names, or the first word of the older handbook's scripts; it is taken out of the words.
+
+    Raises:
+        RecipeError: a file stands where TRL wants `--config` before it.
+    """
     for at, word in enumerate(words):
         if word.startswith("--config="):
             return words.pop(at).partition("=")[2]
         if word == "--config" and at + 1 < len(words):
             words.pop(at)
             return words.pop(at)
-    return ""
-
-
-def _shell_variables(keys: Keys) -> None:
-    for key, entry in keys.entries.items():
-        if isinstance(entry.value, str) and entry.value.startswith("$"):
-            keys.wrong(
-                f"{key}: found {cut(entry.value)}, a shell variable that is not set; write --{key} VALUE behind "
-                "the recipe"
-            )
+    if not words or not words[0].endswith(_YAML) or words[0].startswith("-"):
+        return ""
+    if script.startswith("run_"):
+        return words.pop(0)
+    text = f"found {cut(words[0])} without --config, which TRL wants before its file; write --config {cut(words[0])}"
+    raise recipe_error(source, text)
 
 
 def _of_hydra(found: _Found, options: Options) -> Recipe:
@@ -207,7 +209,7 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
     chosen = {its.key: str(its.value) for its in hydra.parse_overrides(found.words)[0] if its.key in _GROUPS}
     module = halos if is_halos else dpo
     base = module.base(chosen) if found.folder is None else {}
-    made = hydra.compose(base, found.folder, found.words, source=found.source, groups=_GROUPS)
+    made = hydra.compose(base, found.folder, found.words, source=found.source, groups=_GROUPS, env=options.env)
     keys_found = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     if not (known.is_halos if is_halos else known.is_dpo)(made.entries, made.choices):
         raise _unknown_script(found, is_halos=is_halos)
@@ -239,7 +241,7 @@ def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: O
         keys.raise_mistakes()
     if not is_halos:
         return dpo.read(keys, choices, options)
-    launch = launch_of(found.command, options, found.source) if found.command else None
+    launch = launch_of(found.command, options, keys, found.source) if found.command else None
     if options.accelerate and launch is None:
         launch = accelerate.read_launch(options.accelerate)
     if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
@@ -303,7 +305,7 @@ def _of_resolved(found: _Found, options: Options, *, is_halos: bool) -> Recipe:
     both = "batch_size" in entries and "model.batch_size" in entries
     if not both and not (known.is_halos if is_halos else known.is_dpo)(entries, {}):
         raise recipe_error(found.source, f"found no recipe that planner knows: {_nearest(found.tree)}")
-    made = hydra.compose(entries, None, found.words, source=found.source, groups=())
+    made = hydra.compose(entries, None, found.words, source=found.source, groups=(), env=options.env)
     keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     keys.mistakes += [f"{cut(word)}: no option of planner, nor key=value; take it out" for word in made.words]
     recipe = _hydra_recipe(keys, {}, found, options, is_halos=is_halos)

@@ -20,7 +20,7 @@ from planner.interop.drafting import (
 )
 from planner.interop.entries import Entry, Keys
 from planner.interop.recipe import Draft, Note, Recipe
-from planner.interop.scalars import Unresolved, number, scalar
+from planner.interop.scalars import Unresolved, number, scalar, shell_names
 from planner.interop.trl_facts import facts_of
 from planner.interop.trl_job import fill
 from planner.interop.trl_keys import FALSE_WORDS, KNOWN, TRUE_BY_DEFAULT, TRUE_WORDS, TRUTHS
@@ -39,6 +39,20 @@ _PLAIN_LOSSES = {
     "dpo": ("", "sigmoid"),
     "kto": ("", "kto"),
 }
+COMMAND_LINE = "the command line"
+# Of a job alone, so that a check needs none of them.
+_OF_JOBS = (
+    "dataset_name", "dataset_config", "dataset_train_split", "beta", "seed", "weight_decay", "max_length",
+    "max_seq_length", "max_prompt_length", "model_revision", "lr_scheduler_type", "optim", "lora_r", "lora_alpha",
+    "lora_dropout", "lora_target_modules", "chat_template", "chat_template_path", "max_grad_norm",
+)  # fmt: skip
+# Read as a number or a text, and noted there.
+_ASKED = (
+    "model_name_or_path", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "per_device_eval_batch_size", "num_generations",
+)  # fmt: skip
+# Candidates for a job's name.
+_NAMES = ("run_name", "hub_model_id", "output_dir", "logging_dir")
 _SHARING = ("tp_size", "cp_size", "sp_size")
 _REASONS = {
     "output_dir": "where a run lives is checkpoint.path",
@@ -81,7 +95,7 @@ _BY_PREFIX = {
 }
 
 
-def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = "the command line") -> list[str]:
+def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
     """`--key value`, `--key=value`, `--flag`, `--no_flag`, `key=value` laid over `keys_of`; returns the other words."""
     others, index = [], 0
     while index < len(words):
@@ -281,6 +295,21 @@ def _gpus(keys: Keys, options: Options, launch: Launch | None) -> int:
             "or --accelerate FILE with num_processes)"
         )
     return options.gpus or said or 1
+
+
+def leave_unresolved(keys: Keys) -> None:
+    """`$NAME` on the command line: noted as a mistake where the value decides something and nobody asks for it by kind.
+
+    What is dropped may be anything; a number or a text that is missing is noted where it is read.
+    """
+    entries, free = dict(keys.entries), {*_NAMES, *_ASKED, *_reasons(keys), *(() if keys.is_for_job else _OF_JOBS)}
+    for key, entry in keys.entries.items():
+        if entry.where == COMMAND_LINE and isinstance(entry.value, str) and shell_names(entry.value):
+            value = Unresolved(entry.value, "a shell variable that is not set")
+            entries[key] = replace(entry, value=value)
+            if key not in free:
+                keys.unresolved(key, value, entry.where)
+    keys.entries = entries
 
 
 def _reasons(keys: Keys) -> dict[str, str]:

@@ -216,3 +216,18 @@ def test_the_datasets_of_halos_are_those_to_train_on(cli):
     """Its key for them has another name than the DPO repository's."""
     command = "accelerate launch launch.py loss=dpo model=llama datasets=[ultrabin] ++model.batch_size=32"
     assert "did you mean train_datasets?" in cli("check", command).err
+
+
+def test_variables_of_the_shell_are_given_by_env(cli, tmp_path):
+    """All that are missing are named at once."""
+    (tmp_path / "run.sh").write_text("python train.py model=pythia69 loss=dpo loss.beta=$BETA lr=${LR} batch_size=$B\n")
+    answer = cli("convert", "run.sh")
+    assert answer.code == 2
+    assert all(f"--env {name}=VALUE" in answer.err for name in ("BETA", "LR", "B"))
+    given = ("--env", "LR=5e-7", "--env", "BETA=0.1", "--env", "B=16")
+    answer = cli("convert", "run.sh", *given)
+    assert answer.code == 0, answer.err
+    assert "lr: 5e-7" in answer.out
+    assert "16 pairs per step" in cli("check", "run.sh", "--env", "B=16").out
+    assert "write NAME=VALUE" in cli("check", "run.sh", "--env", "LR").err
+    assert "write NAME=VALUE" in cli("check", "run.sh", "--env", "a b=1").err
