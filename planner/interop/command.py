@@ -10,7 +10,7 @@ from planner.files.words import cut
 from planner.interop import strangers
 from planner.interop.texts import recipe_error
 
-_SCRIPT = re.compile(r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|dpo|orpo|kto|grpo)\.py)(?=\s|$)")
+_SCRIPT = re.compile(r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py)(?=\s|$)")
 _TRL = re.compile(r"(?:^|\s)trl\s+(sft|dpo|orpo|kto|grpo)(?=\s|$)")
 # What begins a command line, whatever it starts; several words, so no path of a file.
 _PROGRAM = re.compile(

@@ -134,9 +134,9 @@ class DeepSpeedFacts:
         """DeepSpeed's refusal at a GPU count, as the arithmetic that it fails by; empty if it starts."""
         batch, micro, steps = self.filled(gpus)
         if not micro:
-            return f"AssertionError: micro-batch {batch} // {gpus} // {steps} = 0"
+            return f"AssertionError: m = {batch} // {gpus} // {steps} = 0"
         if not steps:
-            return f"AssertionError: accumulation steps {batch} // {micro} // {gpus} = 0"
+            return f"AssertionError: A = {batch} // {micro} // {gpus} = 0"
         if batch != micro * steps * gpus:
             return f"AssertionError: {_BATCH} {batch} != {micro} x {steps} x {gpus}"
         return ""

@@ -125,6 +125,8 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
     stem = PurePath(script).stem.removeprefix("run_")
     if stem in METHODS:
         return stem, script
+    if stem == trl_older.CPT or PurePath(source).parent.name == trl_older.CPT:
+        return "sft", f"{trl_older.CPT}, continued pretraining"
     tells = {
         "num_generations": "grpo",
         "desirable_weight": "kto",
@@ -158,6 +160,11 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         keys.wrong(f"method: {found}; write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
         method = "sft"
     trl_older.add_defaults(keys, method)
+    if told_by.startswith(trl_older.CPT):
+        keys.lacks(
+            f"{told_by}: the rows are plain text, which convert has no job for; write one with data.kind jsonl and "
+            "objective lm (planner init), and the global batch that planner check shows"
+        )
     loss = _loss_of(keys, method)
     unit = "pair" if method in {"dpo", "orpo"} else "example" if method == "sft" else "completion"
     unit = "packed row" if keys.flag("packing") else unit

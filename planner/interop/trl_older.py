@@ -13,6 +13,8 @@ from planner.interop.recipe import Draft
 from planner.interop.trl_keys import OLDER_HANDBOOK
 
 MIXER = "dataset_mixer"
+CPT = "cpt"
+"""the method, by its script and its folder: the loss of SFT on plain text"""
 # run_sft.py packed its rows by a constant of its own, and DPOConfig had another optimizer than TRL's.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "sft": {"packing": True, "packing_strategy": "wrapped"},

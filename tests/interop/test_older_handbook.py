@@ -121,3 +121,14 @@ def test_options_that_may_be_negated_are_known():
     from planner.interop.trl_keys import KNOWN, TRUE_BY_DEFAULT
 
     assert TRUE_BY_DEFAULT <= KNOWN
+
+
+def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
+    """Its loss is SFT's, its rows are plain text."""
+    place = tmp_path / "cpt"
+    place.mkdir()
+    text = V02 + "dataset_splits:\n- train\ndataset_configs:\n- tiny\n"
+    for recipe, words in ((_file(place, text), ()), (f"accelerate launch run_cpt.py {_file(tmp_path, text)}", ())):
+        assert read_recipe(recipe, words, Options(gpus=8, **CHECK)).global_batch == 128
+        with pytest.raises(RecipeError, match="cpt, continued pretraining: the rows are plain text"):
+            read_recipe(recipe, words, Options(gpus=8))

@@ -238,8 +238,8 @@ def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count
 @pytest.mark.parametrize(
     ("sizes", "gpus", "error", "words"),
     [
-        ((32, 16, None), 8, "accumulation steps 32 // 16 // 8 = 0", "Gradient accumulation steps: 0 has to be greater"),
-        ((32, None, 8), 5, "micro-batch 32 // 5 // 8 = 0", "Micro batch size per gpu: 0 has to be greater than 0"),
+        ((32, 16, None), 8, "A = 32 // 16 // 8 = 0", "Gradient accumulation steps: 0 has to be greater"),
+        ((32, None, 8), 5, "m = 32 // 5 // 8 = 0", "Micro batch size per gpu: 0 has to be greater than 0"),
         ((32, 16, 2), 3, "train_batch_size 32 != 16 x 2 x 3", "* world_size 32 != 16 * 2 * 3"),
         ((100, 8, 2), 8, "train_batch_size 100 != 8 x 2 x 8", "* world_size 100 != 8 * 2 * 8"),
     ],
