@@ -46,6 +46,12 @@ def is_halos(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
     return _is_enough(marks, entries, choices, HALOS_DEFAULTS)
 
 
+def is_legacy_halos(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
+    """Whether something in it is HALOs', of the time when its script was called train.py, too."""
+    loss = choices.get("loss", "")
+    return not {"mode", "use_fsdp"}.isdisjoint(entries) or (loss in _HALOS_LOSSES and loss not in _DPO_LOSSES)
+
+
 def _written(entries: Mapping[str, Entry]) -> list[str]:
     return [key for key, its in entries.items() if not its.is_default]
 

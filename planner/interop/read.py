@@ -1,24 +1,22 @@
 """A recipe on disk or on a command line -> a `Recipe`: which system's it is goes by its keys."""
 
 import os
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from planner.errors import RecipeError
 from planner.files import read_job
 from planner.files.words import cut
-from planner.interop import accelerate, deepspeed, dpo, halos, hydra, known, strangers, trl, trl_keys
+from planner.interop import accelerate, deepspeed, dpo, halos, hydra, known, strangers, trl
 from planner.interop.command import Command, command_of, is_command, refuse_other, starts_program
 from planner.interop.drafting import Options
 from planner.interop.entries import Entry, Keys, flat
 from planner.interop.halos_runs import Meaning
 from planner.interop.launcher import beside, launch_of
 from planner.interop.recipe import Draft, Recipe
+from planner.interop.refusals import refuse_command, refuse_script, refuse_toml, require_own
 from planner.interop.texts import mapping_of, recipe_error, text_of
 
 _SYSTEMS = (
@@ -26,13 +24,7 @@ _SYSTEMS = (
     "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
 )
 _GROUPS = ("model", "loss")
-_HYDRAS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
-# Of Hydra's own command line.
-_HYDRAS_OPTIONS = ("--config-", "--multirun", "--run", "--cfg", "--package", "--resolve", "--info", "--experimental")
-_OF_DPO = "the DPO repository (loss=dpo, model=pythia69, trainer=FSDPTrainer, datasets)"
 _YAML = (".yaml", ".yml", ".json")
-_SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
-_PYTHON_KEY = re.compile(r"^([a-z_]\w*)\s*=[^=]", re.MULTILINE)
 
 
 @dataclass(kw_only=True)
@@ -81,42 +73,30 @@ def _find(path: str, words: list[str], env: Mapping[str, str]) -> _Found:
         refuse_other(path, "the command")
     place = Path(path)
     if _is_there(path) and place.is_dir():
-        for folder in (place, place / "config"):
-            if (folder / "config.yaml").is_file():
-                return _Found(source=str(folder), folder=folder, words=words)
-        near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
-        hint = f"; the files there are {near}, write the path of one" if near else ""
-        raise recipe_error(
-            path, f"found a folder without config.yaml{hint}, or write the folder of a Hydra configuration"
-        )
+        return _of_folder(place, words)
     text = text_of(path)
-    if place.suffix not in _YAML and place.suffix != ".toml":
+    if place.suffix == ".toml":
+        refuse_toml(text, path)
+    if place.suffix not in _YAML:
         if is_command(text):
             return _of_text(text, path, place.parent, words, env)
-        _refuse_script(text, path, place.suffix)
-    tree = _toml_of(text, path) if place.suffix == ".toml" else mapping_of(text, path)
+        refuse_script(text, path, place.suffix)
+    tree = mapping_of(text, path)
     if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
         return _Found(source=path, folder=place.parent, words=words)
     return _Found(source=path, tree=tree, words=words, text=text)
 
 
-def _refuse_script(text: str, source: str, suffix: str) -> None:
-    """Ends the reading of a shell script or a Python file, neither of which is YAML."""
-    if suffix == ".py":
-        strangers.refuse_keys(_PYTHON_KEY.findall(text), source)
-        raise recipe_error(source, f"found a Python file; planner reads {strangers.READ}")
-    if suffix in _SHELL or text.startswith("#!"):
-        refuse_other(text, source)
-
-
-def _toml_of(text: str, source: str) -> dict[str, Any]:
-    """Never a recipe: no system that planner reads has TOML."""
-    try:
-        tree = tomllib.loads(text)
-    except (ValueError, RecursionError):
-        tree = {}
-    strangers.refuse_keys(flat(tree, source), source)
-    raise recipe_error(source, f"found TOML, and no system that planner reads has it; it reads {strangers.READ}")
+def _of_folder(place: Path, words: list[str]) -> _Found:
+    """Hydra's, itself or below the folder of a checkout."""
+    for folder in (place, place / "config"):
+        if (folder / "config.yaml").is_file():
+            return _Found(source=str(folder), folder=folder, words=words)
+    near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
+    hint = f"; the files there are {near}, write the path of one" if near else ""
+    raise recipe_error(
+        str(place), f"found a folder without config.yaml{hint}, or write the folder of a Hydra configuration"
+    )
 
 
 def _is_there(path: str) -> bool:
@@ -137,7 +117,7 @@ def _of_text(text: str, source: str, beside: Path | None, words: list[str], env:
 def _of_command(found: _Found, options: Options) -> Recipe:
     command = found.command
     assert command is not None
-    _refuse_strange(command, found)
+    refuse_command(command, found.words, found.source)
     if command.script in {"train.py", "launch.py"}:
         if command.script == "train.py" and command.launcher.get("CUDA_VISIBLE_DEVICES") and not options.gpus:
             options = replace(options, gpus=len(command.launcher["CUDA_VISIBLE_DEVICES"].split(",")))
@@ -160,23 +140,6 @@ def _of_command(found: _Found, options: Options) -> Recipe:
         recipe.draft.drop(cut(word), "words that the script takes from a variable; give them by --env NAME=VALUE")
     keys.raise_mistakes()
     return replace(recipe, words=written, config=config)
-
-
-def _refuse_strange(command: Command, found: _Found) -> None:
-    """Ends the reading of a command of a system that planner does not read."""
-    strangers.refuse_program(" ".join([*command.launched, command.path, *found.words]), found.source)
-    names = strangers.option_names(found.words)
-    strangers.refuse_keys(names, found.source)
-    options = [word for word in found.words if word.startswith("--") and not word.startswith(_HYDRAS_OPTIONS)]
-    if command.script in _HYDRAS and options:
-        known_options = [name for name in strangers.option_names(options) if name in trl_keys.KNOWN]
-        if known_options:
-            shown = cut(", ".join(known_options[:4]), 120)
-            text = f"this looks like a script of its own on transformers' Trainer ({shown}); planner does not read it"
-            raise recipe_error(found.source, f"{text}. It reads {strangers.READ}")
-        shown = cut(" ".join(options[:4]), 120)
-        text = f"found {command.script} with {shown}, which {_HYDRAS[command.script]} does not take"
-        raise recipe_error(found.source, f"{text}; planner reads {strangers.READ}")
 
 
 def _config_of(words: list[str], script: str, source: str) -> str:
@@ -203,16 +166,19 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
     """The DPO repository's or HALOs', by the keys of the folder, or by the script that the command starts."""
     script = found.command.script if found.command else ""
     is_halos = script == "launch.py"
-    if found.folder is not None and not script:
-        keys = mapping_of(text_of(found.folder / "config.yaml"), str(found.folder / "config.yaml"))
-        is_halos = "batch_size" not in keys
-    chosen = {its.key: str(its.value) for its in hydra.parse_overrides(found.words)[0] if its.key in _GROUPS}
-    module = halos if is_halos else dpo
-    base = module.base(chosen) if found.folder is None else {}
+    overrides = hydra.parse_overrides(found.words)[0]
+    chosen = {its.key: str(its.value) for its in overrides if its.key in _GROUPS}
+    if found.folder is None:
+        said = {its.key: Entry(value=its.value, where=found.source) for its in overrides if its.key not in _GROUPS}
+        require_own(said, chosen, found.source, script, is_halos=is_halos)
+        base = (halos if is_halos else dpo).base(chosen)
+    else:
+        file = found.folder / "config.yaml"
+        is_halos, base = "batch_size" not in mapping_of(text_of(file), str(file)), {}
     made = hydra.compose(base, found.folder, found.words, source=found.source, groups=_GROUPS, env=options.env)
+    if found.folder is not None:
+        require_own(made.entries, made.choices, found.source, script, is_halos=is_halos)
     keys_found = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
-    if not (known.is_halos if is_halos else known.is_dpo)(made.entries, made.choices):
-        raise _unknown_script(found, is_halos=is_halos)
     recipe = _hydra_recipe(keys_found, made.choices, found, options, is_halos=is_halos)
     for word in made.words:
         if word in found.asked:
@@ -221,15 +187,6 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
             recipe.draft.drop(cut(word), "a word that is no override and cannot be resolved here")
     keys_found.raise_mistakes()
     return replace(recipe, words=tuple(found.words)) if found.command else recipe
-
-
-def _unknown_script(found: _Found, *, is_halos: bool) -> RecipeError:
-    """A configuration or a script that is called as one of the two systems', without their keys."""
-    what = found.command.script if found.command else "a configuration of Hydra's"
-    whose = "HALOs (loss=kto, model=llama, train_datasets)" if is_halos else _OF_DPO
-    return recipe_error(
-        found.source, f"found {what} with fewer than two keys of {whose}; planner reads {strangers.READ}"
-    )
 
 
 def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: Options, *, is_halos: bool) -> Recipe:

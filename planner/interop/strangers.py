@@ -92,9 +92,9 @@ STRANGERS = (
         r"\btune\s+run\b",
     ),
     _system(
-        "FastChat or Stanford Alpaca",
+        "FastChat, Stanford Alpaca or LLaVA",
         "data_path model_max_length lazy_preprocess",
-        r"\bfastchat[./]train\b",
+        r"\b(?:fastchat|llava)[./]train\b",
     ),
     _system(
         "DeepSpeedExamples",
@@ -131,8 +131,10 @@ STRANGERS = (
         r"(?:^|\s)(?:megatron|swift)\s+(?:sft|rlhf|pt)\b",
     ),
     _system(
-        "Liger Kernel's examples",
-        "medusa_num_heads medusa_return medusa_only_heads use_liger_medusa",
+        "Medusa, or Liger Kernel's example of it",
+        "medusa_num_heads medusa_num_layers medusa_return medusa_only_heads medusa_heads_coefficient "
+        "medusa_decay_coefficient medusa_lr_multiplier medusa_scheduler",
+        r"\bmedusa/train/",
     ),
 )
 

@@ -76,10 +76,11 @@ class _TwiceError(Exception):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _TwiceError(next(name for name in names if names.count(name) > 1))
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise _TwiceError(name)
+        made[name] = value
     return made
 
 

@@ -89,7 +89,10 @@ COMMANDS = [
     ("torchrun -m torchtitan.train --job.config_file llama3_8b.toml", "torchtitan"),
     ("torchrun pretrain_gpt.py --micro-batch-size 4 --global-batch-size 512 --num-layers 24", "Megatron-LM"),
     ("litgpt finetune_lora m --data Alpaca --train.global_batch_size 16", "LitGPT"),
-    (f"torchrun train.py {TRAINER} --medusa_num_heads 3 --medusa_only_heads True", "Liger Kernel's examples"),
+    (f"torchrun train.py {TRAINER} --medusa_num_heads 3 --medusa_only_heads True", "Medusa, or Liger Kernel's"),
+    (f"torchrun llava/train/train_mem.py {TRAINER} --version plain", "FastChat, Stanford Alpaca or LLaVA"),
+    ("python train.py loss=kto model=pythia1-4b datasets=[hh] exp_name=a mode=train", "HALOs before launch.py"),
+    ("ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain m --zero_stage 3", "OpenRLHF"),
 ]
 
 
@@ -99,7 +102,7 @@ def test_a_command_of_a_system_that_planner_does_not_read_is_named(command, name
     """On the command line and in a script alike."""
     script = tmp_path / "run.sh"
     script.write_text(f"#!/bin/bash\nset -e\n{command}\n")
-    with pytest.raises(RecipeError, match=f"this looks like {name}.*planner does not read it"):
+    with pytest.raises(RecipeError, match=f"this looks like {name}.*(planner does not read it|must be there)"):
         read_recipe(str(script) if is_file else command, (), CHECK)
 
 
@@ -108,7 +111,8 @@ def test_a_command_of_a_system_that_planner_does_not_read_is_named(command, name
     [
         ("python train.py", "train.py with fewer than two keys of the DPO repository"),
         ("python train.py batch_size=64 lr=1e-3 model=resnet", "fewer than two keys of the DPO repository"),
-        ("python train.py trainer=gpu model=mnist trainer.max_steps=9", "not a key of that configuration"),
+        ("python train.py trainer=gpu model=mnist trainer.max_steps=9", "fewer than two keys of the DPO repository"),
+        ("python train.py model=pythia69 loss=dpo batchsize=9", "did you mean batch_size"),
         ("python train.py model=pythia69 loss=dpo --batch-size 64", "train.py with --batch-size, which the DPO"),
         ("accelerate launch launch.py --port 8", "launch.py with --port, which HALOs does not take"),
         ("accelerate launch launch.py", "fewer than two keys of HALOs"),
