@@ -9,6 +9,7 @@ from planner.files.words import Mistake, cut, escape, listed, show
 from planner.interop.scalars import Unresolved, env_names
 
 MOST = 2**40
+COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, kw_only=True)

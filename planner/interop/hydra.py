@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from planner.files.words import cut, quote
-from planner.interop.entries import Entry, flat
+from planner.interop.entries import COMMAND_LINE, Entry, flat
 from planner.interop.scalars import Unresolved, hydra_value, scalar, shell_names, written
 from planner.interop.texts import mapping_of, recipe_error, text_of
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)(?:,[^${}]*)?\}")
-_COMMAND_LINE = "the command line"
 _MAX_DEPTH = 10
 
 
@@ -89,7 +88,7 @@ def compose(
             if its.sign == "~":
                 made.entries.pop(its.key, None)
             else:
-                made.entries[its.key] = Entry(value=its.value, where=_COMMAND_LINE)
+                made.entries[its.key] = Entry(value=its.value, where=COMMAND_LINE)
     made.entries = resolve({key: _in_environment(its, env) for key, its in made.entries.items()})
     return made
 

@@ -12,11 +12,12 @@ from planner.files.words import cut
 from planner.interop import accelerate, deepspeed, dpo, halos, hydra, known, strangers, trl
 from planner.interop.command import Command, command_of, is_command, refuse_other, starts_program
 from planner.interop.drafting import Options
-from planner.interop.entries import Entry, Keys, flat
+from planner.interop.entries import COMMAND_LINE, Entry, Keys, flat
 from planner.interop.halos_runs import Meaning
 from planner.interop.launcher import beside, launch_of
 from planner.interop.recipe import Draft, Recipe
 from planner.interop.refusals import refuse_command, refuse_script, refuse_toml, require_own
+from planner.interop.scalars import Unresolved, shell_names
 from planner.interop.texts import mapping_of, recipe_error, text_of
 
 _SYSTEMS = (
@@ -150,23 +151,32 @@ def _config_of(words: list[str], script: str, source: str) -> str:
     """
     for at, word in enumerate(words):
         if word.startswith("--config="):
-            return words.pop(at).partition("=")[2]
+            return _named(words.pop(at).partition("=")[2], source)
         if word == "--config" and at + 1 < len(words):
             words.pop(at)
-            return words.pop(at)
+            return _named(words.pop(at), source)
     if not words or not words[0].endswith(_YAML) or words[0].startswith("-"):
         return ""
     if script.startswith("run_"):
-        return words.pop(0)
+        return _named(words.pop(0), source)
     text = f"found {cut(words[0])} without --config, which TRL wants before its file; write --config {cut(words[0])}"
     raise recipe_error(source, text)
+
+
+def _named(file: str, source: str) -> str:
+    """The file, if the name of it is known."""
+    if names := shell_names(file):
+        env = " ".join(f"--env {name}=VALUE" for name in names)
+        raise recipe_error(source, f"--config: found {cut(file)}, a shell variable that is not set; write {env}")
+    return file
 
 
 def _of_hydra(found: _Found, options: Options) -> Recipe:
     """The DPO repository's or HALOs', by the keys of the folder, or by the script that the command starts."""
     script = found.command.script if found.command else ""
     is_halos = script == "launch.py"
-    overrides = hydra.parse_overrides(found.words)[0]
+    missing, words = _without_choices(found)
+    overrides = hydra.parse_overrides(words)[0]
     chosen = {its.key: str(its.value) for its in overrides if its.key in _GROUPS}
     if found.folder is None:
         said = {its.key: Entry(value=its.value, where=found.source) for its in overrides if its.key not in _GROUPS}
@@ -175,10 +185,12 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
     else:
         file = found.folder / "config.yaml"
         is_halos, base = "batch_size" not in mapping_of(text_of(file), str(file)), {}
-    made = hydra.compose(base, found.folder, found.words, source=found.source, groups=_GROUPS, env=options.env)
+    made = hydra.compose(base, found.folder, words, source=found.source, groups=_GROUPS, env=options.env)
     if found.folder is not None:
         require_own(made.entries, made.choices, found.source, script, is_halos=is_halos)
     keys_found = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    for key, value in missing.items():
+        keys_found.unresolved(key, value, COMMAND_LINE)
     recipe = _hydra_recipe(keys_found, made.choices, found, options, is_halos=is_halos)
     for word in made.words:
         if word in found.asked:
@@ -187,6 +199,25 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
             recipe.draft.drop(cut(word), "a word that is no override and cannot be resolved here")
     keys_found.raise_mistakes()
     return replace(recipe, words=tuple(found.words)) if found.command else recipe
+
+
+def _without_choices(found: _Found) -> tuple[dict[str, Unresolved], list[str]]:
+    """The groups whose choice is a variable that is not set, and the words without them.
+
+    The rest is read all the same, so that one refusal names all that is missing; a folder has no file for a stand-in.
+
+    Raises:
+        RecipeError: there is a folder.
+    """
+    overrides = hydra.parse_overrides(found.words)[0]
+    missing = {its.key: its.value for its in overrides if its.key in _GROUPS and isinstance(its.value, Unresolved)}
+    if missing and found.folder is not None:
+        keys = Keys(source=found.source, entries={})
+        for key, value in missing.items():
+            keys.unresolved(key, value, COMMAND_LINE)
+        keys.raise_mistakes()
+    words = [word for word in found.words if word.partition("=")[0].lstrip("+") not in missing]
+    return missing, [*words, *(["loss=sft"] if "loss" in missing else [])]
 
 
 def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: Options, *, is_halos: bool) -> Recipe:

@@ -18,7 +18,7 @@ from planner.interop.drafting import (
     finish,
     make_own,
 )
-from planner.interop.entries import Entry, Keys
+from planner.interop.entries import COMMAND_LINE, Entry, Keys
 from planner.interop.recipe import Draft, Note, Recipe
 from planner.interop.scalars import Unresolved, number, scalar, shell_names
 from planner.interop.trl_facts import facts_of
@@ -39,7 +39,6 @@ _PLAIN_LOSSES = {
     "dpo": ("", "sigmoid"),
     "kto": ("", "kto"),
 }
-COMMAND_LINE = "the command line"
 # Of a job alone, so that a check needs none of them.
 _OF_JOBS = (
     "dataset_name", "dataset_config", "dataset_train_split", "beta", "seed", "weight_decay", "max_length",

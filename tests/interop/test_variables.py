@@ -89,3 +89,28 @@ def test_hydras_own_variables_are_filled_in_too(tmp_path):
         read_recipe(str(file))
     job, _ = job_of(read_recipe(str(file), (), Options(env={"B": "32", "LR": "1e-6"})))
     assert (job.batch.global_batch, job.train.optimizer.lr) == (32, 1e-6)
+
+
+def test_a_choice_of_hydras_may_be_missing_too(tmp_path):
+    """The rest is read all the same, so that one refusal names all."""
+    halos = "accelerate launch --num_processes 4 launch.py loss=$LOSS model=$KIND train_datasets=[a] ++lr=$LR"
+    with pytest.raises(RecipeError) as error:
+        read_recipe(halos, ["++model.name_or_path=m", "++model.batch_size=32"])
+    assert _missing(error) == {"LOSS", "KIND", "LR"}
+    env = {"LOSS": "kto", "KIND": "llama", "LR": "1e-6"}
+    recipe = read_recipe(halos, ["++model.name_or_path=m", "++model.batch_size=32"], Options(env=env))
+    assert (recipe.method, recipe.global_batch) == ("kto", 32)
+    (tmp_path / "config" / "model").mkdir(parents=True)
+    (tmp_path / "config" / "config.yaml").write_text("batch_size: 8\nn_eval_examples: 8\ntrainer: BasicTrainer\n")
+    (tmp_path / "run.sh").write_text("python train.py model=$KIND loss=${LOSS}\n")
+    with pytest.raises(RecipeError) as error:
+        read_recipe(str(tmp_path / "run.sh"), (), Options(**CHECK))
+    assert _missing(error) == {"LOSS", "KIND"}
+
+
+def test_the_file_of_a_command_may_be_missing(tmp_path):
+    run = "accelerate launch --num_processes 2 sft.py --config $CONFIG"
+    with pytest.raises(RecipeError, match=r"--config: found \$CONFIG, .* write --env CONFIG=VALUE"):
+        read_recipe(run)
+    (tmp_path / "a.yaml").write_text("model_name_or_path: m\nper_device_train_batch_size: 2\n")
+    assert read_recipe(run, (), Options(env={"CONFIG": str(tmp_path / "a.yaml")})).global_batch == 4
