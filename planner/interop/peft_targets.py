@@ -1,4 +1,4 @@
-"""The layers that peft gives adapters to where nobody names any: by the family of the model (peft 0.18 to 0.21)."""
+"""The layers that peft gives adapters to where nobody names any: by the family of the model (peft 0.21)."""
 
 import re
 from pathlib import Path

@@ -196,7 +196,7 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         eval_batch=None,
         draft=draft,
         foreign=facts,
-        script=script,
+        script=script or (f"run_{method}.py" if trl_older.is_older(keys.entries) else ""),
     )
 
 
@@ -341,11 +341,14 @@ def command(
 ) -> str:
     """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
     stem = PurePath(script).name if script else f"{method}.py"
+    # The older handbook's scripts take their file first, and then options with their values in one word.
+    is_older = bool(config) and stem.startswith("run_")
+    sign, before = ("=", "") if is_older else (" ", "--config ")
     words = [
-        *([f"--config {config}"] if config else []),
+        *([f"{before}{config}"] if config else []),
         *extra,
-        f"--per_device_train_batch_size {micro}",
-        f"--gradient_accumulation_steps {accumulation}",
+        f"--per_device_train_batch_size{sign}{micro}",
+        f"--gradient_accumulation_steps{sign}{accumulation}",
     ]
     launcher = f"accelerate launch --config_file {launch_file or SHIPPED_FILE} --num_processes {gpus}"
     # Alone in the examples of TRL's repository.

@@ -4,6 +4,7 @@ import pytest
 
 from planner.errors import RecipeError
 from planner.interop import Options, Question, job_of, read_recipe
+from planner.interop.rewrite import rewrite
 
 V02 = (
     "model_name_or_path: m\ndataset_mixer:\n  HuggingFaceH4/ultrachat_200k: 1.0\npreprocessing_num_workers: 12\n"
@@ -132,3 +133,13 @@ def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
         assert read_recipe(recipe, words, Options(gpus=8, **CHECK)).global_batch == 128
         with pytest.raises(RecipeError, match="cpt, continued pretraining: the rows are plain text"):
             read_recipe(recipe, words, Options(gpus=8))
+
+
+def test_what_to_type_is_what_its_own_script_takes(tmp_path):
+    """The file first, and each option one word with its value."""
+    file = _file(tmp_path, V02)
+    wanted = f"scripts/run_sft.py {file} --per_device_train_batch_size=8 --gradient_accumulation_steps=4"
+    command = f"accelerate launch --num_processes 8 scripts/run_sft.py {file} --seed=3"
+    assert rewrite(read_recipe(file, (), Options(gpus=8)), "trl", 4).command.endswith(wanted)
+    wanted = wanted.replace(" --per", " --seed=3 --per")
+    assert rewrite(read_recipe(command), "trl", 4).command.endswith(wanted)
