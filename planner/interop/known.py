@@ -64,6 +64,7 @@ def _marked(choices: Mapping[str, str], group: str, names: Iterable[str]) -> lis
 def _is_enough(
     marks: list[str], entries: Mapping[str, Entry], choices: Mapping[str, str], defaults: Mapping[str, Any]
 ) -> bool:
-    """Several marks; or a model or loss of theirs, and no key that the system does not have."""
+    """Several marks; or a model, loss or trainer of theirs, and no key that the system does not have."""
     foreign = [key for key in _written(entries) if key not in defaults]
-    return len(set(marks)) >= _FEWEST_MARKS or (not foreign and any(mark in choices for mark in marks))
+    by_value = [mark for mark in marks if mark in choices or mark == "trainer"]
+    return len(set(marks)) >= _FEWEST_MARKS or (not foreign and bool(by_value))

@@ -21,7 +21,8 @@ from planner.interop.scalars import Unresolved, shell_names
 from planner.interop.texts import mapping_of, recipe_error, text_of
 
 _SYSTEMS = (
-    "the DPO repository (batch_size, trainer), HALOs (model.batch_size, loss), TRL (per_device_train_batch_size), "
+    "the DPO repository (batch_size, trainer, loss.name), HALOs (model.batch_size, loss.trainer), TRL "
+    "(per_device_train_batch_size), "
     "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
 )
 _GROUPS = ("model", "loss")
@@ -195,7 +196,9 @@ def _of_hydra(found: _Found, options: Options) -> Recipe:
     for word in made.words:
         if word in found.asked:
             keys_found.wrong(f"{cut(word)}: no option of planner, nor key=value; take it out")
-        elif not word.startswith("-"):
+        elif word.startswith("-"):
+            recipe.draft.drop(cut(word), "an option of Hydra's; config.yaml is read as it is, once")
+        else:
             recipe.draft.drop(cut(word), "a word that is no override and cannot be resolved here")
     keys_found.raise_mistakes()
     return replace(recipe, words=tuple(found.words)) if found.command else recipe

@@ -177,6 +177,23 @@ def test_every_shipped_recipe_is_still_its_own_systems(tmp_path):
         assert read_recipe(recipe.path, recipe.words, options).system == systems[recipe.system]
 
 
+def test_a_trainer_of_theirs_among_keys_that_they_have_is_theirs(tmp_path):
+    """As a run's resolved configuration, cut down by hand."""
+    file = tmp_path / "config.yaml"
+    file.write_text("batch_size: 64\ntrainer: FSDPTrainer\nlr: 1e-6\n")
+    assert read_recipe(str(file), (), CHECK).system == "dpo"
+    file.write_text("batch_size: 64\ntrainer: gpu\nlr: 1e-6\n")
+    with pytest.raises(RecipeError, match="found no recipe that planner knows"):
+        read_recipe(str(file), (), CHECK)
+
+
+def test_options_of_hydras_own_are_said():
+    dropped = read_recipe("python train.py -cn other model=pythia69 loss=sft", (), CHECK).draft.dropped
+    assert {"-cn": "an option of Hydra's; config.yaml is read as it is, once"}.items() <= {
+        note.key: note.text for note in dropped
+    }.items()
+
+
 def test_defaults_that_nobody_wrote_tell_nothing():
     from planner.interop import dpo, halos
 
