@@ -6,9 +6,10 @@ from typing import Any
 
 from planner.errors import RecipeError
 from planner.files.words import Mistake, cut, escape, listed, show
-from planner.interop.scalars import Unresolved
+from planner.interop.scalars import Unresolved, env_names
 
 MOST = 2**40
+COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,13 @@ class Keys:
         """Note a mistake in words of one's own."""
         self.mistakes.append(text)
 
+    def unresolved(self, key: str, value: Unresolved, where: str) -> None:
+        """Note that a value cannot be known from here, and how to give it."""
+        given = self.fix.replace("KEY", key)
+        names = env_names(value.text)
+        env = f", or {' '.join(f'--env {name}=VALUE' for name in names)}" if names else ""
+        self.wrong(f"{key}: found {cut(value.text)} in {where}, {value.why}; write {given} behind the recipe{env}")
+
     def lacks(self, text: str) -> None:
         """Note that something is missing which only a job needs."""
         if self.is_for_job:
@@ -140,11 +148,7 @@ class Keys:
         if entry is not None and isinstance(entry.value, Unresolved):
             if not self.is_for_job and key.rpartition(".")[2] not in _BATCH_KEYS:
                 return _NOTHING
-            given = self.fix.replace("KEY", key)
-            self.wrong(
-                f"{key}: found {cut(entry.value.text)} in {entry.where}, {entry.value.why}; write {given} behind the "
-                "recipe"
-            )
+            self.unresolved(key, entry.value, entry.where)
             return _NOTHING
         if entry is None or entry.value is None:
             if default is None:

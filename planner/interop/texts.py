@@ -1,5 +1,6 @@
 """A foreign YAML or JSON file -> a mapping; no file is trusted to be small, shallow or text."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,51 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     Raises:
         RecipeError: it is neither, holds no mapping, has a key twice, or is too deep.
     """
+    value = _json_of(text, source)
+    if value is None:
+        value = _yaml_of(text, source)
+    if not isinstance(value, dict):
+        found = "nothing in it" if value is None else "neither keys and values nor a training command"
+        raise recipe_error(source, f"found {found}; write the path of a recipe")
+    _measure(value, source)
+    return {str(key): its for key, its in value.items()}
+
+
+def _json_of(text: str, source: str) -> dict[str, Any] | None:
+    """The object in a JSON text, which may be indented by tabs, as no YAML may; none where it is no JSON."""
+    if not text.lstrip().startswith("{"):
+        return None
     try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+        value = json.loads(text, object_pairs_hook=_pairs, parse_constant=str)
+    except _TwiceError as error:
+        raise recipe_error(source, f"found {cut(str(error))} twice; take one out") from None
+    except json.JSONDecodeError as error:
+        # YAML takes comments and trailing commas, but no tabs.
+        if "\n\t" not in text:
+            return None
+        raise recipe_error(source, f"line {error.lineno}: found a mistake ({error.msg}); mend it") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, or brackets
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class _TwiceError(Exception):
+    """A key that stands twice in one object."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise _TwiceError(name)
+        made[name] = value
+    return made
+
+
+def _yaml_of(text: str, source: str) -> Any:
+    """What a YAML text holds."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
@@ -53,11 +97,6 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     except (yaml.YAMLError, *_NO_YAML) as error:
         reason = cut(next(iter(str(error).splitlines()), type(error).__name__), 100)
         raise recipe_error(source, f"found what YAML cannot read ({reason}); write the path of a recipe") from None
-    if not isinstance(value, dict):
-        found = "nothing in it" if value is None else "neither keys and values nor a training command"
-        raise recipe_error(source, f"found {found}; write the path of a recipe")
-    _measure(value, source)
-    return {str(key): its for key, its in value.items()}
 
 
 def _measure(value: Any, source: str) -> None:
