@@ -49,8 +49,7 @@ def launch_of(command: Command, options: Options, keys: Keys, source: str) -> La
     if not said or (names and options.gpus):
         return launch
     if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
-        env = f", or {' '.join(f'--env {name}=COUNT' for name in names)}" if names else ""
-        keys.wrong(f"{whose}: found {cut(said)}; write a count{env}")
+        keys.missing(whose, said, f"{whose}: found {cut(said)}; write a count")
         return replace(launch or Launch(num_processes=None), num_processes=options.gpus or 1, source=whose)
     return replace(launch or Launch(num_processes=None), num_processes=int(said), source=whose)
 

@@ -126,7 +126,10 @@ def _of_command(found: _Found, options: Options) -> Recipe:
         return _of_hydra(found, options)
     entries: dict[str, Entry] = {}
     words = list(found.words)
-    config = _config_of(words, command.script, found.source)
+    config = _config_of(words, found.source)
+    config_first = not config and bool(words) and _is_file(words[0])
+    if config_first:
+        config = _first_of(words, command.script, found.source)
     written = tuple(words)
     if config:
         tree = mapping_of(text_of(beside(found.source, config)), config)
@@ -141,27 +144,34 @@ def _of_command(found: _Found, options: Options) -> Recipe:
     for word in others:
         recipe.draft.drop(cut(word), "words that the script takes from a variable; give them by --env NAME=VALUE")
     keys.raise_mistakes()
-    return replace(recipe, words=written, config=config)
+    return replace(recipe, words=written, config=config, config_first=config_first)
 
 
-def _config_of(words: list[str], script: str, source: str) -> str:
-    """The file that `--config` names, or the first word of the older handbook's scripts; it is taken out of the words.
+def _is_file(word: str) -> bool:
+    return word.endswith(_YAML) and not word.startswith("-")
+
+
+def _first_of(words: list[str], script: str, source: str) -> str:
+    """The file that the older handbook's scripts take as their first word; it is taken out of the words.
 
     Raises:
-        RecipeError: a file stands where TRL wants `--config` before it.
+        RecipeError: TRL's scripts want `--config` before it.
     """
+    if script.startswith("run_"):
+        return _named(words.pop(0), source)
+    text = f"found {cut(words[0])} without --config, which TRL wants before its file; write --config {cut(words[0])}"
+    raise recipe_error(source, text)
+
+
+def _config_of(words: list[str], source: str) -> str:
+    """The file that `--config` names; it is taken out of the words."""
     for at, word in enumerate(words):
         if word.startswith("--config="):
             return _named(words.pop(at).partition("=")[2], source)
         if word == "--config" and at + 1 < len(words):
             words.pop(at)
             return _named(words.pop(at), source)
-    if not words or not words[0].endswith(_YAML) or words[0].startswith("-"):
-        return ""
-    if script.startswith("run_"):
-        return _named(words.pop(0), source)
-    text = f"found {cut(words[0])} without --config, which TRL wants before its file; write --config {cut(words[0])}"
-    raise recipe_error(source, text)
+    return ""
 
 
 def _named(file: str, source: str) -> str:

@@ -278,6 +278,7 @@ def _with(recipe: Recipe, target: str, gpus: int, micro: int, steps: int, extra:
             steps,
             script=recipe.script,
             config=config,
+            config_first=recipe.config_first,
             method=method,
             launch_file=_launch_file(recipe),
             extra=extra,

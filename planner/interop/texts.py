@@ -1,6 +1,5 @@
 """A foreign YAML or JSON file -> a mapping; no file is trusted to be small, shallow or text."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import yaml
 from planner.errors import RecipeError
 from planner.files.text_file import Unreadable, read_text
 from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
+from planner.interop.json_text import JsonError, object_of
 from planner.interop.scalars import scalar
 
 # Past either, a file is no recipe; the second stops aliases that multiply (a "billion laughs").
@@ -43,45 +43,16 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     Raises:
         RecipeError: it is neither, holds no mapping, has a key twice, or is too deep.
     """
-    value = _json_of(text, source)
-    if value is None:
-        value = _yaml_of(text, source)
+    try:
+        value = object_of(text)
+    except JsonError as error:
+        raise recipe_error(source, str(error)) from None
+    value = _yaml_of(text, source) if value is None else value
     if not isinstance(value, dict):
         found = "nothing in it" if value is None else "neither keys and values nor a training command"
         raise recipe_error(source, f"found {found}; write the path of a recipe")
     _measure(value, source)
     return {str(key): its for key, its in value.items()}
-
-
-def _json_of(text: str, source: str) -> dict[str, Any] | None:
-    """The object in a JSON text, which may be indented by tabs, as no YAML may; none where it is no JSON."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        value = json.loads(text, object_pairs_hook=_pairs, parse_constant=str)
-    except _TwiceError as error:
-        raise recipe_error(source, f"found {cut(str(error))} twice; take one out") from None
-    except json.JSONDecodeError as error:
-        # YAML takes comments and trailing commas, but no tabs.
-        if "\n\t" not in text:
-            return None
-        raise recipe_error(source, f"line {error.lineno}: found a mistake ({error.msg}); mend it") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, or brackets
-        return None
-    return value if isinstance(value, dict) else None
-
-
-class _TwiceError(Exception):
-    """A key that stands twice in one object."""
-
-
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in made:
-            raise _TwiceError(name)
-        made[name] = value
-    return made
 
 
 def _yaml_of(text: str, source: str) -> Any:

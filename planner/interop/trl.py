@@ -52,6 +52,8 @@ _ASKED = (
     "model_name_or_path", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps",
     "per_device_eval_batch_size", "num_generations",
 )  # fmt: skip
+# Dropped for what they mostly say; another value decides something.
+_DECIDING = ("max_steps", "dataloader_drop_last", "packing_strategy", "accelerator_config", "average_tokens")
 # Candidates for a job's name.
 _NAMES = ("run_name", "hub_model_id", "output_dir", "logging_dir")
 _SHARING = ("tp_size", "cp_size", "sp_size")
@@ -161,6 +163,7 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         keys.wrong(f"method: {found}; write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
         method = "sft"
     trl_older.add_defaults(keys, method)
+    is_older = trl_older.is_older(keys.entries)
     if told_by.startswith(trl_older.CPT):
         keys.lacks(
             f"{told_by}: the rows are plain text, which convert has no job for; write one with data.kind jsonl and "
@@ -198,7 +201,8 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         eval_batch=None,
         draft=draft,
         foreign=facts,
-        script=script or (f"run_{method}.py" if trl_older.is_older(keys.entries) else ""),
+        script=script or (f"run_{method}.py" if is_older else ""),
+        config_first=is_older and not script,
     )
 
 
@@ -310,10 +314,12 @@ def leave_unresolved(keys: Keys) -> None:
 
     What is dropped may be anything; a number or a text that is missing is noted where it is read.
     """
-    entries, free = dict(keys.entries), {*_NAMES, *_ASKED, *_reasons(keys), *(() if keys.is_for_job else _OF_JOBS)}
+    dropped = {key for key in _reasons(keys) if not key.startswith(_DECIDING)}
+    entries, free = dict(keys.entries), {*_NAMES, *_ASKED, *dropped, *(() if keys.is_for_job else _OF_JOBS)}
     for key, entry in keys.entries.items():
-        if entry.where == COMMAND_LINE and isinstance(entry.value, str) and shell_names(entry.value):
-            value = Unresolved(entry.value, "a shell variable that is not set")
+        words = " ".join(map(str, entry.value)) if isinstance(entry.value, list) else str(entry.value)
+        if entry.where == COMMAND_LINE and shell_names(words):
+            value = Unresolved(words, "a shell variable that is not set")
             entries[key] = replace(entry, value=value)
             if key not in free:
                 keys.unresolved(key, value, entry.where)
@@ -337,15 +343,15 @@ def command(
     *,
     script: str,
     config: str,
+    config_first: bool = False,
     method: str,
     launch_file: str = "",
     extra: Sequence[str] = (),
 ) -> str:
     """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
     stem = PurePath(script).name if script else f"{method}.py"
-    # The older handbook's scripts take their file first, and then options with their values in one word.
-    is_older = bool(config) and stem.startswith("run_")
-    sign, before = ("=", "") if is_older else (" ", "--config ")
+    # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
+    sign, before = ("=", "") if config_first else (" ", "--config ")
     words = [
         *([f"{before}{config}"] if config else []),
         *extra,

@@ -143,3 +143,5 @@ def test_what_to_type_is_what_its_own_script_takes(tmp_path):
     assert rewrite(read_recipe(file, (), Options(gpus=8)), "trl", 4).command.endswith(wanted)
     wanted = wanted.replace(" --per", " --seed=3 --per")
     assert rewrite(read_recipe(command), "trl", 4).command.endswith(wanted)
+    named = rewrite(read_recipe(command.replace("run_sft.py ", "run_sft.py --config ")), "trl", 4).command
+    assert named.endswith(f"--config {file} --seed=3 --per_device_train_batch_size 8 --gradient_accumulation_steps 4")

@@ -114,3 +114,12 @@ def test_the_file_of_a_command_may_be_missing(tmp_path):
         read_recipe(run)
     (tmp_path / "a.yaml").write_text("model_name_or_path: m\nper_device_train_batch_size: 2\n")
     assert read_recipe(run, (), Options(env={"CONFIG": str(tmp_path / "a.yaml")})).global_batch == 4
+
+
+@pytest.mark.parametrize("option", ["max_steps", "dataloader_drop_last", "loss_type sigmoid", "packing_strategy"])
+def test_a_variable_that_decides_something_is_never_a_default(option):
+    """Not even where the key is dropped with most of its values, nor in a list."""
+    run = "accelerate launch --num_processes 2 dpo.py --model_name_or_path m --output_dir $O --save_steps $S"
+    assert read_recipe(run, (), Options(**CHECK)).global_batch == 16
+    with pytest.raises(RecipeError, match=r"--env X=VALUE"):
+        read_recipe(f"{run} --{option} $X", (), Options(**CHECK))
