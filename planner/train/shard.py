@@ -8,6 +8,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
+from planner.train.collectives import stage
 from planner.train.models.gpt import Gpt
 from planner.train.world import World
 
@@ -80,6 +81,8 @@ def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
         fully_shard(block, mesh=world.mesh, mp_policy=precision)
     fully_shard(model, mesh=world.mesh, mp_policy=precision)
     sum_gradients(model)
+    if world.is_staged:
+        stage(model)
     return model
 
 
