@@ -93,6 +93,15 @@ def gather_rows(tensor: DTensor, group: dist.ProcessGroup) -> Tensor:
     return gathered[:num_rows]
 
 
+def sum_gradients(model: nn.Module) -> None:
+    """Let FSDP sum gradients over workers: the loss is divided by the global count already, so the sum is the mean."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            # gloo has no PREMUL_SUM, which FSDP would use for a factor of its own.
+            module.set_force_sum_reduction_for_comms(True)
+
+
 def stage(model: nn.Module) -> None:
     """Let FSDP gather weights and sum gradients by the functions above, in every module that it has cut."""
     for module in model.modules():

@@ -1,5 +1,6 @@
 """This process among its peers: rank, device, mesh, and a gloo group of its own for words between workers."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +16,10 @@ from planner.train.collectives import needs_staging
 from planner.train.patience import AT_FIRST_S
 
 T = TypeVar("T")
+
+SHARED_GPU = "PLANNER_SHARED_GPU"
+"""environment: workers that would train on the CPU train on the node's first GPU, all of them; for tests of a job, or
+of planner, on a machine with one GPU (`planner.train.collectives` says how their tensors travel)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,7 @@ class World:
             PlannerError: on every worker, if any of them has no device to train on.
         """
         words = dist.new_group(backend="gloo", timeout=timedelta(seconds=AT_FIRST_S))
-        device = _agree(words, choose_device)
+        device = _agree(words, lambda: _shared_gpu(choose_device()))
         _make_current(device)
         is_staged = needs_staging(device.type, dist.get_backend_config())
         return cls(
@@ -91,6 +96,14 @@ class World:
                     f"{what} differs between workers: {values[0]} on worker 0, {theirs} on worker {rank}; "
                     "give every node the same files and the same versions"
                 )
+
+
+def _shared_gpu(chosen: torch.device) -> torch.device:
+    if chosen.type != "cpu" or os.environ.get(SHARED_GPU, "0") == "0":
+        return chosen
+    if not torch.cuda.is_available():
+        raise TrainingFailed(f"{SHARED_GPU} is set, and torch sees no GPU here; unset it to train on the CPU")
+    return torch.device("cuda", 0)
 
 
 def _make_current(device: torch.device) -> None:

@@ -62,7 +62,7 @@ def test_rows_are_gathered_whole(workers):
             assert own == ours
 
 
-def gathered(rank):
+def gathered(_rank):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from planner.train import world
+from planner.errors import TrainingFailed
+from planner.train import journal, world
 from planner.train.collectives import needs_staging
 from planner.train.gradient_sums import FixedPointSums, _ModuleSum
 
@@ -36,6 +37,29 @@ def test_a_worker_computes_on_the_gpu_it_was_given(monkeypatch, device, expected
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     world._make_current(torch.device(device))
     assert chosen == expected
+
+
+def test_workers_may_share_a_gpu_if_they_are_told_to(monkeypatch):
+    """Never one who was given a GPU of his own; and nobody trains on the CPU unawares."""
+    cpu, own, shared = torch.device("cpu"), torch.device("cuda:3"), torch.device("cuda:0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [world._shared_gpu(device) for device in (cpu, own)] == [cpu, own]
+    monkeypatch.setenv(world.SHARED_GPU, "1")
+    assert [world._shared_gpu(device) for device in (cpu, own)] == [shared, own]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(TrainingFailed, match="torch sees no GPU here; unset it"):
+        world._shared_gpu(cpu)
+
+
+def test_a_commit_can_be_made_where_ray_is_not_installed(monkeypatch):
+    """Its versions are those of what is there."""
+
+    def version(name):
+        raise journal.metadata.PackageNotFoundError(name)
+
+    assert "ray" in journal._versions()
+    monkeypatch.setattr(journal.metadata, "version", version)
+    assert journal._versions().keys() == {"planner", "python", "torch"}
 
 
 def test_magnitudes_on_two_devices_are_put_together(monkeypatch):
