@@ -1,7 +1,7 @@
 """One hash of the weights at 1, 2 and 3 ranks on one GPU. A piece of `bench/gpu.py`; needs torch alone.
 
 The model, the fixed-point sums and the collectives are planner's own; the loop around them is written out here, since
-planner's needs pydantic. Every rank is a process of its own on the first GPU, over gloo. `exact` sums must give one hash
+planner's needs pydantic. Every rank is a process on the first GPU, over gloo. `exact` sums must give one hash
 for each precision, whatever the number of ranks, the place where sums wait and the way they travel. `float` sums are
 FSDP's own, for comparison: their hash may depend on the ranks, and the row says it.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _results import write
+from _results import hand_over
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -217,7 +217,7 @@ def main() -> None:
                     "parameters": found[0]["parameters"],
                 }
             )
-            write("gpu-sums", rows)
+            hand_over("gpu-sums", rows)
     wrong = [
         precision
         for precision in ("bf16", "fp32")

@@ -31,14 +31,25 @@ def document(rows: list[dict[str, object]]) -> dict[str, object]:
 
 def write(name: str, rows: list[dict[str, object]]) -> None:
     """Write the figures and print them."""
+    keep(name, rows)
+    for row in rows:
+        print(name, json.dumps(row))
+
+
+def keep(name: str, rows: list[dict[str, object]]) -> None:
+    """Write the figures."""
     if ROWS in os.environ:
         Path(os.environ[ROWS]).write_text(json.dumps(rows))
     else:
         path = Path(__file__).parent / "results" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(document(rows), indent=1) + "\n")
-    for row in rows:
-        print(name, json.dumps(row))
+
+
+def hand_over(name: str, rows: list[dict[str, object]]) -> None:
+    """Write what there is so far, and print the newest: a piece that is ended early leaves its first rows."""
+    keep(name, rows)
+    print(name, json.dumps(rows[-1]), flush=True)
 
 
 def best_of(repeats: int, work: object) -> float:

@@ -13,6 +13,7 @@ This file needs Python alone, its first pieces torch. docs/gpu.md says how to ru
 """
 
 import argparse
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -76,7 +77,7 @@ PIECES = (
     ),
     Piece(
         name="resize",
-        what="a whole run through 2, 1, 2, 3 ranks on one GPU, with commits: the bits of an undisturbed one, audit clean",
+        what="a whole run through 2, 1, 2, 3 ranks on one GPU: the bits of an undisturbed one, audit clean",
         script="_gpu_resize.py",
         needs=_PLANNER,
     ),
@@ -94,7 +95,7 @@ PIECES = (
     ),
     Piece(
         name="ray",
-        what="a run on a Ray cluster that goes 2 -> 1 -> 2 nodes, all workers on one GPU: the same bits, audit clean",
+        what="the same through Ray, whose nodes go 2, 1, 2",
         script="_gpu_resize.py",
         needs=(*_PLANNER, "ray"),
         arguments=("--ray",),
@@ -117,7 +118,9 @@ def code_digest() -> str:
 
 def commit() -> str:
     """Of the working tree, if git is there to say."""
-    found = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return found.stdout.strip() if found.returncode == 0 else "unknown"
 
 
@@ -131,15 +134,14 @@ print(json.dumps({"gpus": gpus, "torch": torch.__version__, "cuda": torch.versio
 def probe() -> dict[str, Any]:
     """GPUs, torch and driver, asked in a process of its own: this one shall hold no memory of a GPU."""
     found: dict[str, Any] = {"gpus": [], "torch": None, "cuda": None, "driver": None}
-    asked = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True)
+    asked = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
     if asked.returncode == 0:
         found |= json.loads(asked.stdout.splitlines()[-1])
     if found["gpus"]:
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        try:
-            found["driver"] = subprocess.run(query, capture_output=True, text=True).stdout.split("\n")[0].strip() or None
-        except OSError:
-            found["driver"] = None
+        with contextlib.suppress(OSError):
+            said = subprocess.run(query, capture_output=True, text=True, check=False).stdout
+            found["driver"] = said.partition("\n")[0].strip() or None
     return found
 
 
@@ -170,9 +172,7 @@ def run(piece: Piece, device: str, *, toy: bool, limit_s: float) -> tuple[bool, 
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         }
         began_s = time.monotonic()
-        process = subprocess.Popen(
-            piece.command(device, toy=toy), cwd=ROOT, env=environment, start_new_session=True
-        )
+        process = subprocess.Popen(piece.command(device, toy=toy), cwd=ROOT, env=environment, start_new_session=True)
         try:
             passed = process.wait(limit_s) == 0
         except subprocess.TimeoutExpired:
@@ -186,10 +186,8 @@ def run(piece: Piece, device: str, *, toy: bool, limit_s: float) -> tuple[bool, 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """It and the workers that it started: a session of their own, and so a group."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -205,10 +203,56 @@ def listing(facts: dict[str, Any], folders: list[Path]) -> str:
     return "\n".join(lines)
 
 
+def why_not(piece: Piece, facts: dict[str, Any], options: argparse.Namespace) -> str:
+    """Why a piece is not run now; empty if it is."""
+    if lacking := missing(piece):
+        return f"left out, no {', '.join(lacking)} here"
+    if options.toy or options.again or not is_done(piece, facts, folders_of(options)):
+        return ""
+    return "has a result of this code on this machine; --again runs it once more"
+
+
+def folders_of(options: argparse.Namespace) -> list[Path]:
+    """Where results may lie."""
+    return [options.out, BENCH / "results"]
+
+
+def run_and_keep(piece: Piece, facts: dict[str, Any], options: argparse.Namespace, limit_s: float) -> bool:
+    """Run one piece, and write its result if it is one; whether it passed."""
+    print(f"{piece.name}: {piece.what}", flush=True)
+    passed, rows, seconds = run(piece, "cpu" if options.toy else "cuda", toy=options.toy, limit_s=limit_s)
+    print(f"{piece.name}: {'passed' if passed else 'FAILED'} after {seconds:.0f} s", flush=True)
+    if rows and not options.toy:
+        about = {"piece": piece.name, "what": piece.what, "passed": passed, "commit": commit(), **facts}
+        options.out.mkdir(parents=True, exist_ok=True)
+        file = options.out / f"gpu-{piece.name}.json"
+        file.write_text(json.dumps({**about, "seconds": round(seconds, 1), **document(rows)}, indent=1) + "\n")
+        print(f"{piece.name}: {file}", flush=True)
+    return passed
+
+
+def run_all(facts: dict[str, Any], options: argparse.Namespace) -> list[str]:
+    """Run what is to be run; the names of those that failed."""
+    deadline_s = time.monotonic() + 60 * options.minutes
+    failed = []
+    for piece in PIECES:
+        if options.pieces and piece.name not in options.pieces:
+            continue
+        left_s = deadline_s - time.monotonic()
+        reason = why_not(piece, facts, options)
+        if not reason and left_s < _WORTH_BEGINNING_S:
+            reason = f"left for another call, {max(left_s, 0):.0f} s are left of this one"
+        if reason:
+            print(f"{piece.name}: {reason}", flush=True)
+        elif not run_and_keep(piece, facts, options, min(LIMIT_S, left_s)):
+            failed.append(piece.name)
+    return failed
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pieces", nargs="*", metavar="PIECE", help="some of them, in their own order; all by default")
+    parser.add_argument("pieces", nargs="*", metavar="PIECE", help="some of them; all by default")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument("--again", action="store_true", help="those too that have a result")
     parser.add_argument("--toy", action="store_true", help="toy sizes on the CPU; writes nothing")
@@ -219,39 +263,13 @@ def main() -> int:
         parser.error(f"no piece {', '.join(unknown)}; there are {', '.join(piece.name for piece in PIECES)}")
 
     facts = {"code": code_digest(), **probe()}
-    folders = [options.out, BENCH / "results"]
     if options.list:
-        print(listing(facts, folders))
+        print(listing(facts, folders_of(options)))
         return 0
-    toy = options.toy or not facts["gpus"]
-    if toy and not options.toy:
+    if not facts["gpus"] and not options.toy:
         print(f"no GPU here: torch {facts['torch']} sees none; toy sizes on the CPU, and no result is written")
-    deadline_s = time.monotonic() + 60 * options.minutes
-    failed = []
-    for piece in PIECES:
-        if options.pieces and piece.name not in options.pieces:
-            continue
-        if lacking := missing(piece):
-            print(f"{piece.name}: left out, no {', '.join(lacking)} here", flush=True)
-            continue
-        if not toy and not options.again and is_done(piece, facts, folders):
-            print(f"{piece.name}: has a result of this code on this machine; --again runs it once more", flush=True)
-            continue
-        left_s = deadline_s - time.monotonic()
-        if left_s < min(_WORTH_BEGINNING_S, 60 * options.minutes):
-            print(f"{piece.name}: left for another call, {max(left_s, 0):.0f} s are left", flush=True)
-            continue
-        print(f"{piece.name}: {piece.what}", flush=True)
-        passed, rows, seconds = run(piece, "cpu" if toy else "cuda", toy=toy, limit_s=min(LIMIT_S, left_s))
-        print(f"{piece.name}: {'passed' if passed else 'FAILED'} after {seconds:.0f} s", flush=True)
-        if not passed:
-            failed.append(piece.name)
-        if rows and not toy:
-            about = {"piece": piece.name, "what": piece.what, "passed": passed, "commit": commit(), **facts}
-            options.out.mkdir(parents=True, exist_ok=True)
-            file = options.out / f"gpu-{piece.name}.json"
-            file.write_text(json.dumps({**about, "seconds": round(seconds, 1), **document(rows)}, indent=1) + "\n")
-            print(f"{piece.name}: {file}", flush=True)
+        options.toy = True
+    failed = run_all(facts, options)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
