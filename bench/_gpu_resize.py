@@ -38,7 +38,7 @@ def job_for(folder: Path, *, equality: str, precision: str, toy: bool) -> Job:
     if not text.exists():
         text.write_bytes(np.random.default_rng(0).integers(1, 128, 2**17, dtype=np.uint8).tobytes())
     small = {"layers": 1, "width": 32, "heads": 2, "context": 16}
-    large = {"layers": 6, "width": 768, "heads": 12, "context": 512}
+    large = {"layers": 4, "width": 512, "heads": 8, "context": 512}
     return Job.model_validate(
         {
             "name": "resize",

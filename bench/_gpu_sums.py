@@ -176,7 +176,7 @@ def tasks(device: str, *, toy: bool) -> list[tuple[int, Task]]:
             "steps": 2,
         }
     else:
-        sizes = {"config": Config(layers=6, width=768, heads=12, context=512), "micro_batch": 8, "steps": 4}
+        sizes = {"config": Config(layers=4, width=512, heads=8, context=512), "micro_batch": 8, "steps": 4}
     found = []
     for precision in ("bf16", "fp32"):
         common = {"device": device, "precision": precision, **sizes}

@@ -108,3 +108,12 @@ def test_a_piece_that_takes_too_long_is_ended(gpu, tmp_path):
     piece = gpu.Piece(name="long", what="long", script=str(script), needs=())
     passed, rows, _ = gpu.run(piece, "cpu", toy=False, limit_s=0.5)
     assert (passed, rows) == (False, [])
+
+
+def test_the_docs_say_what_was_not_measured(gpu):
+    """A row of docs/gpu.md says "not measured" until its result is there, and no longer."""
+    lines = (ROOT / "docs" / "gpu.md").read_text().splitlines()
+    for piece in gpu.PIECES:
+        (row,) = [line for line in lines if line.startswith(f"| `{piece.name}` |")]
+        has_result = (ROOT / "bench" / "results" / f"gpu-{piece.name}.json").exists()
+        assert row.endswith("| not measured |") != has_result
