@@ -8,6 +8,7 @@ FSDP's own, for comparison: their hash may depend on the ranks, and the row says
 
 import argparse
 import hashlib
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -193,6 +194,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()
+    # For the workers; cuBLAS reads it at its first call. `planner.train.determinism` sets the same.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     rows: list[dict[str, object]] = []
     with LocalWorkers(3) as workers:
         for ranks, task in tasks(options.device, toy=options.toy):

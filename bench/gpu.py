@@ -168,8 +168,6 @@ def run(piece: Piece, device: str, *, toy: bool, limit_s: float) -> tuple[bool, 
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             ROWS: str(rows_file),
-            # Read when CUDA begins; `planner.train.determinism` sets the same.
-            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         }
         began_s = time.monotonic()
         process = subprocess.Popen(piece.command(device, toy=toy), cwd=ROOT, env=environment, start_new_session=True)
@@ -226,7 +224,9 @@ def run_and_keep(piece: Piece, facts: dict[str, Any], options: argparse.Namespac
         about = {"piece": piece.name, "what": piece.what, "passed": passed, "commit": commit(), **facts}
         options.out.mkdir(parents=True, exist_ok=True)
         file = options.out / f"gpu-{piece.name}.json"
-        file.write_text(json.dumps({**about, "seconds": round(seconds, 1), **document(rows)}, indent=1) + "\n")
+        half = file.with_suffix(".half")  # a machine that is taken away leaves a whole result or none
+        half.write_text(json.dumps({**about, "seconds": round(seconds, 1), **document(rows)}, indent=1) + "\n")
+        half.replace(file)
         print(f"{piece.name}: {file}", flush=True)
     return passed
 
