@@ -52,8 +52,8 @@ def job_for(folder: Path, *, equality: str, precision: str, toy: bool) -> Job:
                 "precision": precision,
             },
             "eval": {"samples": 3, "every": 4},
-            "workers": {"gpus": 0},
-            "checkpoint": {"every": 3},
+            "workers": {"gpus": 0, "max": max(*LOCAL, *ON_RAY)},
+            "checkpoint": {"every": 2},
         }
     )
 
