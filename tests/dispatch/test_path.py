@@ -32,7 +32,7 @@ LOOP = PROJECT / "bench" / "_paced_loop.py"
 JOB = """
 name: path
 model: {kind: own}
-data: {kind: own, path: loop.py}
+data: {kind: own, path: code/loop.py}
 objective: own
 batch: {global: 24, max_micro: 4}
 train:
@@ -62,8 +62,9 @@ def run(tmp_path):
 def user(tmp_path, token, run):
     """Somebody at a terminal, in a folder with a job and its loop."""
     folder = tmp_path / "project"
-    folder.mkdir()
-    shutil.copy(LOOP, folder / "loop.py")
+    # Not beside the job: nodes on one machine unpack it into a folder each, and there would be two modules `loop`.
+    (folder / "code").mkdir(parents=True)
+    shutil.copy(LOOP, folder / "code" / "loop.py")
     (folder / "job.yaml").write_text(JOB.replace("every: 20 steps", f"every: 20 steps, path: {run.storage.url}"))
     return User(folder, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)})
 
@@ -100,6 +101,9 @@ class User:
             )
         try:
             yield log.read_text
+        except BaseException:
+            print(log.read_text())
+            raise
         finally:
             process.kill()
             process.wait()
@@ -151,7 +155,7 @@ def test_a_job_is_sent_loses_and_gains_nodes_and_trains_what_was_planned(user, r
     assert {(group["world_size"], group["plan_digest"]) for group in groups} == set(planned.items())
 
     # Every sample was used once, and steps were done again after the kill alone.
-    audit = json.loads(user.does("planner", "audit", run.storage.url, "--code", "loop.py", "--json"))
+    audit = json.loads(user.does("planner", "audit", run.storage.url, "--code", "code/loop.py", "--json"))
     assert audit["findings"] == []
     assert (audit["steps"], audit["lost"], audit["repeated"], audit["mismatched"]) == (committed + 10, 0, 0, 0)
     assert [size for size, _ in groupby(phase["world_size"] for phase in audit["phases"])][-4:] == [2, 1, 2, 1]
