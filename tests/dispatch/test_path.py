@@ -34,12 +34,12 @@ name: path
 model: {kind: own}
 data: {kind: own, path: code/loop.py}
 objective: own
-batch: {global: 24, max_micro: 4}
+batch: {global: 48, max_micro: 8}
 train:
   steps: 1000000
   optimizer: {kind: own}
 workers: {min: 1, max: 2, gpus: 0}
-checkpoint: {every: 20 steps}
+checkpoint: {every: 10 steps}
 """
 
 
@@ -65,7 +65,7 @@ def user(tmp_path, token, run):
     # Not beside the job: nodes on one machine unpack it into a folder each, and there would be two modules `loop`.
     (folder / "code").mkdir(parents=True)
     shutil.copy(LOOP, folder / "code" / "loop.py")
-    (folder / "job.yaml").write_text(JOB.replace("every: 20 steps", f"every: 20 steps, path: {run.storage.url}"))
+    (folder / "job.yaml").write_text(JOB.replace("every: 10 steps", f"every: 10 steps, path: {run.storage.url}"))
     return User(folder, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)})
 
 
@@ -126,16 +126,16 @@ def test_a_job_is_sent_loses_and_gains_nodes_and_trains_what_was_planned(user, r
         assert by_hand[:3] == ["ray", "job", "submit"]
         with user.doing(*by_hand) as said:
             ledger = Ledger(run)
-            ledger.await_steps(2, 25)
+            ledger.await_steps(2, 30)
             # A notice: one machine ends in ten seconds.
             cluster.offer(1, notice_s=10.0)
-            ledger.await_steps(1, 25)
+            ledger.await_steps(1, 15)
             # A growth.
             cluster.offer(2)
-            ledger.await_steps(2, 25)
+            ledger.await_steps(2, 30)
             # A kill: one machine ends now.
             cluster.offer(1)
-            ledger.await_steps(1, 25)
+            ledger.await_steps(1, 15)
             after_kill = max(run.generations())
             user.does("ray", "job", "stop", "--address", cluster.dashboard, submission_id(said()))
 
@@ -144,11 +144,8 @@ def test_a_job_is_sent_loses_and_gains_nodes_and_trains_what_was_planned(user, r
         log = user.does(*submit, "--follow", "--set", f"train.steps={committed + 10}")
         assert f"resuming at step {committed} of {committed + 10}" in log
         assert f"finished: {committed + 10} steps committed" in log
-        assert [event["event"] for event in cluster.events("notice", "notice failed", "killed")] == [
-            "notice",
-            "killed",
-            "killed",
-        ]
+        noticed, killed = ({event["node"] for event in cluster.events(kind)} for kind in ("notice", "killed"))
+        assert (len(noticed), len(killed - noticed), cluster.events("notice failed")) == (1, 1, [])
 
     # Every group trained what was planned for its size.
     groups = records(run, "generation")
