@@ -194,6 +194,8 @@ class TestThisRay:
             ("ray.experimental.internal_kv", "_internal_kv_get(key, no_such)", "has no _internal_kv_get(no_such)"),
             ("ray.core.generated.gcs_pb2:GcsNodeInfo", ".no_such_field", "has no .no_such_field"),
             ("ray._private.worker:connect", ".no_such_field", "has no .no_such_field"),
+            ("ray._private.worker:global_worker", ".no_such_field", "has no .no_such_field"),
+            ("ray", "__version__(no_such)", "has no __version__(no_such)"),
         ],
     )
     def test_what_is_not_there_is_named(self, owner, name, says):

@@ -14,7 +14,7 @@ Importing this module does not import Ray.
 import dis
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 Section = Mapping[str, tuple[str, ...]]
@@ -251,8 +251,16 @@ def _lacking_parts(owner: Any, name: str) -> Iterator[str]:
     if not hasattr(owner, plain):
         yield plain
     elif parameters:
-        known = inspect.signature(getattr(owner, plain)).parameters
+        known = _parameters(getattr(owner, plain))
         yield from (f"{plain}({parameter})" for parameter in parameters.split(", ") if parameter not in known)
+
+
+def _parameters(found: Any) -> Collection[str]:
+    """The names of its parameters; none if it is no function, or one whose parameters Python cannot tell."""
+    try:
+        return inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return ()
 
 
 def _instance_names(owner: Any) -> set[str]:
@@ -262,7 +270,7 @@ def _instance_names(owner: Any) -> set[str]:
     if inspect.isfunction(owner):
         return _stored(inspect.unwrap(owner))
     names: set[str] = set()
-    for base in owner.__mro__:
+    for base in inspect.getmro(owner) if inspect.isclass(owner) else ():
         names |= {*getattr(base, "__annotations__", {}), *vars(base)}
         for function in filter(inspect.isfunction, vars(base).values()):
             names |= _stored(function)
