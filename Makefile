@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint bench gpu chaos clean
+.PHONY: demo test test-fast path lint bench gpu chaos clean
 
 demo: .venv/ready
 	$(BIN)/planner demo jobs/demo.yaml
@@ -13,6 +13,10 @@ test: .venv/ready
 # The pure rooms alone: well under a minute.
 test-fast: .venv/ready
 	$(BIN)/pytest -m "not slow and not fsdp and not ray"
+
+# The one path that must always work: a cluster file, a token, `ray job submit`, and nodes that come and go.
+path: .venv/ready
+	$(BIN)/pytest tests/dispatch/test_path.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -88,7 +88,7 @@ class AutoscalerCluster:
         self.home = Path(tempfile.mkdtemp(prefix="pa-", dir="/tmp"))
         self._log = (self.home / "cluster.log").open("w+b")
         ports = _free_ports(3)
-        (self.home / "cluster.json").write_text(json.dumps(self._cluster_file(ports[0])))
+        self.file.write_text(json.dumps(self._cluster_file(ports[0])))
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(self.home), *map(str, ports[:2])],
             stdin=subprocess.PIPE,
@@ -140,6 +140,17 @@ class AutoscalerCluster:
     def begin(self):
         """The trace's time begins."""
         (self.home / "begun").touch()
+
+    def offer(self, nodes, notice_s=None):
+        """From now on the cloud has so many, whatever the trace says; those it takes back get notice, or none."""
+        fresh = self.home / "now.json.new"
+        fresh.write_text(json.dumps([nodes, notice_s]))
+        fresh.replace(self.home / "now.json")
+
+    @property
+    def file(self):
+        """The cluster's file, as `ray up` takes it."""
+        return self.home / "cluster.json"
 
     def events(self, *kinds):
         """What the cloud has noted, of these kinds or all, oldest first."""

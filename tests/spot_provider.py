@@ -33,15 +33,17 @@ class SpotProvider(FakeMultiNodeProvider):
 
         trace      [[time_s, available_nodes], ...]
         notice_s   from a notice to the node's end; null: no notice is given
-        folder     where `begun` appears when the trace's time begins, and where `events.jsonl` is written
+        folder     where `begun` appears when the trace's time begins, and where `events.jsonl` is written;
+                   `now.json` in it, [available_nodes, notice_s], takes the trace's place from then on
     """
 
     def __init__(self, provider_config, cluster_name):
         super().__init__(provider_config, cluster_name)
         times_s, counts = zip(*provider_config["trace"], strict=True)
         self._trace = Trace(times_s=times_s, counts=counts)
-        self._notice_s = provider_config["notice_s"]
+        self._trace_notice_s = provider_config["notice_s"]
         self._begun = Path(provider_config["folder"]) / "begun"
+        self._now = Path(provider_config["folder"]) / "now.json"
         self._events = Path(provider_config["folder"]) / "events.jsonl"
         self._taken = {}  # cloud's id -> monotonic second at which it ends
         self._dice = random.Random(7)
@@ -118,33 +120,40 @@ class SpotProvider(FakeMultiNodeProvider):
 
     @property
     def _available(self):
+        return self._offer()[0]
+
+    def _offer(self):
+        """(nodes that there are, seconds from a notice to a node's end or None)."""
+        if self._now.exists():
+            return json.loads(self._now.read_text())
         began = self._begun.stat().st_mtime if self._begun.exists() else time.time()
-        return self._trace.at(time.time() - began)
+        return self._trace.at(time.time() - began), self._trace_notice_s
 
     def _replay(self):
         available = None
         while True:
-            if available != (available := self._available):
+            before, (available, notice_s) = available, self._offer()
+            if available != before:
                 self._note("available", nodes=available)
             with self.lock:
                 ours = [cloud_id for cloud_id in self._nodes if cloud_id not in {self._head_node_id, *self._taken}]
                 victims = self._dice.sample(ours, max(len(ours) - available, 0))
                 # Whoever has not come up yet has nobody to give notice to.
-                self._taken |= {cloud_id: time.monotonic() + self._grace_s(cloud_id) for cloud_id in victims}
+                self._taken |= {victim: time.monotonic() + self._grace_s(victim, notice_s) for victim in victims}
                 over = [cloud_id for cloud_id, end_s in self._taken.items() if end_s <= time.monotonic()]
             for cloud_id in set(victims) - set(over):
-                self._give_notice(self._nodes[cloud_id]["node"].node_id)
+                self._give_notice(self._nodes[cloud_id]["node"].node_id, notice_s)
             for cloud_id in over:
                 self._let_go(cloud_id, "killed")
             time.sleep(_TICK_S)
 
-    def _grace_s(self, cloud_id):
-        return self._notice_s if self._notice_s and self._nodes[cloud_id]["node"] else 0.0
+    def _grace_s(self, cloud_id, notice_s):
+        return notice_s if notice_s and self._nodes[cloud_id]["node"] else 0.0
 
-    def _give_notice(self, node_id):
+    def _give_notice(self, node_id, notice_s):
         self._note("notice", node=node_id)
         try:
-            request_drain(GcsClient(address=self._gcs_address), node_id, self._notice_s, "the trace falls")
+            request_drain(GcsClient(address=self._gcs_address), node_id, notice_s, "the cloud takes it back")
         except Exception as error:  # noqa: BLE001  # it may have gone; its end comes anyway
             self._note("notice failed", node=node_id, reason=str(error))
 

@@ -72,7 +72,8 @@ def token_environment() -> dict[str, str]:
 
     Ray looks here before it looks for a file, so another cluster's token is no obstacle.
     """
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
+    # The last one: in a pod of KubeRay's, Ray may be told to ask Kubernetes about tokens, which does not know this one.
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN, "RAY_ENABLE_K8S_TOKEN_AUTH": "false"}
 
 
 @dataclass(frozen=True, kw_only=True)

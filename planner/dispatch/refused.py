@@ -8,7 +8,10 @@ _SENTENCES = {
     r"Version mismatch:.+?Ray: (\S+)\s+Python: (\S+).+?Ray: (\S+)\s+Python: (\S+)": (
         "the cluster has Ray {0} on Python {1}, and here is Ray {2} on Python {3}; use the same on both sides"
     ),
-    r"no authentication token was found": f"RAY_AUTH_MODE is token, and no token was found; {_HOW}",
+    r"no authentication token was found": (
+        "Ray wants a token here (RAY_AUTH_MODE=token, or no RAY_AUTH_MODE from Ray 2.61 on), and no token was found; "
+        f"{_HOW}"
+    ),
     r"InvalidAuthToken|(?i:authentication token is (?:missing|invalid)|invalid or missing authentication token)": (
         f"it does not take the token that came, or none came; {_HOW}, with RAY_AUTH_MODE=token"
     ),

@@ -26,7 +26,7 @@ from planner.job import Job
 
 _DASHBOARD_PORT = 8265
 _GCS_PORT = 6379
-_OLDEST_RAY = (2, 55)
+_OLDEST_RAY = (2, 60)
 # Ray's client sets no limit of its own: an address that swallows packets would hold it for minutes.
 _CONNECT_S = 10.0
 _RETRY_S = 1.0

@@ -111,12 +111,41 @@ class Script(threading.Thread):
             self.done += 1
 
 
+class Ledger:
+    """What the run has done, as it goes on."""
+
+    def __init__(self, run):
+        self._run = run
+        self._follower = Follower(run)
+        self._size = 0
+
+    def await_steps(self, world_size, steps, within_s=120):
+        """Until so many more have been done at this size, one after another."""
+        seen, deadline_s = 0, time.monotonic() + within_s
+        while self._size != world_size or seen < steps:
+            assert time.monotonic() < deadline_s, f"{seen} of {steps} at {world_size}; {messages(self._run)}"
+            for record in self._follower.new_records():
+                if isinstance(record, GenerationRecord):
+                    self._size, seen = record.world_size, 0
+                seen += isinstance(record, StepRecord)
+            time.sleep(0.1)
+
+
 def notes(job):
     """What the run's ledger says in words."""
-    run = run_of(job)
+    return messages(run_of(job))
+
+
+def messages(run):
+    """The same of any run."""
+    return [record["message"] for record in records(run, "event")]
+
+
+def records(run, kind):
+    """All records of a kind in its ledger, as they are in the files, oldest first."""
     lines = [line for number in run.segments() for line in run.storage.read(segment_name(number)).splitlines()]
     found = [json.loads(line)["record"] for line in lines]
-    return [record["message"] for record in found if record["kind"] == "event"]
+    return [record for record in found if record["kind"] == kind]
 
 
 def processes_of(cluster):

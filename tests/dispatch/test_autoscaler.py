@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from autoscaler_cluster import AutoscalerCluster
-from live_runs import make_job, notes, run_of
+from live_runs import Ledger, make_job, notes, run_of
 from spot_trace import Trace
 
 from planner.audit import audit
 from planner.store.follow import Follower
-from planner.store.records import GenerationRecord, StepRecord
+from planner.store.records import GenerationRecord
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -68,33 +68,13 @@ def called(command, folder, environment):
     )
 
 
-class Ledger:
-    """What the run has done, as it goes on."""
-
-    def __init__(self, job):
-        self._job = job
-        self._follower = Follower(run_of(job))
-        self._size = 0
-
-    def await_steps(self, world_size, steps, within_s=120):
-        """Until so many more have been done at this size, one after another."""
-        seen, deadline_s = 0, time.monotonic() + within_s
-        while self._size != world_size or seen < steps:
-            assert time.monotonic() < deadline_s, f"{seen} of {steps} at {world_size}; {notes(self._job)}"
-            for record in self._follower.new_records():
-                if isinstance(record, GenerationRecord):
-                    self._size, seen = record.world_size, 0
-                seen += isinstance(record, StepRecord)
-            time.sleep(0.1)
-
-
 def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
     """Asked for 4 of a cluster that may have 3, it starts the 2 that help; one is taken, the other goes when idle."""
     trace = Trace(times_s=(0.0, 1.0), counts=(3, 1))
     job = elastic_job(tmp_path, batch=4, most=4)
     with AutoscalerCluster(max_nodes=3, available=trace, notice_s=8.0, idle_s=2.0) as cluster:
         with driven(job, tmp_path, cluster):
-            ledger = Ledger(job)
+            ledger = Ledger(run_of(job))
             ledger.await_steps(2, 5)
             cluster.begin()
             ledger.await_steps(1, 5)
@@ -116,7 +96,7 @@ def test_a_cloud_that_has_nothing_is_waited_for_and_says_so(tmp_path):
     with AutoscalerCluster(max_nodes=2, available=trace) as cluster, driven(job, tmp_path, cluster):
         await_words(tmp_path, "asked for 2 workers, and the cloud gives no spot node")
         cluster.begin()
-        Ledger(job).await_steps(2, 10)
+        Ledger(run_of(job)).await_steps(2, 10)
     assert audit(run_of(job)).clean
 
 
@@ -130,7 +110,7 @@ def test_a_trace_is_followed_without_a_step_lost(tmp_path):
     job = elastic_job(tmp_path, batch=12, most=3)
     with AutoscalerCluster(max_nodes=3, available=trace, notice_s=8.0) as cluster:
         with driven(job, tmp_path, cluster):
-            ledger = Ledger(job)
+            ledger = Ledger(run_of(job))
             ledger.await_steps(2, 10)
             cluster.begin()
             cluster.wait_until(lambda cloud: len(cloud.nodes()) == 3 and len(cloud.events("notice")) >= 4, 120)

@@ -152,40 +152,23 @@ def test_a_loop_of_the_users_own_goes_through_the_same_changes(cluster, tmp_path
     assert after < before / 2
 
 
-class TestContract:
-    def test_this_ray_is_the_one_that_ours_was_written_for(self):
-        """Else users of the pinned version would get less than we say."""
-        assert trainer.find_tier() == ("ours", "")
-        assert trainer.can_keep_processes()
+@pytest.mark.slow
+def test_with_callbacks_alone_a_resize_still_loses_nothing(cluster, tmp_path, monkeypatch):
+    """Ray's own policy, held back until all workers have committed."""
+    monkeypatch.setattr(trainer, "find_tier", lambda: ("callbacks", "as a test wants it"))
+    job = make_job(tmp_path, steps=2000, most=4, every_steps=1000)
 
-    def test_without_the_internals_it_is_callbacks_and_then_stock(self, monkeypatch):
-        """With the name of what is missing."""
-        from ray.train.v2._internal.execution.worker_group import WorkerGroup
-
-        monkeypatch.delattr(WorkerGroup, "_clear_state")
-        tier, why = trainer.find_tier()
-        assert tier == "callbacks"
-        assert "_clear_state" in why
-        monkeypatch.setitem(__import__("sys").modules, "planner.dispatch.private.callback", None)
-        assert trainer.find_tier()[0] == "stock"
-
-    @pytest.mark.slow
-    def test_with_callbacks_alone_a_resize_still_loses_nothing(self, cluster, tmp_path, monkeypatch):
-        """Ray's own policy, held back until all workers have committed."""
-        monkeypatch.setattr(trainer, "find_tier", lambda: ("callbacks", "as a test wants it"))
-        job = make_job(tmp_path, steps=2000, most=4, every_steps=1000)
-
-        with (
-            Script(job, [(3, 20, cluster.add_node), (4, 20, interrupt)]) as script,
-            pytest.warns(RuntimeWarning, match="every change of capacity resizes the run"),
-            pytest.raises(KeyboardInterrupt),
-        ):
-            fit(job)
-        cluster.kill_node()
-        assert script.done == 2
-        result = audit(run_of(job))
-        assert result.clean, result.findings
-        assert result.recomputed == 0
+    with (
+        Script(job, [(3, 20, cluster.add_node), (4, 20, interrupt)]) as script,
+        pytest.warns(RuntimeWarning, match="every change of capacity resizes the run"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        fit(job)
+    cluster.kill_node()
+    assert script.done == 2
+    result = audit(run_of(job))
+    assert result.clean, result.findings
+    assert result.recomputed == 0
 
 
 @pytest.mark.slow

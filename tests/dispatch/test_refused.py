@@ -70,6 +70,7 @@ UNAUTHENTICATED = "ray.exceptions.AuthenticationError: InvalidAuthToken: Authent
         (version_mismatch, "the cluster has Ray 2.1.0 on Python 3.8.1, and here is Ray "),
         (lambda: wrapped(version_mismatch()), "use the same on both sides (Ray: Failed to connect to Ray cluster"),
         (no_token, "no token was found; the cluster's token belongs into RAY_AUTH_TOKEN or ~/.ray/auth_token here"),
+        (no_token, "Ray wants a token here (RAY_AUTH_MODE=token, or no RAY_AUTH_MODE from Ray 2.61 on)"),
         (lambda: gcs_error(UNAUTHENTICATED), "with RAY_AUTH_MODE=token"),
         (dashboard, "that is the address of its dashboard"),
         (no_address, "that is no address; write host:port"),

@@ -74,7 +74,7 @@ def server(answers):
         ((404, "nothing here"), r"answers, but not as Ray's dashboard does"),
         ((502, "bad gateway"), r"answers, but not as Ray's dashboard does \(502 Server Error"),
         ((200, '{"ray_version": "1.13.0"}'), r"Ray version 1.13.0 is running on the cluster"),
-        ((200, '{"ray_version": "2.54.1"}'), r"runs Ray 2.54.1; planner needs 2.55 or newer there"),
+        ((200, '{"ray_version": "2.59.0"}'), r"runs Ray 2.59.0; planner needs 2.60 or newer there"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_told_in_a_line(version, says):

@@ -1,9 +1,13 @@
-"""A token that others may read is said; what is none, or none of theirs, is not."""
+"""A token that others may read is said; what is none, or none of theirs, is not. An embedded cluster has its own."""
+
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.dispatch.embedded import _supervisor_environment, token_environment
+from planner.dispatch.launch import EMBEDDED, set_environment
 from planner.dispatch.token_file import token_warning
 
 
@@ -49,3 +53,24 @@ def test_of_a_file_by_its_path_the_mode_decides(tmp_path_factory, mode):
 def test_where_the_file_is_not_asked_nothing_is_said(environment):
     """Without auth, with a token in the environment, without a file: that is Ray's to say."""
     assert token_warning(environment) == ""
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        {},  # up to Ray 2.60 no token by default, from 2.61 on the one in the user's file
+        {"RAY_AUTH_MODE": "disabled"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "for another cluster"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/not/there"},
+        {"RAY_AUTH_MODE": "token", "RAY_ENABLE_K8S_TOKEN_AUTH": "true"},
+    ],
+)
+def test_an_embedded_cluster_has_a_token_of_its_own_whatever_the_user_has(monkeypatch, tmp_path, users):
+    """In the driver and in the cluster's processes: Ray takes the variable before it looks for a file."""
+    monkeypatch.setattr(os, "environ", dict(users))
+    set_environment(EMBEDDED, embedded=True)
+    own = token_environment()
+    assert (own["RAY_AUTH_MODE"], len(own["RAY_AUTH_TOKEN"])) == ("token", 64)
+    for environment in (os.environ, _supervisor_environment(tmp_path, {})):
+        assert {name: environment[name] for name in own} == own
+        assert environment["RAY_ENABLE_K8S_TOKEN_AUTH"] == "false"

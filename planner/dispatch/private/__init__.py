@@ -1,6 +1,6 @@
 """Everything of Ray's that is not its public interface, in one folder; tested against Ray 2.60.
 
-`tests/dispatch/test_private.py` is the contract. Nothing here is needed for training itself: without these calls
+`contract.py` lists all of it. Nothing here is needed for training itself: without these calls
 a refusal is still a refusal, it is only told less well, one socket listens further than it need, and resizes are
 Ray's own.
 """

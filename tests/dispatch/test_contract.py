@@ -1,0 +1,214 @@
+"""The table of Ray's private names: it has all that the source uses, nothing else, and this Ray has all of it."""
+
+import ast
+import builtins
+import importlib
+import inspect
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from planner.dispatch.private import trainer
+from planner.dispatch.private.contract import CONTRACT, _lacks, missing
+from planner.dispatch.submission import _OLDEST_RAY
+
+DISPATCH = Path(__file__).parents[2] / "planner" / "dispatch"
+PATHS = sorted(DISPATCH.rglob("*.py"))
+FILES = [str(path.relative_to(DISPATCH)) for path in PATHS]
+# What Ray documents (https://docs.ray.io/en/latest/ray-references/api.html), as far as planner uses it.
+PUBLIC_MODULES = {
+    "ray",
+    "ray.exceptions",
+    "ray.job_submission",
+    "ray.train",
+    "ray.train.torch",
+    "ray.tune",
+    "ray.util.placement_group",
+    "ray.util.scheduling_strategies",
+}
+PUBLIC_NAMES = {"from_hex", "gcs_address", "get_runtime_context"}
+# Of torch and of the C library.
+FOREIGN_NAMES = {
+    *("TCPStore", "cuda", "destroy_process_group", "empty_cache", "init_process_group", "is_available"),
+    *("is_initialized", "malloc_trim", "prctl"),
+}
+# Elsewhere a public name is one that Ray, or somebody else, documents.
+LOOKS_INSIDE = [file for file in FILES if file.startswith("private/") or file == "supervisor.py"]
+LOOKS_INSIDE.remove("private/contract.py")  # it asks whatever it is given
+
+
+def tree(file):
+    return ast.parse((DISPATCH / file).read_text())
+
+
+def imports(file):
+    """(module, name) of all that it imports from; the name is empty for `import module`."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module, alias.name) for alias in node.names)
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+
+
+def attributes(file):
+    """The names of all attributes that it reads."""
+    return {node.attr for node in ast.walk(tree(file)) if isinstance(node, ast.Attribute)}
+
+
+def listed(file):
+    """owner -> names, without their parameters."""
+    return {
+        owner: {name.lstrip(".").partition("(")[0] for name in names} for owner, names in CONTRACT.get(file, {}).items()
+    }
+
+
+def listed_names(file):
+    return set(chain.from_iterable(listed(file).values()))
+
+
+def parts_of_modules(file):
+    """`_private` and `state` are read on the way to `ray._private.state.state.get_draining_nodes`."""
+    return {part for owner in listed(file) for part in owner.partition(":")[0].split(".")}
+
+
+def names_of_ours():
+    """What planner's dispatch itself defines: functions, classes, and attributes that are set."""
+    for node in chain.from_iterable(map(ast.walk, map(tree, FILES))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.Assign(targets=targets):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def names_of_others(file):
+    """What is in the modules of the standard library that it imports, in their classes, and in built-in types."""
+    used = {module for module, _ in imports(file) if module.partition(".")[0] in sys.stdlib_module_names}
+    for module in map(importlib.import_module, {*used, "re", "subprocess", "socket"}):
+        yield from dir(module)
+        for value in vars(module).values():
+            if inspect.isclass(value):
+                yield from dir(value)
+    yield from chain.from_iterable(dir(value) for value in vars(builtins).values() if inspect.isclass(value))
+
+
+OURS = set(names_of_ours())
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_is_imported_from_within_ray_is_listed(file):
+    """A module that Ray does not document, or a name with an underscore in one that it does."""
+    found = [(module, name) for module, name in imports(file) if module.partition(".")[0] == "ray"]
+    private = [(module, name) for module, name in found if module not in PUBLIC_MODULES or name.startswith("_")]
+    known = {(owner, name) for owner, names in listed(file).items() for name in names}
+    known |= {(f"{owner}.{name}", "") for owner, name in known}
+    assert set(private) <= known
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_an_attribute_with_an_underscore_that_is_not_ours_is_listed(file):
+    """`worker_group._callbacks`, say."""
+    private = {name for name in attributes(file) if name.startswith("_") and not name.startswith("__")}
+    known = OURS | parts_of_modules(file) | {"_current_frames"}  # that one is of `sys`
+    assert private - known <= listed_names(file)
+
+
+@pytest.mark.parametrize("file", LOOKS_INSIDE)
+def test_in_a_file_that_looks_into_ray_every_attribute_is_accounted_for(file):
+    """It is ours, the standard library's, torch's, documented by Ray, or listed."""
+    known = {*OURS, *names_of_others(file), *dir(importlib.import_module("ray")), *PUBLIC_NAMES, *FOREIGN_NAMES}
+    assert attributes(file) - known - parts_of_modules(file) <= listed_names(file)
+
+
+@pytest.mark.parametrize("file", CONTRACT)
+def test_what_is_listed_is_used(file):
+    """As an attribute, an import, a method that is overridden, or a parameter of one; exceptions also by name."""
+    words = {node.id for node in ast.walk(tree(file)) if isinstance(node, ast.Name)}
+    words |= {node.name for node in ast.walk(tree(file)) if isinstance(node, ast.FunctionDef)}
+    words |= {node.value for node in ast.walk(tree(file)) if isinstance(node, ast.Constant)}
+    words |= {word for pair in imports(file) for part in pair for word in part.split(".")}
+    assert listed_names(file) <= words | attributes(file)
+
+
+@pytest.mark.usefixtures("ray_environment")
+class TestThisRay:
+    @pytest.mark.parametrize("file", CONTRACT)
+    def test_it_has_all_that_is_listed(self, file):
+        """On another release this says what has to be written anew."""
+        assert list(missing(file)) == []
+
+    @pytest.mark.parametrize("file", CONTRACT)
+    def test_what_we_override_is_listed(self, file):
+        """Ray calls it by that name, so one that is renamed would be left uncalled, and nobody the wiser."""
+        module = importlib.import_module(
+            f"planner.dispatch.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
+        )
+        for ours in filter(inspect.isclass, vars(module).values()):
+            if ours.__module__ != module.__name__:
+                continue
+            of_ray = [base for base in ours.__mro__ if base.__module__.startswith("ray.")]
+            overridden = {name for name in vars(ours) if any(name in vars(base) for base in of_ray)}
+            assert {name for name in overridden if not name.startswith("__")} - {"_abc_impl"} <= listed_names(file)
+
+    def test_with_all_of_it_the_run_is_ours(self):
+        """Else users of the pinned version would get less than we say."""
+        assert trainer.find_tier() == ("ours", "")
+        assert trainer.can_keep_processes()
+
+    def test_without_a_parameter_it_is_callbacks(self, monkeypatch):
+        """As with Ray 2.59, whose coordinator cannot look again at once: no group would ever start."""
+        from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
+
+        actor = coordinator._AutoscalingCoordinatorActor
+        monkeypatch.setattr(actor, "get_reserved_resources", lambda self, requester_id: [])  # noqa: ARG005
+        tier, why = trainer.find_tier()
+        assert tier == "callbacks"
+        assert why.endswith("_AutoscalingCoordinatorActor has no get_reserved_resources(recompute))")
+
+    def test_without_the_internals_it_is_callbacks_and_then_stock(self, monkeypatch):
+        """With the name of what is missing."""
+        from ray.train.v2._internal.execution.callback import ControllerCallback
+        from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+        monkeypatch.delattr(WorkerGroup, "_clear_state")
+        tier, why = trainer.find_tier()
+        assert tier == "callbacks"
+        assert "_clear_state" in why
+        monkeypatch.delattr(ControllerCallback, "before_controller_execute_resize_decision")
+        tier, why = trainer.find_tier()
+        assert tier == "stock"
+        assert "before_controller_execute_resize_decision" in why
+
+    @pytest.mark.parametrize(
+        ("owner", "name", "says"),
+        [
+            ("ray.no_such_module", "x", "No module named 'ray.no_such_module'"),
+            ("ray.train:NoSuchClass", "x", "NoSuchClass"),
+            ("ray.train:ScalingConfig", "no_such_method", "has no no_such_method"),
+            ("ray.train:ScalingConfig", ".no_such_field", "has no .no_such_field"),
+            ("ray.experimental.internal_kv", "_internal_kv_get(key, no_such)", "has no _internal_kv_get(no_such)"),
+            ("ray.core.generated.gcs_pb2:GcsNodeInfo", ".no_such_field", "has no .no_such_field"),
+            ("ray._private.worker:connect", ".no_such_field", "has no .no_such_field"),
+            ("ray._private.worker:global_worker", ".no_such_field", "has no .no_such_field"),
+            ("ray", "__version__(no_such)", "has no __version__(no_such)"),
+        ],
+    )
+    def test_what_is_not_there_is_named(self, owner, name, says):
+        """Modules, classes, methods, parameters, fields of data classes and of messages, what a function sets."""
+        (lack,) = _lacks(owner, (name,))
+        assert says in lack
+
+
+def test_the_releases_that_are_named_are_the_same_everywhere():
+    """What may be installed begins where `planner submit` begins, and the release that we test with keeps processes."""
+    root = DISPATCH.parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    (ray,) = (text for text in project["dependencies"] if text.startswith("ray"))
+    (tested,) = (line for line in (root / "constraints.txt").read_text().splitlines() if line.startswith("ray=="))
+    assert f">={'.'.join(map(str, _OLDEST_RAY))}," in ray
+    assert tested.removeprefix("ray==") in trainer.KEEPS_PROCESSES_ON
