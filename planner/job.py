@@ -12,11 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from planner import cadence
-
-# The largest values that the plan room promises to serve (see `planner.plan.layout`).
-MAX_GLOBAL_BATCH = 2**20
-MAX_MICRO = 4096
-MAX_WORKERS = 65_536
+from planner.limits import LEAST_RESOURCE, MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 
 
 class _Section(BaseModel):
@@ -387,7 +383,7 @@ class Workers(_Section):
     max: int = Field(default=8, ge=1, le=MAX_WORKERS, description="the most workers; above batch.global, none is used")
     cpus: float = Field(default=1.0, ge=0, le=4096, description="CPU cores per worker")
     gpus: int = Field(default=1, ge=0, le=1, description="1: a GPU each; 0: train on the CPU")
-    resources: dict[str, Annotated[float, Field(gt=0, le=2**40)]] = Field(
+    resources: dict[str, Annotated[float, Field(ge=LEAST_RESOURCE, le=2**40)]] = Field(
         default_factory=dict, description="custom Ray resources per worker: name and amount"
     )
     loader_processes: int = Field(
@@ -401,9 +397,19 @@ class Workers(_Section):
     def _range(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}; write a min of at most max")
+        if 0 < self.cpus < LEAST_RESOURCE:
+            raise ValueError(
+                f"cpus {self.cpus:g} is below {LEAST_RESOURCE:g}, the least that Ray counts; write 0 or more"
+            )
         if not self.cpus and not self.gpus and not self.resources:
             raise ValueError("a worker must take something: set cpus, gpus or resources above 0")
         return self
+
+    @property
+    def taken(self) -> dict[str, float]:
+        """What one worker takes from its node: Ray's name of a resource -> amount, above 0."""
+        wanted = {"CPU": self.cpus, "GPU": float(self.gpus), **self.resources}
+        return {name: amount for name, amount in wanted.items() if amount > 0}
 
 
 class Checkpoint(_Section):
