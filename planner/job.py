@@ -341,7 +341,11 @@ class Train(_Section):
         discriminator="kind", description="what turns gradients into updates"
     )
     schedule: Schedule = Schedule()
-    clip_norm: float | None = Field(default=1.0, gt=0, description="of the global gradient; null: no clipping")
+    clip_norm: float | None = Field(
+        default=1.0,
+        gt=0,
+        description="of the global gradient; null: no clipping, which is the default where the optimizer is your own",
+    )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="of the forward and backward pass")
     activation_checkpointing: bool = Field(
         default=False, description="compute activations twice rather than keep them: less memory, more time"
@@ -349,6 +353,16 @@ class Train(_Section):
     non_finite: Literal["stop", "skip"] = Field(
         default="stop", description="a gradient that is not finite stops the run, or its step is skipped and logged"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_optimizers_are_not_clipped(cls, value: Any) -> Any:
+        """An optimizer of the user's own gets the gradient as it is, unless they ask for clipping."""
+        if not isinstance(value, dict) or "clip_norm" in value:
+            return value
+        optimizer = value.get("optimizer")
+        is_own = isinstance(optimizer, OwnOptimizer) or (isinstance(optimizer, dict) and optimizer.get("kind") == "own")
+        return {**value, "clip_norm": None} if is_own else value
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

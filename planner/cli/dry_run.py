@@ -22,7 +22,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     """
     from planner.lengths import conversions
     from planner.plan import Facts, batch_sizes, choose
-    from planner.report.dry_run import DryRun
+    from planner.report.dry_run import DryRun, gradient_words
 
     job = prepared.job
     prepared, gone = _as_found(prepared)
@@ -44,6 +44,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
         total_steps=prepared.total_steps,
         changes=prepared.changes,
         conversions=conversions(job, prepared.num_samples),
+        gradient=gradient_words(job),
         cluster=cluster,
         waits=waits,
         plan=choose(batch_sizes(job), size, Facts()),

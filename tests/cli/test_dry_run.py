@@ -10,6 +10,15 @@ from planner.store.lease import Lease
 from planner.store.records import seal
 from planner.store.storage import Storage
 
+OWN = """
+name: own
+model: {kind: own}
+data: {kind: own, path: loop.py}
+objective: own
+batch: {global: 6, max_micro: 4}
+train: {steps: 4, optimizer: {kind: own}}
+workers: {gpus: 0}
+"""
 END = "dry run: nothing was started, nothing was written"
 
 
@@ -29,11 +38,43 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert lines[0] == f"tiny: a new run in {tmp_path}/run"
     assert lines[1] == "cluster  a local one with room for 4 workers, on the CPU"
     assert lines[2] == "steps    [0, 4), 6 samples each"
-    assert lines[3] == "commits  every 2 steps, the newest 2 with their files"
-    assert lines[7].split()[:2] == ["4", "4"]
-    assert "2 x 2 + 2 x 1" in lines[7]
+    assert lines[7] == "commits  every 2 steps, the newest 2 with their files"
+    assert lines[11].split()[:2] == ["4", "4"]
+    assert "2 x 2 + 2 x 1" in lines[11]
     assert lines[-1] == END
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_all_that_happens_to_the_gradient_is_listed(cli, job):
+    """In order, with the keys that change it."""
+
+    def found(*settings):
+        lines = cli("run", job, *settings, "--dry-run").out.splitlines()
+        return [line.removeprefix("gradient ") for line in lines if line.startswith("gradient ")]
+
+    assert found() == [
+        "the loss is divided by its count over the whole global batch",
+        "gradients are summed over rounds and workers, by FSDP, and never averaged",
+        "a gradient that is not finite stops the run before the optimizer's step (train.non_finite: stop)",
+        "a global norm above 1 is scaled down to it (train.clip_norm)",
+    ]
+    other = ("train.clip_norm=null", "train.non_finite=skip", "batch.equality=bitwise")
+    assert found(*(part for word in other for part in ("--set", word)))[1:] == [
+        "gradients are summed over rounds and workers, in int64 fixed point, and never averaged",
+        "a gradient that is not finite skips its step (train.non_finite: skip)",
+        "not clipped (train.clip_norm: null)",
+    ]
+
+
+def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
+    """Its optimizer is the user's: what they did not ask for is not done."""
+    (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN)
+    assert "\ngradient not clipped (train.clip_norm: null)\n" in cli("run", file, "--dry-run").out
+    asked = cli("run", file, "--set", "train.clip_norm=0.5", "--dry-run").out
+    assert "\ngradient a global norm above 0.5 is scaled down to it (train.clip_norm)\n" in asked
+    assert "\ngradient each loss sum of your loop is divided by its count over the whole global batch\n" in asked
 
 
 def test_a_batch_larger_than_the_data_is_a_note(cli, job):
