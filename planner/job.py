@@ -6,7 +6,7 @@ by `planner.plan`. This module knows no file format (`planner.files` reads YAML)
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -188,14 +188,23 @@ class FeedbackData(_Rows):
     kind: Literal["feedback"] = Field(description="prompts with a completion that is desirable or not")
 
 
+# Where an objective's reference log-probabilities come from. Each objective declares its own: as a field where the
+# user chooses, else as a constant. "none" is a uniform reference, or no use for one.
+ReferenceSource = Literal["model", "cached", "none"]
+
+
 class LmObjective(_Section):
     """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
+
+    reference: ClassVar[ReferenceSource] = "none"
 
     kind: Literal["lm"] = Field(default="lm", description="what the loss is")
 
 
 class SftObjective(_Section):
     """Supervised fine-tuning: the cross-entropy of completions."""
+
+    reference: ClassVar[ReferenceSource] = "none"
 
     kind: Literal["sft"] = Field(description="supervised fine-tuning")
     mean_over: Literal["tokens", "samples"] = Field(
@@ -215,7 +224,7 @@ class DpoObjective(_Section):
     kind: Literal["dpo"] = Field(description="direct preference optimisation")
     beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5, description="share of labels taken to be wrong")
-    reference: Literal["model", "cached", "none"] = Field(default="model", description=f"{_REFERENCE}; none: uniform")
+    reference: ReferenceSource = Field(default="model", description=f"{_REFERENCE}; none: uniform")
     reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
 
 
@@ -234,6 +243,8 @@ class IpoObjective(_Section):
 class SimpoObjective(_Section):
     """Simple preference optimisation (Meng et al. 2024), without a reference."""
 
+    reference: ClassVar[ReferenceSource] = "none"
+
     kind: Literal["simpo"] = Field(description="simple preference optimisation")
     beta: float = Field(default=2.0, gt=0, le=1000, description="scales the difference of mean log-probabilities")
     gamma_beta_ratio: float = Field(default=0.5, ge=0, le=1000, description="the margin asked for, divided by beta")
@@ -241,6 +252,8 @@ class SimpoObjective(_Section):
 
 class KtoObjective(_Section):
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024), of completions without partners."""
+
+    reference: ClassVar[ReferenceSource] = "model"
 
     kind: Literal["kto"] = Field(description="Kahneman-Tversky optimisation")
     beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
@@ -251,6 +264,8 @@ class KtoObjective(_Section):
 
 class OwnObjective(_Section):
     """Computed by the train function of `data.path`."""
+
+    reference: ClassVar[ReferenceSource] = "none"
 
     kind: Literal["own"] = Field(description="computed by your own loop")
 
@@ -487,6 +502,16 @@ class Job(_Section):
             raise ValueError(
                 f"kind: own goes for all of {', '.join(kinds)} or for none; {' and '.join(ours)} "
                 f"{'is' if len(ours) == 1 else 'are'} not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _objective_declares_its_reference(self) -> Self:
+        """A new objective that forgets to would be trained against whatever reference we guess."""
+        found = getattr(self.objective, "reference", "nothing")
+        if found not in (known := get_args(ReferenceSource)):
+            raise ValueError(
+                f"{type(self.objective).__name__} must declare `reference`, one of {', '.join(known)}; found {found}"
             )
         return self
 

@@ -4,16 +4,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from planner.errors import JobError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.complaints import ELSEWHERE, _all_paths, translate
 from planner.files.text_file import MAX_BYTES
-from planner.job import AdamW, Job, JsonlData, LmObjective, OwnOptimizer, TextData, Train
+from planner.job import (
+    AdamW,
+    Job,
+    JsonlData,
+    LmObjective,
+    Objective,
+    OwnOptimizer,
+    ReferenceSource,
+    SimpoObjective,
+    TextData,
+    Train,
+    _Section,
+)
 
 MINIMAL = """\
 name: tiny
@@ -876,6 +890,31 @@ def test_the_gradient_of_an_own_optimizer_is_clipped_only_if_asked():
     assert Job.model_validate(job.model_dump(by_alias=True)) == job
     assert Train(steps=4, optimizer=OwnOptimizer(kind="own")).clip_norm is None
     assert Train(steps=4, optimizer=AdamW(kind="adamw", lr=1e-3)).clip_norm == 1.0
+
+
+class OrpoObjective(_Section):
+    """What somebody adds who does not know of references."""
+
+    kind: Literal["orpo"]
+
+
+class LaterJob(Job):
+    objective: OrpoObjective | SimpoObjective
+
+
+def test_an_objective_that_declares_no_reference_fails_at_the_jobs_birth():
+    """It is not trained against a uniform reference that nobody asked for."""
+    rest = parse_job(MINIMAL).model_dump(by_alias=True) | {"data": {"kind": "pairs", "path": "x"}}
+    assert LaterJob.model_validate(rest | {"objective": {"kind": "simpo"}}).objective.reference == "none"
+    with pytest.raises(ValidationError, match="OrpoObjective must declare `reference`, one of model, cached, none"):
+        LaterJob.model_validate(rest | {"objective": {"kind": "orpo"}})
+
+
+@pytest.mark.parametrize("objective", get_args(Objective), ids=lambda objective: objective.__name__)
+def test_every_objective_declares_its_reference(objective):
+    """As a field, or as a constant."""
+    field = objective.model_fields.get("reference")
+    assert (field.default if field else objective.reference) in get_args(ReferenceSource)
 
 
 def test_a_dump_holds_every_key_under_its_yaml_name():

@@ -101,7 +101,8 @@ class Run:
         """The optimizer steps from the newest commit on, which is loaded into model and optimizer first.
 
         When the next step is asked for, the gradient is clipped if `train.clip_norm` is set (by default it is not), and
-        the optimizer is stepped. A step may come twice (`batch.equality: bitwise` does so where a gradient outgrew its fixed point), with the weights as they were.
+        the optimizer is stepped. A step may come twice (`batch.equality: bitwise` does so where a gradient outgrew its
+        fixed point), with the weights as they were.
         The learning rate is yours: set it by `step.number`, since a scheduler of torch's would begin anew in each
         generation.
 
