@@ -21,6 +21,7 @@ VALUES = {
     "planner.cluster",
     "planner.reminders",
     "planner.disk",
+    "planner.extras",
     "planner.privacy",
 }
 STANDARD = set(sys.stdlib_module_names)
@@ -56,6 +57,7 @@ LAW = {
     "reminders.py": set(),
     "disk.py": set(),
     "privacy.py": set(),
+    "extras.py": set(),
     "files": {"yaml", "pydantic"},
     "notice": set(),
     "interop": {"yaml", "planner.files", "planner.plan"},
