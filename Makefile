@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint bench chaos clean
+.PHONY: demo test test-fast wheel-test lint bench chaos clean
 
 demo: .venv/ready
-	$(BIN)/planner demo jobs/demo.yaml
+	$(BIN)/planner demo
 
 test: .venv/ready
 	$(BIN)/pytest -m "not slow"
@@ -13,6 +13,10 @@ test: .venv/ready
 # The pure rooms alone: well under a minute.
 test-fast: .venv/ready
 	$(BIN)/pytest -m "not slow and not fsdp and not ray"
+
+# The built wheel in an environment of its own, outside the checkout: does it bring what it needs?
+wheel-test:
+	PYTHON=$(PYTHON) tests/wheel/try.sh
 
 lint: .venv/ready
 	$(BIN)/ruff check .

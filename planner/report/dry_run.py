@@ -47,15 +47,14 @@ def gradient_words(job: Job) -> tuple[str, ...]:
     """
     losses, clip = "each loss sum of your loop" if job.is_own else "the loss", job.train.clip_norm
     sums = "in int64 fixed point" if job.batch.equality == "bitwise" else "by FSDP"
+    end = "the step is skipped" if job.train.non_finite == "skip" else "the run stops before the optimizer's step"
     return (
-        f"{losses} is divided by its count over the whole global batch",
-        f"gradients are summed over rounds and workers, {sums}, and never averaged",
-        "a gradient that is not finite "
-        + ("skips its step" if job.train.non_finite == "skip" else "stops the run before the optimizer's step")
-        + f" (train.non_finite: {job.train.non_finite})",
+        f"of {losses}, divided by its count over the whole global batch",
+        f"summed over rounds and workers {sums}, never averaged",
+        f"if it is not finite, {end} (train.non_finite: {job.train.non_finite})",
         "not clipped (train.clip_norm: null)"
         if clip is None
-        else f"a global norm above {clip:g} is scaled down to it (train.clip_norm)",
+        else f"scaled down to a global norm of {clip:g} where it is above that (train.clip_norm)",
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -53,15 +54,15 @@ def test_all_that_happens_to_the_gradient_is_listed(cli, job):
         return [line.removeprefix("gradient ") for line in lines if line.startswith("gradient ")]
 
     assert found() == [
-        "the loss is divided by its count over the whole global batch",
-        "gradients are summed over rounds and workers, by FSDP, and never averaged",
-        "a gradient that is not finite stops the run before the optimizer's step (train.non_finite: stop)",
-        "a global norm above 1 is scaled down to it (train.clip_norm)",
+        "of the loss, divided by its count over the whole global batch",
+        "summed over rounds and workers by FSDP, never averaged",
+        "if it is not finite, the run stops before the optimizer's step (train.non_finite: stop)",
+        "scaled down to a global norm of 1 where it is above that (train.clip_norm)",
     ]
     other = ("train.clip_norm=null", "train.non_finite=skip", "batch.equality=bitwise")
     assert found(*(part for word in other for part in ("--set", word)))[1:] == [
-        "gradients are summed over rounds and workers, in int64 fixed point, and never averaged",
-        "a gradient that is not finite skips its step (train.non_finite: skip)",
+        "summed over rounds and workers in int64 fixed point, never averaged",
+        "if it is not finite, the step is skipped (train.non_finite: skip)",
         "not clipped (train.clip_norm: null)",
     ]
 
@@ -73,8 +74,8 @@ def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
     file.write_text(OWN)
     assert "\ngradient not clipped (train.clip_norm: null)\n" in cli("run", file, "--dry-run").out
     asked = cli("run", file, "--set", "train.clip_norm=0.5", "--dry-run").out
-    assert "\ngradient a global norm above 0.5 is scaled down to it (train.clip_norm)\n" in asked
-    assert "\ngradient each loss sum of your loop is divided by its count over the whole global batch\n" in asked
+    assert "\ngradient scaled down to a global norm of 0.5 where it is above that (train.clip_norm)\n" in asked
+    assert "\ngradient of each loss sum of your loop, divided by its count over the whole global batch\n" in asked
 
 
 def test_a_batch_larger_than_the_data_is_a_note(cli, job):
@@ -165,6 +166,16 @@ def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
         END,
     ]
     assert not recorded.run.with_name("run-2").exists()
+
+
+def test_the_demo_brings_its_job_along(cli, tmp_path):
+    """From any folder; and the file of the package is the one that README names."""
+    answer = cli("demo", "--dry-run")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("demo: 160 steps of exactly 64 samples, in runs/demo\n")
+    assert list(tmp_path.iterdir()) == []
+    root = Path(__file__).parents[2]
+    assert (root / "planner" / "cli" / "demo.yaml").read_bytes() == (root / "jobs" / "demo.yaml").read_bytes()
 
 
 def test_the_dry_verify_shows_both_histories(cli, job):
