@@ -1,8 +1,19 @@
 """What the connected cluster's nodes have, and how many workers fit on them."""
 
+import math
 from collections.abc import Sequence
 
+from planner.job import Workers
 from planner.plan import Resources, workers_on_node
+
+
+def taken_by_a_worker(workers: Workers, *, node_each: bool) -> dict[str, float]:
+    """What one worker takes: Ray's name of a resource -> amount.
+
+    With `node_each`, every worker has a node of the local cluster to itself. Nodes offer whole amounts, so it takes
+    whole ones, too: otherwise two workers of 0.5 CPUs would share the node that was started for one.
+    """
+    return {name: math.ceil(amount) if node_each else amount for name, amount in workers.taken.items()}
 
 
 def alive_nodes() -> list[Resources]:

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from planner.dispatch.room import room_for
+from planner.cli.run import LocalShape
+from planner.dispatch.room import room_for, taken_by_a_worker
+from planner.job import Workers
 from planner.plan import workers_on_node
 
 # NPU is a resource that Ray cuts into instances of 1, as it does GPUs.
@@ -70,6 +72,19 @@ def test_ray_places_as_many_workers_as_we_say_and_not_one_more():
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert found == [[taken, count, True, True] for taken, count in cases]
+
+
+@pytest.mark.parametrize("gpus", [0, 4])
+@pytest.mark.parametrize(
+    "takes", [{}, {"cpus": 0.1}, {"cpus": 2.5}, {"cpus": 0.5, "resources": {"slot": 0.3}}, {"resources": {"slot": 2}}]
+)
+def test_the_local_cluster_has_room_for_as_many_workers_as_it_says(takes, gpus):
+    """A node for each worker on the CPU, one node for all on GPUs; also where a worker takes parts."""
+    local = LocalShape(num_workers=4, gpus=gpus, workers=Workers(gpus=int(gpus > 0), **takes))
+    shape = local.shape
+    node = {"CPU": shape.cpus, "GPU": shape.gpus, **shape.resources}
+    taken = taken_by_a_worker(local.workers, node_each=not gpus)
+    assert workers_on_node(node, taken) == local.workers_per_node
 
 
 def test_a_clusters_room_is_that_of_its_nodes():
