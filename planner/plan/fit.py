@@ -31,7 +31,7 @@ def _times(name: str, offered: float, taken: float) -> int:
     """How many times one resource of a node can be taken."""
     have, want = round(offered * PARTS), int(taken * PARTS)
     if want == 0:
-        return 0  # Ray refuses amounts below a ten-thousandth
+        return 0  # Ray starts no actor that takes less than a ten-thousandth of something
     if name not in UNIT_INSTANCE:
         return have // want
     if want < PARTS:
