@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast path lint bench gpu chaos clean
+.PHONY: demo test test-fast path wheel-test lint bench gpu chaos clean
 
 demo: .venv/ready
-	$(BIN)/planner demo jobs/demo.yaml
+	$(BIN)/planner demo
 
 test: .venv/ready
 	$(BIN)/pytest -m "not slow"
@@ -17,6 +17,10 @@ test-fast: .venv/ready
 # The one path that must always work: a cluster file, a token, `ray job submit`, and nodes that come and go.
 path: .venv/ready
 	$(BIN)/pytest tests/dispatch/test_path.py
+
+# The built wheel in an environment of its own, outside the checkout: does it bring what it needs?
+wheel-test:
+	PYTHON=$(PYTHON) tests/wheel/try.sh
 
 lint: .venv/ready
 	$(BIN)/ruff check .

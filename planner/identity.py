@@ -124,8 +124,7 @@ def _draws_again(job: Job) -> bool:
     if isinstance(job.model, HfModel) and (job.model.weights == "pretrained" or job.model.lora is not None):
         return job.model.weights == "random"
     objective = job.objective
-    has_reference = objective.kind == "kto" or getattr(objective, "reference", "none") != "none"
-    return has_reference and getattr(objective, "reference_model", None) is None
+    return objective.reference != "none" and getattr(objective, "reference_model", None) is None
 
 
 def require_same_model(before: str, now: str, accept: frozenset[str], where: str) -> list[str]:

@@ -6,17 +6,13 @@ by `planner.plan`. This module knows no file format (`planner.files` reads YAML)
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from planner import cadence
-
-# The largest values that the plan room promises to serve (see `planner.plan.layout`).
-MAX_GLOBAL_BATCH = 2**20
-MAX_MICRO = 4096
-MAX_WORKERS = 65_536
+from planner.limits import LEAST_RESOURCE, MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 
 
 class _Section(BaseModel):
@@ -192,14 +188,23 @@ class FeedbackData(_Rows):
     kind: Literal["feedback"] = Field(description="prompts with a completion that is desirable or not")
 
 
+# Where an objective's reference log-probabilities come from. Each objective declares its own: as a field where the
+# user chooses, else as a constant. "none" is a uniform reference, or no use for one.
+ReferenceSource = Literal["model", "cached", "none"]
+
+
 class LmObjective(_Section):
     """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
+
+    reference: ClassVar[ReferenceSource] = "none"
 
     kind: Literal["lm"] = Field(default="lm", description="what the loss is")
 
 
 class SftObjective(_Section):
     """Supervised fine-tuning: the cross-entropy of completions."""
+
+    reference: ClassVar[ReferenceSource] = "none"
 
     kind: Literal["sft"] = Field(description="supervised fine-tuning")
     mean_over: Literal["tokens", "samples"] = Field(
@@ -219,7 +224,7 @@ class DpoObjective(_Section):
     kind: Literal["dpo"] = Field(description="direct preference optimisation")
     beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5, description="share of labels taken to be wrong")
-    reference: Literal["model", "cached", "none"] = Field(default="model", description=f"{_REFERENCE}; none: uniform")
+    reference: ReferenceSource = Field(default="model", description=f"{_REFERENCE}; none: uniform")
     reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
 
 
@@ -238,6 +243,8 @@ class IpoObjective(_Section):
 class SimpoObjective(_Section):
     """Simple preference optimisation (Meng et al. 2024), without a reference."""
 
+    reference: ClassVar[ReferenceSource] = "none"
+
     kind: Literal["simpo"] = Field(description="simple preference optimisation")
     beta: float = Field(default=2.0, gt=0, le=1000, description="scales the difference of mean log-probabilities")
     gamma_beta_ratio: float = Field(default=0.5, ge=0, le=1000, description="the margin asked for, divided by beta")
@@ -245,6 +252,8 @@ class SimpoObjective(_Section):
 
 class KtoObjective(_Section):
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024), of completions without partners."""
+
+    reference: ClassVar[ReferenceSource] = "model"
 
     kind: Literal["kto"] = Field(description="Kahneman-Tversky optimisation")
     beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
@@ -255,6 +264,8 @@ class KtoObjective(_Section):
 
 class OwnObjective(_Section):
     """Computed by the train function of `data.path`."""
+
+    reference: ClassVar[ReferenceSource] = "none"
 
     kind: Literal["own"] = Field(description="computed by your own loop")
 
@@ -345,7 +356,11 @@ class Train(_Section):
         discriminator="kind", description="what turns gradients into updates"
     )
     schedule: Schedule = Schedule()
-    clip_norm: float | None = Field(default=1.0, gt=0, description="of the global gradient; null: no clipping")
+    clip_norm: float | None = Field(
+        default=1.0,
+        gt=0,
+        description="of the global gradient; null: no clipping, which is the default where the optimizer is your own",
+    )
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="of the forward and backward pass")
     activation_checkpointing: bool = Field(
         default=False, description="compute activations twice rather than keep them: less memory, more time"
@@ -353,6 +368,16 @@ class Train(_Section):
     non_finite: Literal["stop", "skip"] = Field(
         default="stop", description="a gradient that is not finite stops the run, or its step is skipped and logged"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_optimizers_are_not_clipped(cls, value: Any) -> Any:
+        """An optimizer of the user's own gets the gradient as it is, unless they ask for clipping."""
+        if not isinstance(value, dict) or "clip_norm" in value:
+            return value
+        optimizer = value.get("optimizer")
+        is_own = isinstance(optimizer, OwnOptimizer) or (isinstance(optimizer, dict) and optimizer.get("kind") == "own")
+        return {**value, "clip_norm": None} if is_own else value
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -387,7 +412,7 @@ class Workers(_Section):
     max: int = Field(default=8, ge=1, le=MAX_WORKERS, description="the most workers; above batch.global, none is used")
     cpus: float = Field(default=1.0, ge=0, le=4096, description="CPU cores per worker")
     gpus: int = Field(default=1, ge=0, le=1, description="1: a GPU each; 0: train on the CPU")
-    resources: dict[str, Annotated[float, Field(gt=0, le=2**40)]] = Field(
+    resources: dict[str, Annotated[float, Field(ge=LEAST_RESOURCE, le=2**40)]] = Field(
         default_factory=dict, description="custom Ray resources per worker: name and amount"
     )
     loader_processes: int = Field(
@@ -401,9 +426,19 @@ class Workers(_Section):
     def _range(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}; write a min of at most max")
+        if 0 < self.cpus < LEAST_RESOURCE:
+            raise ValueError(
+                f"cpus {self.cpus:g} is below {LEAST_RESOURCE:g}, the least that Ray counts; write 0 or more"
+            )
         if not self.cpus and not self.gpus and not self.resources:
             raise ValueError("a worker must take something: set cpus, gpus or resources above 0")
         return self
+
+    @property
+    def taken(self) -> dict[str, float]:
+        """What one worker takes from its node: Ray's name of a resource -> amount, above 0."""
+        wanted = {"CPU": self.cpus, "GPU": float(self.gpus), **self.resources}
+        return {name: amount for name, amount in wanted.items() if amount > 0}
 
 
 class Checkpoint(_Section):
@@ -467,6 +502,16 @@ class Job(_Section):
             raise ValueError(
                 f"kind: own goes for all of {', '.join(kinds)} or for none; {' and '.join(ours)} "
                 f"{'is' if len(ours) == 1 else 'are'} not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _objective_declares_its_reference(self) -> Self:
+        """A new objective that forgets to would be trained against whatever reference we guess."""
+        found = getattr(self.objective, "reference", "nothing")
+        if found not in (known := get_args(ReferenceSource)):
+            raise ValueError(
+                f"{type(self.objective).__name__} must declare `reference`, one of {', '.join(known)}; found {found}"
             )
         return self
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import UserError
+from planner.extras import how_to_install
 from planner.job import HfModel, Job
 from planner.privacy import is_within
 
@@ -50,7 +51,7 @@ def require_extra(*, lora: bool) -> None:
     """
     names = ("transformers", *(("peft",) if lora else ()))
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        raise UserError(f"model.kind hf needs {' and '.join(missing)}: pip install 'planner[hf]'")
+        raise UserError(f"model.kind hf needs {' and '.join(missing)}: {how_to_install('hf')}")
 
 
 def folder_here(path: str, revision: str | None = None) -> Path | None:

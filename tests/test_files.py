@@ -4,16 +4,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from planner.errors import JobError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.complaints import ELSEWHERE, _all_paths, translate
 from planner.files.text_file import MAX_BYTES
-from planner.job import AdamW, Job, JsonlData, LmObjective, TextData
+from planner.job import (
+    AdamW,
+    Job,
+    JsonlData,
+    LmObjective,
+    Objective,
+    OwnOptimizer,
+    ReferenceSource,
+    SimpoObjective,
+    TextData,
+    Train,
+    _Section,
+)
 
 MINIMAL = """\
 name: tiny
@@ -277,7 +291,7 @@ WRONG = [
         "workers.resources.a",
         ['found "yes" (text)'],
     ),
-    ("name: tiny", 'name: tiny\nworkers: {resources: {"a b": 0}}', 'workers.resources."a b"', ["above 0"]),
+    ("name: tiny", 'name: tiny\nworkers: {resources: {"a b": 0}}', 'workers.resources."a b"', ["from 0.0001"]),
     (
         "name: tiny",
         "name: tiny\nworkers: {resources: [a]}",
@@ -351,6 +365,7 @@ WRONG = [
     ("steps: 100", "examples: 1\n  epochs: 1", "train", ["found epochs and examples (null takes one away"]),
     ("name: tiny", "name: tiny\nworkers: {min: 9}", "workers", ["min 9 is above max 8"]),
     ("name: tiny", "name: tiny\nworkers: {cpus: 0, gpus: 0}", "workers", ["a worker must take something"]),
+    ("name: tiny", "name: tiny\nworkers: {cpus: 0.00001}", "workers", ["cpus 1e-05 is below 0.0001"]),
     # what is not read of YAML
     ("name: tiny", "name: tiny\nname: b", "name", ["found twice, on line 1 and line 2"]),
     (OPTIMIZER, OPTIMIZER + "\n  'steps': 7", "train.steps", ["found twice, on line 6 and line 8"]),
@@ -811,6 +826,7 @@ def texts(**options):
 
 fractions = st.floats(0, 1, exclude_max=True)
 rates = st.one_of(st.floats(0, 100, exclude_min=True), st.integers(1, 100))
+amounts = st.one_of(st.floats(0.0001, 100), st.integers(1, 100))
 counts = st.integers(1, 2**40)
 
 
@@ -851,7 +867,7 @@ def jobs(draw):
             "data": data,
             "batch": {"global": draw(st.integers(1, 2**20)), "max_micro": draw(st.integers(1, 4096))},
             "train": {**train, "optimizer": optimizer},
-            "workers": {"resources": draw(st.dictionaries(texts(max_size=200), rates, max_size=3))},
+            "workers": {"resources": draw(st.dictionaries(texts(max_size=200), amounts, max_size=3))},
             "checkpoint": {"path": draw(texts()), "every": draw(st.just("auto") | counts)},
         }
     )
@@ -861,6 +877,44 @@ def jobs(draw):
 @given(job=jobs())
 def test_a_dumped_job_reads_back_equal(job):
     assert parse_job(dump_job(job)) == job
+
+
+def test_the_gradient_of_an_own_optimizer_is_clipped_only_if_asked():
+    """The optimizer is the user's; one of planner's is clipped at 1.0 by default. A dump says which."""
+    kinds = {"model": {"kind": "own"}, "data": {"kind": "own", "path": "loop.py"}, "objective": "own"}
+    own = {"name": "own", **kinds, "batch": {"global": 4, "max_micro": 2}}
+    for train, clip_norm in (({}, None), ({"clip_norm": 1.0}, 1.0), ({"clip_norm": None}, None)):
+        job = Job.model_validate({**own, "train": {"steps": 4, "optimizer": {"kind": "own"}, **train}})
+        assert job.train.clip_norm == clip_norm
+        assert parse_job(dump_job(job)) == job
+    assert Job.model_validate(job.model_dump(by_alias=True)) == job
+    assert Train(steps=4, optimizer=OwnOptimizer(kind="own")).clip_norm is None
+    assert Train(steps=4, optimizer=AdamW(kind="adamw", lr=1e-3)).clip_norm == 1.0
+
+
+class OrpoObjective(_Section):
+    """What somebody adds who does not know of references."""
+
+    kind: Literal["orpo"]
+
+
+class LaterJob(Job):
+    objective: OrpoObjective | SimpoObjective
+
+
+def test_an_objective_that_declares_no_reference_fails_at_the_jobs_birth():
+    """It is not trained against a uniform reference that nobody asked for."""
+    rest = parse_job(MINIMAL).model_dump(by_alias=True) | {"data": {"kind": "pairs", "path": "x"}}
+    assert LaterJob.model_validate(rest | {"objective": {"kind": "simpo"}}).objective.reference == "none"
+    with pytest.raises(ValidationError, match="OrpoObjective must declare `reference`, one of model, cached, none"):
+        LaterJob.model_validate(rest | {"objective": {"kind": "orpo"}})
+
+
+@pytest.mark.parametrize("objective", get_args(Objective), ids=lambda objective: objective.__name__)
+def test_every_objective_declares_its_reference(objective):
+    """As a field, or as a constant."""
+    field = objective.model_fields.get("reference")
+    assert (field.default if field else objective.reference) in get_args(ReferenceSource)
 
 
 def test_a_dump_holds_every_key_under_its_yaml_name():

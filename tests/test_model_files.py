@@ -103,7 +103,7 @@ def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
     find = model_files.importlib.util.find_spec
     monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None if name == "peft" else find(name))
     model_files.check(model(folder))
-    with pytest.raises(UserError, match=r"model.kind hf needs peft: pip install 'planner\[hf\]'"):
+    with pytest.raises(UserError, match=r"model.kind hf needs peft: pip install '\.\[hf\]' in planner's checkout, or"):
         model_files.check(model(folder, lora={}))
 
 

@@ -18,9 +18,11 @@ VALUES = {
     "planner.cadence",
     "planner.job",
     "planner.lengths",
+    "planner.limits",
     "planner.cluster",
     "planner.reminders",
     "planner.disk",
+    "planner.extras",
     "planner.privacy",
 }
 STANDARD = set(sys.stdlib_module_names)
@@ -52,10 +54,12 @@ LAW = {
     "cadence.py": set(),
     "job.py": {"pydantic", "pydantic_core"},
     "lengths.py": set(),
+    "limits.py": set(),
     "cluster.py": set(),
     "reminders.py": set(),
     "disk.py": set(),
     "privacy.py": set(),
+    "extras.py": set(),
     "files": {"yaml", "pydantic"},
     "notice": set(),
     "interop": {"yaml", "planner.files", "planner.plan"},
@@ -168,3 +172,25 @@ def test_importing_loads_nothing_heavier_than_it_needs(module, unwanted):
     code = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not unwanted & set(loaded)
+
+
+# Imports every module of the room in a fresh interpreter, and prints what that has loaded.
+LOADED_BY_PLAN = """
+import importlib, pkgutil, sys
+before = set(sys.modules)
+import planner.plan
+for module in pkgutil.walk_packages(planner.plan.__path__, "planner.plan."):
+    importlib.import_module(module.name)
+print(*(set(sys.modules) - before))
+"""
+
+
+def test_the_plan_room_needs_the_standard_library_alone():
+    """By loaded modules: neither itself nor what it imports brings pydantic, or any other package."""
+    code = [sys.executable, "-c", LOADED_BY_PLAN]
+    loaded = set(subprocess.run(code, capture_output=True, text=True, check=True).stdout.split())
+    ours = {name for name in loaded if name.partition(".")[0] == "planner"}
+    assert {f"planner.plan.{file.stem}" for file in modules_of("plan") if file.stem != "__init__"} <= ours
+    assert {name.partition(".")[0] for name in loaded} <= {"planner", *STANDARD}
+    within = {name for name in ours if name != "planner.plan" and not name.startswith("planner.plan.")}
+    assert within == {"planner", "planner.cluster", "planner.errors", "planner.limits"}

@@ -20,7 +20,7 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
-from planner.job import MAX_MICRO
+from planner.limits import MAX_MICRO
 
 if TYPE_CHECKING:
     from planner.report.recipes import Row

@@ -20,7 +20,7 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
-from planner.job import MAX_WORKERS
+from planner.limits import MAX_WORKERS
 
 if TYPE_CHECKING:
     from planner.interop import Recipe

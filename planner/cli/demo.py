@@ -2,6 +2,7 @@
 
 import shlex
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from planner.dispatch.embedded import EmbeddedCluster
     from planner.report.view import RunView
 
+# It comes with the package: `planner demo` needs no checkout.
+_OWN_JOB = Path(__file__).with_name("demo.yaml")
 # When things happen, as fractions of the job's steps.
 _NOTICE_AT, _GAIN_AT, _LOSE_AT = 0.2, 0.4, 0.7
 _NODES_AT_START, _NODES_GAINED = 4, 2
@@ -20,7 +23,9 @@ _NOTICE_S = 30.0
 
 
 def demo(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="a job file")] = "jobs/demo.yaml",
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="a job file", show_default="the one that comes with planner")
+    ] = str(_OWN_JOB),
     dry_run: DryRunOption = False,
 ) -> None:
     """Train on four local nodes; one gets notice, two come, one dies. Then audit the result."""

@@ -22,7 +22,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     """
     from planner.lengths import conversions
     from planner.plan import Facts, batch_sizes, choose
-    from planner.report.dry_run import DryRun
+    from planner.report.dry_run import DryRun, gradient_words
 
     job = prepared.job
     prepared, gone = _as_found(prepared)
@@ -44,6 +44,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
         total_steps=prepared.total_steps,
         changes=prepared.changes,
         conversions=conversions(job, prepared.num_samples),
+        gradient=gradient_words(job),
         cluster=cluster,
         waits=waits,
         plan=choose(batch_sizes(job), size, Facts()),
@@ -86,13 +87,13 @@ def _here(job: Job, nodes: int) -> tuple[str, str, int]:
 def _at(job: Job, address: str) -> tuple[str, str, int]:
     from planner.cli.run import room_warning
     from planner.dispatch import launch
-    from planner.dispatch.room import alive_nodes, room_for, worker_resources
+    from planner.dispatch.room import alive_nodes, room_for
     from planner.report.text import counted
 
     launch.set_environment(launch.CLUSTER, embedded=False)
     with launch.connected(address, verbose=False):
         found = alive_nodes()
-    room = room_for(worker_resources(job), found)
+    room = room_for(job.workers.taken, found)
     words = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
     return words, room_warning(job, found), room
 

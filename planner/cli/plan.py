@@ -33,7 +33,7 @@ def plan(
 
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
-    reach = None if cluster is None else Reach(cluster=read_cluster(cluster), workers=spec.workers)
+    reach = None if cluster is None else Reach(cluster=read_cluster(cluster), taken=spec.workers.taken)
     counts = _counts(spec, asked) if reach is None else _reached(spec, asked, reach)
     plans = [choose(batch_sizes(spec), count, Facts()) for count in counts]
     mixes = None if reach is None else {count: reach.mix(count) for count in counts}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.errors import UserError
-from planner.job import MAX_MICRO, MAX_WORKERS
+from planner.limits import MAX_MICRO, MAX_WORKERS
 
 if TYPE_CHECKING:
     from planner.interop import Options

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from planner.cli.watch import Watch
     from planner.dispatch.embedded import EmbeddedCluster, NodeShape
-    from planner.dispatch.room import Resources
+    from planner.plan import Resources
     from planner.report.view import RunView
     from planner.store.records import Manifest
     from planner.store.run import Run
@@ -316,10 +316,10 @@ def _answering(url: str) -> contextlib.AbstractContextManager[None]:
 
 def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:
     """Said before a wait that would otherwise be silent; empty if there is none."""
-    from planner.dispatch.room import room_for, shortage, worker_resources
+    from planner.dispatch.room import room_for, shortage
     from planner.report.text import counted
 
-    least, wanted = job.workers.min, worker_resources(job)
+    least, wanted = job.workers.min, job.workers.taken
     room = room_for(wanted, nodes)
     if room >= least:
         return ""

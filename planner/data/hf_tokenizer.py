@@ -16,9 +16,8 @@ from planner.data.samples import Ids
 from planner.data.tokenizer import Exchange, Marks, Script
 from planner.disk import local_folder
 from planner.errors import DataError
+from planner.extras import how_to_install
 from planner.job import HfModel
-
-MISSING = "the library {library} is not installed; install the extra: pip install 'planner[hf]'"
 
 _HUB_TIMEOUT_S = 20.0
 
@@ -48,7 +47,7 @@ class HfTokenizer:
         try:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
-            raise DataError(f"{where}: {MISSING.format(library='transformers')}") from error
+            raise DataError(f"{where}: the library transformers is not installed: {how_to_install('hf')}") from error
         _require_somewhere(model)
         try:
             path = str(local_folder(model.path) or model.path)

@@ -11,6 +11,7 @@ from planner.data.arrow_types import require_plain
 from planner.data.jsonl import json_type
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
+from planner.extras import how_to_install
 
 _ROWS_PER_READ = 1000
 _PARQUET = b"PAR1"
@@ -196,7 +197,7 @@ def _row(where: str, value: Any, read: tuple[int, int], flaw: str = "") -> Row:
 
 
 def _missing(library: str, why: str) -> DataError:
-    return DataError(f"data.path: {why}, and {library} is not installed; install the extra: pip install 'planner[hf]'")
+    return DataError(f"data.path: {why}, and {library} is not installed: {how_to_install('hf')}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from planner.dispatch.embedded import driver_environment, token_environment
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
 from planner.dispatch.refused import refusal
-from planner.dispatch.room import worker_resources
+from planner.dispatch.room import taken_by_a_worker
 from planner.dispatch.signals import pulse_key, state_key
 from planner.dispatch.steward import Steward
 from planner.dispatch.warm import warm_up
@@ -279,7 +279,7 @@ def _trainer(
         scaling_config=ScalingConfig(
             num_workers=(least, most),
             use_gpu=workers.gpus > 0,
-            resources_per_worker=worker_resources(job),
+            resources_per_worker=taken_by_a_worker(workers, node_each=embedded and worker.on_cpu),
             elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # of Ray's own policy
         ),
         run_config=RunConfig(

@@ -1,17 +1,19 @@
-"""What one worker takes, and what the cluster's nodes have."""
+"""What the connected cluster's nodes have, and how many workers fit on them."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
-from planner.job import Job
-
-Resources = Mapping[str, float]
-"""Ray's name of a resource -> amount"""
+from planner.job import Workers
+from planner.plan import Resources, workers_on_node
 
 
-def worker_resources(job: Job) -> dict[str, float]:
-    """What one worker takes from the cluster."""
-    wanted = {"CPU": job.workers.cpus, "GPU": float(job.workers.gpus), **job.workers.resources}
-    return {name: amount for name, amount in wanted.items() if amount > 0}
+def taken_by_a_worker(workers: Workers, *, node_each: bool) -> dict[str, float]:
+    """What one worker takes: Ray's name of a resource -> amount.
+
+    With `node_each`, every worker has a node of the local cluster to itself. Nodes offer whole amounts, so it takes
+    whole ones, too: otherwise two workers of 0.5 CPUs would share the node that was started for one.
+    """
+    return {name: math.ceil(amount) if node_each else amount for name, amount in workers.taken.items()}
 
 
 def alive_nodes() -> list[Resources]:
@@ -22,8 +24,8 @@ def alive_nodes() -> list[Resources]:
 
 
 def room_for(wanted: Resources, nodes: Sequence[Resources]) -> int:
-    """How many workers fit."""
-    return int(sum(min(node.get(name, 0) // amount for name, amount in wanted.items()) for node in nodes))
+    """How many workers fit on all of them together."""
+    return sum(workers_on_node(node, wanted) for node in nodes)
 
 
 def shortage(wanted: Resources, nodes: Sequence[Resources]) -> str:

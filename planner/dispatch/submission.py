@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from planner.dispatch.shipment import Shipment, package_folder, write_archive
 from planner.errors import RunError, UserError
+from planner.extras import how_to_install
 from planner.job import Job
 
 _DASHBOARD_PORT = 8265
@@ -214,7 +215,7 @@ def _client(address: str) -> Any:
 
 def _require_client() -> None:
     if importlib.util.find_spec("aiohttp") is None:
-        raise UserError("planner submit needs Ray's job client, which is not installed: pip install 'planner[submit]'")
+        raise UserError(f"planner submit needs Ray's job client, which is not installed: {how_to_install('submit')}")
 
 
 def _require_server(address: str) -> None:

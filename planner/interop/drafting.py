@@ -9,7 +9,7 @@ from planner.files.words import cut
 from planner.interop.entries import Keys
 from planner.interop.recipe import Draft, Note
 from planner.interop.scalars import Unresolved, number, written
-from planner.job import MAX_GLOBAL_BATCH, MAX_MICRO
+from planner.limits import MAX_GLOBAL_BATCH, MAX_MICRO
 
 # Methods that an objective of ours computes; any other is a loop of the user's own.
 DATA_OF = {"sft": "chat", "dpo": "pairs", "ipo": "pairs", "simpo": "pairs", "kto": "feedback"}

@@ -70,6 +70,7 @@ def make_draft(
     if facts.clip_norm:
         carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
     else:
+        draft.set("train.clip_norm", 1.0)
         draft.to_do.append("train.clip_norm is planner's default 1.0: the recipe does not say model.max_grad_norm")
     _set_precision(draft, keys)
     _set_eval(draft, keys, facts)

@@ -5,11 +5,12 @@ The room does not know time, randomness, files, torch or Ray; it is handed numbe
 
 from planner.plan.capacity import CapacityChange
 from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
+from planner.plan.fit import Resources, workers_on_node
 from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
 from planner.plan.patience import UNMEASURED_S, longest_collective_s, longest_deafness_s, longest_silence_s
 from planner.plan.plan import Plan
-from planner.plan.reach import Mix, Reach, workers_per_node
+from planner.plan.reach import Mix, Reach
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
 
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "Reach",
     "ResizeCost",
+    "Resources",
     "Situation",
     "Speeds",
     "batch_sizes",
@@ -33,6 +35,6 @@ __all__ = [
     "longest_deafness_s",
     "longest_silence_s",
     "revise",
-    "workers_per_node",
+    "workers_on_node",
     "worth_asking",
 ]

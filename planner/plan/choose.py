@@ -1,11 +1,14 @@
 """The choice: batch sizes, a world size and facts in, one plan out."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from planner.errors import PlanError
-from planner.job import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS, Job
+from planner.limits import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 from planner.plan.plan import Plan
+
+if TYPE_CHECKING:  # a job is a pydantic model, and this room runs on the standard library
+    from planner.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class Facts:
     """
 
 
-def batch_sizes(job: Job) -> BatchSizes:
+def batch_sizes(job: "Job") -> BatchSizes:
     """All that this room needs to know of a job."""
     return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
 

@@ -5,11 +5,10 @@ from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.cluster import Cluster, NodeGroup
-from planner.job import MAX_WORKERS, Workers
+from planner.cluster import Cluster
+from planner.limits import MAX_WORKERS
+from planner.plan.fit import Resources, workers_on_node
 
-# Ray counts resources in ten-thousandths (its FixedPoint); so do we, lest 0.3 / 0.1 be 2.
-_PARTS = 10_000
 _OUT_OF_REACH = 1 << 62
 
 
@@ -21,16 +20,6 @@ class Mix:
     """(number of nodes, name of their group), in the file's order; only groups that have room for workers"""
     num_workers: int
     """as many workers have room on them"""
-
-
-def workers_per_node(group: NodeGroup, workers: Workers) -> int:
-    """How many workers have room on one node of the group; no worker spans two nodes."""
-    wanted = {"CPU": workers.cpus, "GPU": workers.gpus, **workers.resources}
-    return min(
-        round(group.resources.get(name, 0) * _PARTS) // max(round(amount * _PARTS), 1)
-        for name, amount in wanted.items()
-        if amount
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +43,15 @@ class Reach:
     """
 
     cluster: Cluster
-    workers: Workers
-    """what a worker takes"""
+    taken: Resources
+    """what one worker takes"""
 
     @cached_property
     def _steps(self) -> tuple[_Steps, ...]:
         """Of the groups with room for workers, the head first."""
-        groups = [(group, workers_per_node(group, self.workers)) for group in (self.cluster.head, *self.cluster.groups)]
+        groups = [
+            (group, workers_on_node(group.resources, self.taken)) for group in (self.cluster.head, *self.cluster.groups)
+        ]
         return tuple(
             _Steps(
                 name=group.name,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from planner.cluster import Cluster, NodeGroup
-from planner.plan import Reach, workers_per_node
+from planner.plan import Reach, workers_on_node
 from planner.report.text import counted
 
 
@@ -11,7 +11,7 @@ def cluster_line(reach: Reach) -> str:
     """What the cluster may have, and the workers that one node of each group has room for."""
     cluster = reach.cluster
     groups = ", ".join(
-        f"{_range_text(group)} x {group.name} ({_room_text(workers_per_node(group, reach.workers))})"
+        f"{_range_text(group)} x {group.name} ({_room_text(workers_on_node(group.resources, reach.taken))})"
         for group in _existing(cluster)
     )
     return f"cluster {cluster.name}: {groups}; at most {counted(cluster.max_nodes, 'node')} beside the head"
@@ -19,8 +19,8 @@ def cluster_line(reach: Reach) -> str:
 
 def no_room(reach: Reach) -> str:
     """That no node has room for a worker, with what it takes and what nodes offer."""
-    cluster, workers = reach.cluster, reach.workers
-    takes = _amounts({"CPU": workers.cpus, "GPU": workers.gpus, **workers.resources}.items())
+    cluster = reach.cluster
+    takes = _amounts(reach.taken.items())
     offers = "; ".join(f"{group.name} {_amounts(group.resources.items())}" for group in _existing(cluster))
     return (
         f"cluster {cluster.name} has no node with room for a worker, which takes {takes} (workers.cpus, workers.gpus, "

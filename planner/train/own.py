@@ -100,8 +100,9 @@ class Run:
     ) -> Iterator[Step]:
         """The optimizer steps from the newest commit on, which is loaded into model and optimizer first.
 
-        The step's gradient is clipped and the optimizer stepped when the next one is asked for. A step may come twice
-        (`batch.equality: bitwise` does so where a gradient outgrew its fixed point), with the weights as they were.
+        When the next step is asked for, the gradient is clipped if `train.clip_norm` is set (by default it is not), and
+        the optimizer is stepped. A step may come twice (`batch.equality: bitwise` does so where a gradient outgrew its
+        fixed point), with the weights as they were.
         The learning rate is yours: set it by `step.number`, since a scheduler of torch's would begin anew in each
         generation.
 

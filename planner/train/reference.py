@@ -60,7 +60,7 @@ class PolicyWithoutAdapters:
 def make_reference(job: Job, world: World) -> Reference:
     """What a job's objective wants to be held to, by forward passes. Every worker calls it: models are sharded."""
     objective = job.objective
-    if getattr(objective, "reference", "model" if objective.kind == "kto" else "none") == "none":
+    if objective.reference == "none":
         return UniformReference()
     other = getattr(objective, "reference_model", None)
     if other is None and isinstance(job.model, HfModel) and job.model.lora is not None:

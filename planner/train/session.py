@@ -199,7 +199,7 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
         PlannerError: on every worker, the same one.
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.start
-    if getattr(job.objective, "reference", "") != "cached":
+    if job.objective.reference != "cached":
         return make_reference(job, world)
     dataset = cast("SampleDataset", setup.dataset)
     has_first_weights = generation.manifest is None and getattr(job.objective, "reference_model", None) is None

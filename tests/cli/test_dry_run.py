@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,15 @@ from planner.store.lease import Lease
 from planner.store.records import seal
 from planner.store.storage import Storage
 
+OWN = """
+name: own
+model: {kind: own}
+data: {kind: own, path: loop.py}
+objective: own
+batch: {global: 6, max_micro: 4}
+train: {steps: 4, optimizer: {kind: own}}
+workers: {gpus: 0}
+"""
 END = "dry run: nothing was started, nothing was written"
 
 
@@ -29,11 +39,43 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert lines[0] == f"tiny: a new run in {tmp_path}/run"
     assert lines[1] == "cluster  a local one with room for 4 workers, on the CPU"
     assert lines[2] == "steps    [0, 4), 6 samples each"
-    assert lines[3] == "commits  every 2 steps, the newest 2 with their files"
-    assert lines[7].split()[:2] == ["4", "4"]
-    assert "2 x 2 + 2 x 1" in lines[7]
+    assert lines[7] == "commits  every 2 steps, the newest 2 with their files"
+    assert lines[11].split()[:2] == ["4", "4"]
+    assert "2 x 2 + 2 x 1" in lines[11]
     assert lines[-1] == END
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_all_that_happens_to_the_gradient_is_listed(cli, job):
+    """In order, with the keys that change it."""
+
+    def found(*settings):
+        lines = cli("run", job, *settings, "--dry-run").out.splitlines()
+        return [line.removeprefix("gradient ") for line in lines if line.startswith("gradient ")]
+
+    assert found() == [
+        "of the loss, divided by its count over the whole global batch",
+        "summed over rounds and workers by FSDP, never averaged",
+        "if it is not finite, the run stops before the optimizer's step (train.non_finite: stop)",
+        "scaled down to a global norm of 1 where it is above that (train.clip_norm)",
+    ]
+    other = ("train.clip_norm=null", "train.non_finite=skip", "batch.equality=bitwise")
+    assert found(*(part for word in other for part in ("--set", word)))[1:] == [
+        "summed over rounds and workers in int64 fixed point, never averaged",
+        "if it is not finite, the step is skipped (train.non_finite: skip)",
+        "not clipped (train.clip_norm: null)",
+    ]
+
+
+def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
+    """Its optimizer is the user's: what they did not ask for is not done."""
+    (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN)
+    assert "\ngradient not clipped (train.clip_norm: null)\n" in cli("run", file, "--dry-run").out
+    asked = cli("run", file, "--set", "train.clip_norm=0.5", "--dry-run").out
+    assert "\ngradient scaled down to a global norm of 0.5 where it is above that (train.clip_norm)\n" in asked
+    assert "\ngradient of each loss sum of your loop, divided by its count over the whole global batch\n" in asked
 
 
 def test_a_batch_larger_than_the_data_is_a_note(cli, job):
@@ -124,6 +166,16 @@ def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
         END,
     ]
     assert not recorded.run.with_name("run-2").exists()
+
+
+def test_the_demo_brings_its_job_along(cli, tmp_path):
+    """From any folder; and the file of the package is the one that README names."""
+    answer = cli("demo", "--dry-run")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("demo: 160 steps of exactly 64 samples, in runs/demo\n")
+    assert list(tmp_path.iterdir()) == []
+    root = Path(__file__).parents[2]
+    assert (root / "planner" / "cli" / "demo.yaml").read_bytes() == (root / "jobs" / "demo.yaml").read_bytes()
 
 
 def test_the_dry_verify_shows_both_histories(cli, job):

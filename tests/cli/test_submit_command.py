@@ -164,7 +164,7 @@ def test_without_rays_job_client_the_extra_is_named(cli, job, monkeypatch):
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     answer = cli("submit", job.name, *AT, *SHARED)
     assert answer.code == 2
-    assert answer.err.endswith("is not installed: pip install 'planner[submit]'\n")
+    assert answer.err.endswith("pip install 'PATH_OF_ITS_WHEEL[submit]'\n")
 
 
 def test_equal_files_make_an_equal_archive(job, monkeypatch):

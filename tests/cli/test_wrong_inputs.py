@@ -117,7 +117,7 @@ WRONG = [
     *(words(2, "empty: found a directory", command, "empty") for command in ("plan", "run", "demo")),
     *(words(2, "empty.yaml: found nothing in it", command, "empty.yaml") for command in ("plan", "run", "demo")),
     *(words(2, "binary.yaml: found byte 0x80", command, "binary.yaml") for command in ("plan", "run", "demo")),
-    words(2, "jobs/demo.yaml: found no such file", "demo"),
+    words(2, "nothing.yaml: found no such file", "demo", "nothing.yaml"),
     words(2, "found a NUL byte", "plan", "zeros.yaml"),
     words(2, "write a mapping", "plan", "list.yaml"),
     words(2, "found a tab", "plan", "tabs.yaml"),

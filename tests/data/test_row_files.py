@@ -145,7 +145,7 @@ def test_without_the_libraries_the_extra_is_named(tmp_path, monkeypatch):
     for library, name in (("pyarrow", "rows.parquet"), ("datasets", "folder")):
         monkeypatch.setitem(sys.modules, library, None)
         with pytest.raises(
-            DataError, match=rf"{library} is not installed; install the extra: pip install 'planner\[hf\]'"
+            DataError, match=rf"{library} is not installed: pip install '\.\[hf\]' in planner's checkout"
         ):
             read(tmp_path / name)
 

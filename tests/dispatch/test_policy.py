@@ -130,6 +130,27 @@ def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):
     assert autoscaler.is_due
 
 
+def test_a_node_has_room_for_parts_of_a_cpu(policy, monkeypatch):
+    """Ten workers of 0.1 on one CPU, as `planner plan --cluster` says. Ray 2.60's own count is 9: it divides floats."""
+    from planner.dispatch.private import policy as policies
+
+    ray = SimpleNamespace(
+        get=lambda answer, **_: answer,
+        nodes=lambda: [{"NodeID": "a", "Alive": True}],
+        _private=SimpleNamespace(state=SimpleNamespace(state=SimpleNamespace(get_draining_nodes=dict))),
+    )
+    monkeypatch.setattr(policies, "ray", ray)
+    monkeypatch.setattr(policies, "get_word", lambda _key: "")
+    reserved = SimpleNamespace(remote=lambda _requester, **_: {"a": {"CPU": 1.0}})
+    coordinator = SimpleNamespace(get_reserved_resources=reserved)
+    monkeypatch.setattr(policies.Policy, "_autoscaling_coordinator", coordinator)
+    policy._requester_id, policy._suspects = "r", set()
+    policy._steward.bad_nodes = frozenset()
+    policy.scaling_config = SimpleNamespace(_resources_per_worker_not_none={"CPU": 0.1}, max_workers=64)
+    assert policy._look()
+    assert policy._room == {"a": 10}
+
+
 class Actor:
     """Answers when the test says so, or dies."""
 

@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from planner.cluster import Cluster, NodeGroup
-from planner.job import MAX_WORKERS, Workers
-from planner.plan import Reach, workers_per_node
+from planner.job import Workers
+from planner.limits import MAX_WORKERS
+from planner.plan import Reach
 
 
 def group(name, least, most, step=1, **resources):
@@ -23,7 +24,7 @@ def reach(*groups, max_nodes=None, head_gpus=0, **workers):
         groups=groups,
         max_nodes=sum(each.max_nodes for each in groups) if max_nodes is None else max_nodes,
     )
-    return Reach(cluster=cluster, workers=Workers(**workers))
+    return Reach(cluster=cluster, taken=Workers(**workers).taken)
 
 
 @st.composite
@@ -99,34 +100,10 @@ def test_a_count_beyond_all_nodes_has_no_mix():
         reach(group("a", 0, 2, GPU=2)).mix(5)
 
 
-@pytest.mark.parametrize(
-    ("offers", "takes", "room"),
-    [
-        ({"CPU": 8, "GPU": 4}, {}, 4),
-        ({"CPU": 3, "GPU": 4}, {}, 3),
-        ({"CPU": 8, "GPU": 4}, {"cpus": 3}, 2),
-        ({"CPU": 8, "GPU": 4}, {"cpus": 0}, 4),
-        ({"CPU": 8, "GPU": 0}, {}, 0),
-        ({"CPU": 8}, {}, 0),
-        ({"CPU": 8}, {"gpus": 0, "cpus": 2.5}, 3),
-        ({"CPU": 1}, {"gpus": 0, "cpus": 0.1}, 10),
-        ({"CPU": 0.3}, {"gpus": 0, "cpus": 0.1}, 3),
-        ({"CPU": 8, "GPU": 4}, {"resources": {"tpu": 1}}, 0),
-        ({"CPU": 8, "GPU": 4, "slot": 1}, {"resources": {"slot": 0.5}}, 2),
-        ({"CPU": 8, "GPU": 4, "slot": 1}, {"resources": {"slot": 1e-9}}, 4),
-    ],
-)
-def test_a_worker_has_room_on_one_node_or_nowhere(offers, takes, room):
-    """The scarcest resource counts, in Ray's ten-thousandths."""
-    node = NodeGroup(name="node", min_nodes=0, max_nodes=1, resources=offers)
-    assert workers_per_node(node, Workers(**takes)) == room
-
-
 def test_two_nodes_of_one_gpu_are_no_node_of_two():
     """What a worker takes is never put together from two nodes."""
-    two_each = Workers.model_construct(cpus=0, gpus=2, resources={}, min=1, max=8)
     cluster = reach(group("one", 0, 8, GPU=1), group("four", 0, 1, GPU=4)).cluster
-    room = Reach(cluster=cluster, workers=two_each)
+    room = Reach(cluster=cluster, taken={"GPU": 2})
     assert room.counts == (2,)
     assert room.mix(2).nodes == ((1, "four"),)
 

@@ -192,7 +192,6 @@ CONTRACT: Mapping[str, Section] = {
             "make_decision_for_running_worker_group(worker_group_state, worker_group_status)",
             "on_controller_start_worker_group(scaling_config, num_workers)",
             "_autoscaling_coordinator",
-            "_count_possible_workers(reserved_resources)",
             "_get_num_workers_for_resource_request",
             "_get_resize_decision(num_workers)",
             "_maybe_send_resource_request",

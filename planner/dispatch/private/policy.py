@@ -31,6 +31,7 @@ from planner.dispatch.private.heartbeats import Heartbeats
 from planner.dispatch.pulse import Pulse
 from planner.dispatch.steward import Act, Steward, View
 from planner.errors import PlannerError
+from planner.plan import workers_on_node
 from planner.plan.words import counted
 
 _log = logging.getLogger(__name__)
@@ -289,7 +290,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             for node, deadline_ms in draining.items()
             if node in alive
         }
-        places = {node: self._count_possible_workers({node: found}) for node, found in reserved.items()}
+        # Not Ray's own `_count_possible_workers`: it divides floats, so that 0.1 fits 9 times into 1.
+        taken = self.scaling_config._resources_per_worker_not_none
+        places = {node: workers_on_node(found, taken) for node, found in reserved.items()}
         unusable = {*self._draining, *self._suspects}
         # Nodes whose workers keep dying stay in: the steward leaves them out, or takes them where nothing else is left.
         self._room = {node: count for node, count in places.items() if node in alive and node not in unusable}

@@ -1,0 +1,42 @@
+"""How many workers fit on one node. `tests/dispatch/test_room.py` holds the same function against Ray."""
+
+import pytest
+
+from planner.job import Workers
+from planner.plan import workers_on_node
+
+
+@pytest.mark.parametrize(
+    ("offers", "takes", "room"),
+    [
+        ({"CPU": 8, "GPU": 4}, {}, 4),
+        ({"CPU": 3, "GPU": 4}, {}, 3),
+        ({"CPU": 8, "GPU": 4}, {"cpus": 3}, 2),
+        ({"CPU": 8, "GPU": 4}, {"cpus": 0}, 4),
+        ({"CPU": 8, "GPU": 0}, {}, 0),
+        ({"CPU": 8}, {}, 0),
+        ({"CPU": 8}, {"gpus": 0, "cpus": 2.5}, 3),
+        ({"CPU": 1}, {"gpus": 0, "cpus": 0.1}, 10),
+        ({"CPU": 1}, {"gpus": 0, "cpus": 0.2}, 5),
+        ({"CPU": 1}, {"gpus": 0, "cpus": 0.33335}, 3),
+        ({"CPU": 8, "GPU": 4}, {"resources": {"slot": 1}}, 0),
+        ({"CPU": 8, "GPU": 4, "slot": 1}, {"resources": {"slot": 0.5}}, 2),
+        ({"CPU": 8, "GPU": 4, "slot": 1}, {"resources": {"slot": 0.0001}}, 4),
+        ({"CPU": 8, "NPU": 3}, {"gpus": 0, "resources": {"NPU": 0.4}}, 6),
+        ({"CPU": 8, "NPU": 3}, {"gpus": 0, "resources": {"NPU": 2}}, 1),
+    ],
+)
+def test_the_scarcest_resource_counts(offers, takes, room):
+    """In Ray's ten-thousandths. Parts of an NPU lie within one of them."""
+    assert workers_on_node(offers, Workers(**takes).taken) == room
+
+
+def test_a_float_sum_of_rays_is_as_good_as_the_number():
+    """Ray's coordinator adds and subtracts floats: 0.3 - 0.1 - 0.1 is below 0.1."""
+    assert workers_on_node({"CPU": 0.1 + (0.3 - 0.1 - 0.1)}, {"CPU": 0.1}) == 2
+
+
+def test_a_worker_that_takes_nothing_is_a_mistake():
+    """A job cannot say it."""
+    with pytest.raises(ValueError, match="takes nothing"):
+        workers_on_node({"CPU": 1}, {})
