@@ -28,7 +28,7 @@ def step(number):
 
 
 def commit(number, generation=1, seconds=1.0):
-    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", seconds=seconds)
+    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", sha256="e" * 64, seconds=seconds)
 
 
 def write(storage, generation, *records, time_s=BEGAN_S):
@@ -45,10 +45,12 @@ def write(storage, generation, *records, time_s=BEGAN_S):
         generation=generation,
         run_id="r",
         parent="",
+        parent_sha256="",
         step=0,
         cursor=0,
         world_size=1,
         max_micro=4,
+        layout_version=1,
         plan_digest="p",
         identity=identity,
         job_digest="0" * 64,

@@ -32,10 +32,20 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from planner.audit import audit
-from planner.errors import StoreError
+from planner.errors import RecordMismatch, StoreError
 from planner.job import Job
-from planner.store.ledger import read_segment
-from planner.store.records import NO_HEAD, CommitRecord, EvalRecord, FileDigest, Identity, Manifest, StepRecord, seal
+from planner.store.ledger import read_segment, segment_name
+from planner.store.records import (
+    NO_HEAD,
+    CommitRecord,
+    EvalRecord,
+    FileDigest,
+    Identity,
+    Manifest,
+    StepRecord,
+    digest_of,
+    seal,
+)
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 from planner.train import checkpoint
@@ -651,7 +661,12 @@ def test_a_forged_commit_never_runs_code(url, tmp_path):
     altered = FileDigest(name=".metadata", size_bytes=len(content), sha256=sha256(content).hexdigest())
     manifest = run.manifest(name)
     files = tuple(altered if file.name == ".metadata" else file for file in manifest.files)
-    run.storage.write(f"manifests/{name}.json", seal(manifest.model_copy(update={"files": files})))
+    forged = manifest.model_copy(update={"files": files})
+    run.storage.write(f"manifests/{name}.json", seal(forged))
+    with pytest.raises(RecordMismatch, match="is not the one that the ledger records"):
+        train(Launch(job=job, url=url), on_cpu, Hooks())
+    ledger = run.storage.read(segment_name(1)).decode().replace(digest_of(manifest), digest_of(forged))
+    run.storage.write(segment_name(1), ledger.encode())
     with pytest.raises(StoreError, match=r"it names (posix|nt)\.system"):
         train(Launch(job=job, url=url), on_cpu, Hooks())
     assert not (tmp_path / "ran").exists()
