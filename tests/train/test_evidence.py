@@ -259,7 +259,7 @@ def test_bits_are_not_promised_across_layouts(corpus, tmp_path, second_layout):
     job = make_job(corpus, batch={"equality": "bitwise"})
     train_to(tmp_path, job, stop_at=3)
     second_layout(2)
-    with pytest.raises(ResumeRefused, match="layout 1 -> .*layout 2"):
+    with pytest.raises(ResumeRefused, match=r"layout 1 -> .*layout 2"):
         train_to(tmp_path, job)
     assert train_to(tmp_path, job, accept=["device"]).finished
 
