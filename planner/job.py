@@ -432,7 +432,7 @@ _DATA_OF = {
 
 
 class Job(_Section):
-    """One training run, complete."""
+    """One training run, complete. Equal jobs have equal digests."""
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",

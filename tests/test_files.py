@@ -14,6 +14,7 @@ from planner.files import dump_job, parse_job, read_job
 from planner.files.complaints import ELSEWHERE, _all_paths, translate
 from planner.files.text_file import MAX_BYTES
 from planner.job import AdamW, Job, JsonlData, LmObjective, TextData
+from planner.store.run import job_file
 
 MINIMAL = """\
 name: tiny
@@ -879,3 +880,12 @@ def test_reading_a_job_loads_nothing_heavy():
     code = "import sys, planner.files; print(sorted({'torch', 'ray', 'numpy', 'difflib'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_job_that_a_run_has_kept_is_a_job_file():
+    """It says its format; another one is refused with both numbers."""
+    job = parse_job(MINIMAL)
+    kept = job_file(job).decode()
+    assert parse_job(kept) == job
+    with pytest.raises(JobError, match=r"format: written by another version of planner \(format 2, this one reads 1\)"):
+        parse_job(kept.replace('"format":1', '"format":2'))

@@ -339,7 +339,7 @@ def test_other_data_is_found(run, data, tmp_path, change):
 
 def alter_step(number, **changes):
     def alter(record):
-        if record["kind"] == "step" and record["step"] == number:
+        if record.get("kind") == "step" and record["step"] == number:
             record.update({key: change(record[key]) for key, change in changes.items()})
 
     return alter
