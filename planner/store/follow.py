@@ -1,7 +1,7 @@
 """A run's records as they come, for those who only watch."""
 
 from planner.errors import StoreError
-from planner.store.ledger import require_segment_format, segment_name, split_line
+from planner.store.ledger import segment_name, split_line
 from planner.store.records import Record, parse_record
 from planner.store.run import Run
 
@@ -22,15 +22,12 @@ class Follower:
         """Complete records since the last call, over all generations, oldest first.
 
         Raises:
-            NewerFormat: another version of planner wrote them.
             StoreError: the store cannot be reached.
         """
         records: list[Record] = []
         for generation in [number for number in self._run.generations() if number > self._after][-2:]:
             offset = self._read_bytes.get(generation, 0)
             fresh = self._run.storage.read_from(segment_name(generation), offset)
-            if not offset:
-                require_segment_format(fresh, segment_name(generation))
             complete = fresh[: fresh.rfind(b"\n") + 1]
             self._read_bytes[generation] = offset + len(complete)
             for line in complete.decode(errors="replace").splitlines():
