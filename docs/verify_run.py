@@ -458,6 +458,8 @@ def check_rates(steps: list[dict], header: dict, job: dict) -> Iterator[str]:
     total = total_of(train, size, samples)
     if total != header["total_steps"]:
         yield f"was to end at step {header['total_steps']!r} on record, and its job says {total}"
+    if steps and steps[-1]["step"] >= total:
+        yield f"went on to step {steps[-1]['step'] + 1}, behind its end at step {total}"
     if train["optimizer"]["kind"] == "own":
         return
     warmup = steps_in(train["schedule"]["warmup"], size, samples, total)

@@ -208,6 +208,8 @@ def _lineage(run: Run, newest: Manifest, findings: list[str]) -> list[_Segment]:
         try:
             parent = run.manifest(end.parent) if end.parent else None
             segments.append(_segment(run, end, parent, findings))
+        except NewerFormat:
+            raise
         except StoreError as error:
             findings.append(str(error))
             break
@@ -407,7 +409,7 @@ class _Deriver:
 
     def _check_rate(self, recipe: _Recipe, step: StepRecord) -> None:
         """A loop of the user's own sets its own."""
-        if recipe.job.is_own or step.step >= recipe.lengths.total_steps:
+        if recipe.job.is_own:
             return
         train = recipe.job.train
         assert not isinstance(train.optimizer, OwnOptimizer)  # the job was checked at birth
@@ -430,6 +432,11 @@ class _Deriver:
                 f"generation {header.generation}: its plan is not what layout version {header.layout_version} gives"
             )
         recipe = self._open(header)
+        if segment.end_step > header.total_steps:
+            self._findings.append(
+                f"generation {header.generation}: it went on to step {segment.end_step}, behind its end at step "
+                f"{header.total_steps}"
+            )
         if (wanted := recipe.lengths.total_steps) != header.total_steps:
             self._findings.append(
                 f"generation {header.generation}: it was to end at step {header.total_steps} on record, "

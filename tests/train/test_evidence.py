@@ -180,6 +180,21 @@ def test_what_the_job_says_is_derived(url, change, finding):
     assert any(finding in found for found in findings), findings
 
 
+def test_steps_behind_the_end_are_found(url):
+    """A job that was to end at step 5, under its right digest, and a run that went on to step 6."""
+
+    def alter(value):
+        if "total_steps" in value:
+            value["total_steps"] = 5
+
+    with_job(url, lambda job: job["train"].update(steps=5))
+    forged(url, alter, alter)
+    assert audit(run_at(url)).findings == ("generation 2: it went on to step 6, behind its end at step 5",)
+    findings = []
+    script().check(url, "", findings, [], listed=False)
+    assert findings == ["generation 2: went on to step 6, behind its end at step 5"]
+
+
 SCHEDULES = [
     {"kind": "constant"},
     {"kind": "linear", "warmup": "20%"},
