@@ -242,9 +242,17 @@ class Run:
             RecordMismatch: it is another one.
             StoreError: the manifest or the ledger cannot be read.
         """
+        return self.require_digest(name, recorded_commits(self.storage, commit_of(name)[1]).get(name, ""))
+
+    def require_digest(self, name: str, recorded: str) -> str:
+        """Check a commit's manifest against the digest on record, empty where there is no record; its digest.
+
+        Raises:
+            RecordMismatch: it is another one.
+            StoreError: the manifest cannot be read.
+        """
         found = self.manifest_digest(name)
-        recorded = recorded_commits(self.storage, commit_of(name)[1]).get(name, found)
-        if found != recorded:
+        if recorded and found != recorded:
             raise RecordMismatch(
                 f"{self.storage.url}: manifests/{name}.json is not the one that the ledger records (its digest is "
                 f"{found[:16]}, on record is {recorded[:16]}): somebody replaced it; restore it, or remove it to go on "

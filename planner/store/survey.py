@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from planner.errors import NewerFormat, StoreError
+from planner.errors import NewerFormat, RecordMismatch, StoreError
 from planner.job import Job
 from planner.store.driver import Driver, FoundLease, this_driver
 from planner.store.lease import newest_lease
@@ -168,15 +168,17 @@ def _newest(
     run: Run, names: Sequence[str], kept: Sequence[str], segments: Sequence[Segment]
 ) -> tuple[Manifest | None, str]:
     """The newest commit that can be read and whose files are there by name; and why there is none to go on from."""
+    records = [record for segment in segments for record in segment.tail if isinstance(record, CommitRecord)]
+    recorded = {record.name: record.sha256 for record in reversed(records)}
     if not names:
-        recorded = sum(isinstance(record, CommitRecord) for segment in segments for record in segment.tail)
-        return None, f"the ledger records {recorded} commits, and no manifest is left" if recorded else ""
+        return None, f"the ledger records {len(records)} commits, and no manifest is left" if records else ""
     first = "" if kept else f"the files of all {len(names)} commits are gone"
     for name in reversed(kept):
         try:
             manifest = run.manifest(name)
             _require_named(run.storage, manifest)
-        except NewerFormat as error:
+            run.require_digest(name, recorded.get(name, ""))
+        except (NewerFormat, RecordMismatch) as error:
             return None, str(error)
         except StoreError as error:
             first = first or str(error)

@@ -27,8 +27,8 @@ def step(number):
     )
 
 
-def commit(number, generation=1, seconds=1.0):
-    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", sha256="e" * 64, seconds=seconds)
+def commit(number, generation=1, seconds=1.0, sha256="e" * 64):
+    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", sha256=sha256, seconds=seconds)
 
 
 def write(storage, generation, *records, time_s=BEGAN_S):
