@@ -5,7 +5,8 @@
 Exit code: 0 clean, 1 not clean, 2 wrong usage, 3 all that was checked is good, and the samples (4) were not checked.
 Needs Python 3.11 or newer, nothing else, and memory for the data twice over (where that is `python-stdlib`, the very
 Python that trained). Checked, each by what is written below:
-1. The newest commit: its manifest's seal, size and SHA-256 of its files. No commit on record lacks its manifest.
+1. The newest commit: its manifest's seal, size and SHA-256 of its files. Every commit on record has the manifest whose
+   SHA-256 the ledger holds, and every commit that a generation went on from or past is on record.
 2. The lineage back to the start: one chain of SHA-256 through its ledgers, from 64 zeros to the head that the newest
    manifest names. Generations begin at the commit that they name; what a run is changes only where that is said.
 3. The steps: each takes exactly the next `global_batch` samples; none is lost, none repeated.
@@ -13,10 +14,13 @@ Python that trained). Checked, each by what is written below:
    Of models over bytes (`kind: gpt`): `text`, `jsonl`, `tokens`, and `chat`, `pairs` and `feedback` in JSON files, but
    not packed, of a split, or with `bad_rows: skip`. What a tokenizer, a parquet file or Python code made is not made
    anew here: the verdict says so, and `planner audit` does it.
+5. The learning rates and the number of steps: those that the job's schedule and length give (but of a loop of the
+   user's own). Where samples were not made anew, the number of them in an epoch is the one on record.
 NOT checked: that anybody computed anything. Whoever has the data can make all of this up. To know, train again: with
 `batch.equality: bitwise` that must come to the same weights (`planner verify` rehearses it). That the weights' hash is
-the files': the workers took it from whole tensors, and torch's format is not read here. Losses; plans; what came after
-the newest commit; whether later ones were removed without a trace: compare with a hash that you were told elsewhere.
+the files': the workers took it from whole tensors, and torch's format is not read here. Losses, also held-out ones;
+norms of gradients; whether skipped steps had to be skipped; plans; what came after the newest commit; whether later
+ones were removed without a trace: compare with a hash that you were told elsewhere.
 """
 
 import argparse
@@ -30,6 +34,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b, file_digest, sha256
 from itertools import pairwise, takewhile
@@ -47,9 +52,11 @@ CARRIED = (
     "total_steps",
     "facts",
 )
-START = {"name": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64, "identity": {}}
+START = {"name": "", "sha256": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64, "identity": {}}
 U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SHOWN = 5
+FORMAT = 1  # of manifests, ledgers, jobs and token files
+RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
 PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs; what it holds
 FORMS = {
     "chat": (
@@ -76,6 +83,12 @@ class Wrong(Exception):
 
 class Unread(Exception):
     """What samples come from that this script does not read, in words."""
+
+
+def require_format(found: object, what: str) -> None:
+    """What was written in another format means something else; and true is 1 in Python."""
+    if type(found) is not int or found != FORMAT:
+        raise Wrong(f"{what} is of format {found!r}, and this script reads {FORMAT}: use the one of planner's version")
 
 
 @contextmanager
@@ -130,9 +143,10 @@ def read_tokens(path: str, context: int) -> tuple[list[bytes], str]:
     if not content.startswith(b"planner-tokens "):
         raise Wrong(f"the data at {path}: no token file")
     header = json.loads(content[80:4096])
+    require_format(header.get("format"), f"the data at {path}")
     kind, dtype, size, count = header["kind"], header["dtype"], header["num_tokens"], header["num_rows"]
-    if (header["format"], dtype, sha256(content[4096:]).hexdigest()) != (1, "uint8", header["sha256"]):
-        raise Wrong(f"the data at {path}: torn, altered, or of another format than 1 or other tokens than bytes")
+    if (dtype, sha256(content[4096:]).hexdigest()) != ("uint8", header["sha256"]):
+        raise Wrong(f"the data at {path}: torn, altered, or of other tokens than bytes")
     facts = ("tokens", kind, dtype, size, count, header["sha256"], context)
     if kind == "stream":
         cuts = [(start, min(start + context + 1, size)) for start in range(0, size - 1, context)]
@@ -334,14 +348,15 @@ def fed(sample: bytes | tuple) -> tuple[int, bytes]:
 
 
 def read_manifest(run: Path, name: str) -> dict:
-    """A commit's manifest; its seal is the digest of its value as one line of JSON."""
+    """A commit's manifest with its seal, which is the digest of its value as one line of JSON."""
     document = json.loads((run / "manifests" / f"{name}.json").read_bytes())
     value = document["value"]
     if document["sha256"] != sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest():
         raise Wrong("its manifest was altered: the seal does not match")
-    if (value["format"], value["name"], f"{value['step']:012d}-{value['generation']:06d}") != (1, name, name):
-        raise Wrong("its manifest is another commit's, or of another format than 1")
-    return value
+    require_format(value.get("format"), "its manifest")
+    if (value["name"], f"{value['step']:012d}-{value['generation']:06d}") != (name, name):
+        raise Wrong("its manifest is another commit's")
+    return {**value, "sha256": document["sha256"]}
 
 
 def read_segment(run: Path, end: dict, head: str) -> Iterator[dict]:
@@ -363,7 +378,9 @@ def read_job(run: Path, digest: str) -> dict:
     text = (run / "jobs" / f"{digest}.json").read_bytes()
     if sha256(text).hexdigest() != digest:
         raise Wrong("its job was altered: the digest does not match")
-    return json.loads(text)
+    job = json.loads(text)
+    require_format(job.get("format"), "its job")
+    return job
 
 
 def check_generation(
@@ -376,6 +393,9 @@ def check_generation(
     if (end["parent"], end["run_id"]) != (parent["name"], parent.get("run_id", end["run_id"])):
         raise Wrong(f"the commit that it went on from, {end['parent']!r}, has no good manifest, or one of another run")
     header, *records = read_segment(run, end, parent["ledger_head"])
+    require_format(header.get("format"), "its ledger")
+    if header["parent_sha256"] != parent["sha256"]:
+        yield f"went on from another manifest of commit {parent['name']} than the one that is there"
     identity = header["identity"]
     if (header["step"], header["cursor"]) != (parent["step"], parent["cursor"]):
         yield f"does not begin where {parent['name'] or 'nothing'} ended, at sample {parent['cursor']}"
@@ -389,13 +409,68 @@ def check_generation(
             yield f"another {field!r} than before, and nobody accepted it"
     steps = [record for record in records if record["kind"] == "step"]
     size = job["batch"]["global"]
-    yield from check_samples(steps, parent, end, job, data, unread, listed=listed)
+    yield from check_samples(steps, parent, end, header, job, data, unread, listed=listed)
+    yield from first_of(check_rates(steps, header, job))
     if (end["step"] - parent["step"], end["cursor"] - parent["cursor"]) != (len(steps), len(steps) * size):
         yield f"has {len(steps)} steps of {size} samples, and commit {end['name']} is not as far after its parent"
 
 
+def steps_in(stretch: str, size: int, samples: int, total: int) -> int:
+    """A stretch of training such as `10%` or `0.5 epochs` in steps, the nearest whole number."""
+    number, unit = re.fullmatch(r"([0-9.]+) ?(step|example|epoch|%).*", stretch).groups()
+    per = {
+        "step": Fraction(1),
+        "example": Fraction(1, size),
+        "epoch": Fraction(samples, size),
+        "%": Fraction(total, 100),
+    }
+    exact = Fraction(number) * per[unit]
+    return max(int(exact + Fraction(1, 2)), 1 if exact else 0)
+
+
+def total_of(train: dict, size: int, samples: int) -> int:
+    """The steps of a job; an epoch has so many samples."""
+    if train["steps"] is not None:
+        return train["steps"]
+    if train["examples"] is not None:
+        return math.ceil(Fraction(train["examples"], size))
+    return math.ceil(Fraction(repr(train["epochs"])) * samples / size)
+
+
+def rate_of(train: dict, step: int, warmup: int, total: int) -> float:
+    """The learning rate of a step."""
+    schedule, peak = train["schedule"], train["optimizer"]["lr"]
+    kind, final = schedule["kind"], schedule["final_fraction"]
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    past = (step - warmup) / max(total - 1 - warmup, 1)
+    shapes = {
+        "constant": 1.0,
+        "linear": 1 - (1 - final) * past,
+        "cosine": final + (1 - final) * (1 + math.cos(math.pi * past)) / 2,
+    }
+    return peak * shapes[kind]
+
+
+def check_rates(steps: list[dict], header: dict, job: dict) -> Iterator[str]:
+    """What is wrong with the number of steps that was planned, or with learning rates."""
+    train, size, samples = job["train"], job["batch"]["global"], header["num_samples"]
+    total = total_of(train, size, samples)
+    if total != header["total_steps"]:
+        yield f"was to end at step {header['total_steps']!r} on record, and its job says {total}"
+    if steps and steps[-1]["step"] >= total:
+        yield f"went on to step {steps[-1]['step'] + 1}, behind its end at step {total}"
+    if train["optimizer"]["kind"] == "own":
+        return
+    warmup = steps_in(train["schedule"]["warmup"], size, samples, total)
+    for step in steps:
+        rate = rate_of(train, step["step"], warmup, total)
+        if not abs(step["lr"] - rate) <= RATE_TOLERANCE * train["optimizer"]["lr"]:
+            yield f"step {step['step']}: its learning rate is {step['lr']!r} on record, and the schedule has {rate!r}"
+
+
 def check_samples(
-    steps: list[dict], parent: dict, end: dict, job: dict, data: str, unread: list[str], *, listed: bool
+    steps: list[dict], parent: dict, end: dict, header: dict, job: dict, data: str, unread: list[str], *, listed: bool
 ) -> Iterator[str]:
     """What is wrong with the data or with the steps."""
     path, identity = data or job["data"]["path"], end["identity"]
@@ -406,6 +481,8 @@ def check_samples(
         digest = sha256(cut.encode()).hexdigest()
     except Unread as error:
         unread.append(str(error))
+    if rows is not None and header["num_samples"] != len(rows) - job["eval"]["samples"]:
+        yield f"has {header['num_samples']!r} samples in an epoch on record, and the data has another number"
     wanted = (identity["global_batch"], identity["seed"], identity["data"])
     if (job["batch"]["global"], job["train"]["seed"], digest) != wanted:
         yield f"the data at {path!r} (its files' names count), or the job, is not what it was trained on"
@@ -447,19 +524,27 @@ def check_steps(
             print(f"step {number}, generation {end['generation']}{skipped}: rows", *chosen)
 
 
-def check(run: Path, data: str, findings: list[str], unread: list[str], *, listed: bool) -> str:
-    """Note all that is wrong with the newest commit and what led to it; say what should have."""
+def read_commits(run: Path, findings: list[str]) -> dict[str, dict]:
+    """The manifests that can be read, by name; note those that are not what the ledger records."""
     ledgers = b"".join(ledger.read_bytes() for ledger in (run / "ledger").glob("*.jsonl"))
     recorded = re.findall(rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})","seconds":[^,]*,"sha256":"(\w*)"', ledgers)
     names = {file.stem for file in (run / "manifests").glob(f"{'[0-9]' * 12}-{'[0-9]' * 6}.json")}
     commits = {}
-    sealed = {name.decode(): seal.decode() for name, seal in recorded}
+    sealed = {name.decode(): seal.decode() for name, seal in reversed(recorded)}  # of two, the first counts
     for name in sorted(names.union(sealed)):
         with noting(findings, f"commit {name}"):
             commits[name] = read_manifest(run, name)
-            digest = json.loads((run / "manifests" / f"{name}.json").read_bytes())["sha256"]
-            if sealed.get(name) not in {None, "", digest}:
+            if sealed.get(name, commits[name]["sha256"]) != commits[name]["sha256"]:
                 findings.append(f"commit {name}: its manifest is not the one that the ledger records")
+    for name, after in pairwise(sorted(commits, key=lambda name: (name[13:], name[:12]))):
+        if name not in sealed and name[13:] == after[13:]:
+            findings.append(f"commit {name}: the ledger has no record of it, and its generation went on")
+    return commits
+
+
+def check(run: Path, data: str, findings: list[str], unread: list[str], *, listed: bool) -> str:
+    """Note all that is wrong with the newest commit and what led to it; say what should have."""
+    commits = read_commits(run, findings)
     if not commits:
         raise Wrong("no commit can be read here, so there are no weights to account for")
     newest = end = commits.pop(max(commits, key=lambda name: (name[13:], name[:12])))

@@ -11,24 +11,24 @@ from itertools import pairwise
 from planner.data import AnyDataset, evidence
 from planner.data.own import OwnDataset
 from planner.errors import NewerFormat, StoreError, UserError
-from planner.identity import identity_of, open_data, recorded_sizes
-from planner.job import Job
+from planner.identity import identity_of, open_data, recorded_plan
+from planner.job import Job, OwnOptimizer
+from planner.lengths import Lengths, learning_rate, lengths
 from planner.order.order import Order
-from planner.plan import Facts, Plan, choose
 from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
 from planner.store.records import (
     NO_HEAD,
-    CommitRecord,
     EvalRecord,
     GenerationRecord,
     Manifest,
     Record,
     StepRecord,
-    digest_of,
 )
-from planner.store.run import Run
+from planner.store.run import Run, commit_of
 from planner.store.storage import Storage
 
+# Of the peak rate. The cosine is another machine's, and may differ in its last bits.
+_RATE_TOLERANCE = 1e-12
 # A broken sampler breaks every step; the first few say what is wrong.
 _MOST_FINDINGS = 20
 
@@ -50,7 +50,10 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The verdict. Clean means: every committed step used exactly its samples, and nothing was altered since."""
+    """The verdict. Clean means: every committed step used exactly its samples and its learning rate, unaltered since.
+
+    docs/security.md says what is taken on trust.
+    """
 
     steps: int
     samples: int
@@ -205,6 +208,8 @@ def _lineage(run: Run, newest: Manifest, findings: list[str]) -> list[_Segment]:
         try:
             parent = run.manifest(end.parent) if end.parent else None
             segments.append(_segment(run, end, parent, findings))
+        except NewerFormat:
+            raise
         except StoreError as error:
             findings.append(str(error))
             break
@@ -230,6 +235,10 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[st
     header = records[0]
     if not isinstance(header, GenerationRecord):
         raise StoreError(f"{where}: it does not begin with a header")
+    if parent and header.parent_sha256 != run.manifest_digest(parent.name):
+        findings.append(
+            f"commit {parent.name}: its manifest is not the one that generation {header.generation} went on from"
+        )
     start = (parent.name, parent.step, parent.cursor) if parent else ("", 0, 0)
     if (header.parent, header.step, header.cursor) != start:
         findings.append(f"{where}: it begins at step {header.step}, not where commit {start[0] or 'none'} ended")
@@ -244,7 +253,6 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[st
             f"and its ledger step {done[0]} and sample {done[1]}"
         )
     tail = _tail(links, where, findings)
-    _check_recorded(end, [r for r in tail if isinstance(r, CommitRecord)], findings)
     return _Segment(
         header=header,
         end_step=end.step,
@@ -253,13 +261,6 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None, findings: list[st
         evals=tuple(r for r in (*records, *tail) if isinstance(r, EvalRecord) and r.step <= end.step),
         tail_steps=sum(isinstance(record, StepRecord) for record in tail),
     )
-
-
-def _check_recorded(end: Manifest, commits: list[CommitRecord], findings: list[str]) -> None:
-    """The record of a commit stands behind it in the chain, and names the manifest's digest."""
-    recorded = next((r.sha256 for r in commits if r.name == end.name and r.sha256), "")
-    if recorded and recorded != digest_of(end):
-        findings.append(f"commit {end.name}: its manifest is not the one that the ledger records")
 
 
 def _tail(links: Iterator[Link], where: str, findings: list[str]) -> list[Record]:
@@ -296,14 +297,26 @@ def _check_identity(segments: list[_Segment], findings: list[str]) -> None:
 
 
 def _check_records(run: Run, findings: list[str]) -> None:
-    """Every commit on record has its manifest, those that nobody went on from, too: manifests are never removed."""
-    for name in (name for number in run.segments() for name in recorded_commits(run.storage, number)):
+    """Every commit on record has its manifest and no other, those that nobody went on from, too: none is ever removed.
+
+    And each is on record, but for the last one of a generation: its worker may have died before it could write that.
+    """
+    recorded = {
+        name: digest for number in run.segments() for name, digest in recorded_commits(run.storage, number).items()
+    }
+    for name, digest in recorded.items():
         try:
             run.manifest(name)
         except StoreError as error:
             # The walk along the lineage may have met it already.
             if str(error) not in findings:
                 findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
+            continue
+        if run.manifest_digest(name) != digest:
+            findings.append(f"commit {name}: its manifest is not the one that the ledger records")
+    for name, after in pairwise(run.commits()):
+        if name not in recorded and commit_of(name)[1] == commit_of(after)[1]:
+            findings.append(f"commit {name}: the ledger has no record of it, and its generation went on")
 
 
 def _must_be_certified(last: _Segment, newest: Manifest) -> bool:
@@ -334,7 +347,7 @@ def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase,
     before = 0
     for segment in segments:
         header = segment.header
-        plan = _plan(header)
+        plan = recorded_plan(header)
         phases.append(
             Phase(
                 generation=header.generation,
@@ -350,25 +363,32 @@ def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase,
     return tuple(phases)
 
 
-def _plan(header: GenerationRecord) -> Plan:
-    sizes = recorded_sizes(header)
-    return choose(sizes, header.world_size, Facts())
-
-
 # -- what should have been fed
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Recipe:
+    """What a job says of every step."""
+
+    job: Job
+    lengths: Lengths
+    dataset: AnyDataset
+    order: Order
+    same_data: bool
+    """whether the data is what the run was trained on"""
+
+
 class _Deriver:
-    """Derives each step's samples from the job and the data alone, and compares."""
+    """Derives each step's samples and learning rate from the job and the data alone, and compares."""
 
     def __init__(self, run: Run, findings: list[str], code: str) -> None:
         self._run, self._findings, self._code = run, findings, code
-        self._opened: dict[str, tuple[AnyDataset, Order, bool]] = {}
+        self._opened: dict[str, _Recipe] = {}
         self._cursor = 0
         self.lost = self.repeated = self.mismatched = 0
 
     def check(self, header: GenerationRecord, step: StepRecord) -> None:
-        """One step: its place in the order, its counts, its checksum."""
+        """One step: its place in the order, its counts, its checksum, its learning rate."""
         global_batch = header.identity.global_batch
         start = step.cursor - global_batch
         self.lost += max(start - self._cursor, 0) + max(global_batch - step.samples, 0)
@@ -378,35 +398,67 @@ class _Deriver:
         if step.samples != global_batch:
             self._findings.append(f"step {step.step}: computed {step.samples} samples instead of {global_batch}")
         self._cursor = step.cursor
-        derived = self._derive(header, step, start)
+        recipe = self._open(header)
+        self._check_rate(recipe, step)
+        derived = self._derive(recipe, step, start)
         if derived is not None and derived != (step.tokens, step.checksum):
             self.mismatched += 1
             self._findings.append(
                 f"step {step.step}: what entered the forward pass is not the samples at [{start}, {step.cursor})"
             )
 
+    def _check_rate(self, recipe: _Recipe, step: StepRecord) -> None:
+        """A loop of the user's own sets its own."""
+        if recipe.job.is_own:
+            return
+        train = recipe.job.train
+        assert not isinstance(train.optimizer, OwnOptimizer)  # the job was checked at birth
+        wanted = learning_rate(train, step.step, recipe.lengths)
+        if abs(step.lr - wanted) > _RATE_TOLERANCE * train.optimizer.lr:
+            self._findings.append(
+                f"step {step.step}: its learning rate is {step.lr!r} on record, and the schedule has {wanted!r}"
+            )
+
     def close(self, segment: _Segment) -> None:
-        """A generation's end: all its steps are there, and it used the plan that its header names."""
+        """A generation's end: all its steps are there, and it used the length and the plan that its header names."""
         header = segment.header
         expected = segment.end_step - header.step
         if len(segment.steps) != expected:
             self._findings.append(
                 f"generation {header.generation}: {len(segment.steps)} steps on record, {expected} committed"
             )
-        if _plan(header).digest != header.plan_digest:
-            self._findings.append(f"generation {header.generation}: its plan is not what this version would choose")
+        if recorded_plan(header).digest != header.plan_digest:
+            self._findings.append(
+                f"generation {header.generation}: its plan is not what layout version {header.layout_version} gives"
+            )
+        recipe = self._open(header)
+        if segment.end_step > header.total_steps:
+            self._findings.append(
+                f"generation {header.generation}: it went on to step {segment.end_step}, behind its end at step "
+                f"{header.total_steps}"
+            )
+        if (wanted := recipe.lengths.total_steps) != header.total_steps:
+            self._findings.append(
+                f"generation {header.generation}: it was to end at step {header.total_steps} on record, "
+                f"and its job says {wanted}"
+            )
+        if recipe.same_data and header.num_samples != recipe.order.num_samples:
+            self._findings.append(
+                f"generation {header.generation}: an epoch has {header.num_samples} samples on record, "
+                f"and {recipe.order.num_samples} in the data"
+            )
 
-    def _derive(self, header: GenerationRecord, step: StepRecord, start: int) -> tuple[int, str] | None:
+    def _derive(self, recipe: _Recipe, step: StepRecord, start: int) -> tuple[int, str] | None:
         """Tokens and checksum of the samples from `start` to the step's cursor; none if the data is not the run's."""
-        dataset, order, same_data = self._open(header)
-        if not same_data:
+        if not recipe.same_data:
             return None
-        found = [evidence(dataset, int(row)) for row in order.rows(start, step.cursor)]
+        dataset = recipe.dataset
+        found = [evidence(dataset, int(row)) for row in recipe.order.rows(start, step.cursor)]
         # By what a loop of the user's own divides its loss, is its own business.
         tokens = step.tokens if isinstance(dataset, OwnDataset) else sum(tokens for tokens, _ in found)
         return tokens, f"{sum(check_sum for _, check_sum in found) % 2**64:016x}"
 
-    def _open(self, header: GenerationRecord) -> tuple[AnyDataset, Order, bool]:
+    def _open(self, header: GenerationRecord) -> _Recipe:
         if header.job_digest not in self._opened:
             job = self._job(header)
             dataset, order = open_data(job)
@@ -416,7 +468,14 @@ class _Deriver:
                     f"generation {header.generation}: the data at {job.data.path} is not what it was trained on, "
                     "so its samples cannot be checked"
                 )
-            self._opened[header.job_digest] = (dataset, order, same_data)
+            self._opened[header.job_digest] = _Recipe(
+                job=job,
+                # Of other data, as many samples as were there: the schedule can be checked all the same.
+                lengths=lengths(job, order.num_samples if same_data else header.num_samples),
+                dataset=dataset,
+                order=order,
+                same_data=same_data,
+            )
         return self._opened[header.job_digest]
 
     def _job(self, header: GenerationRecord) -> Job:

@@ -12,6 +12,7 @@ PlannerError              what it says is for the user: no traceback, a non-zero
     +-- StoreError        the run directory: unreachable, torn, foreign
     |   +-- StaleGeneration   another driver has taken the run over
     |   +-- NewerFormat       another version of planner wrote it
+    |   +-- RecordMismatch    a commit is not the one that the ledger records
     +-- AnotherDriver     the run is another driver's, from the start or since it was taken over
     +-- ResumeRefused     what the job says now is not what the run was made with
     +-- TrainingFailed    training stopped and will not go on by itself
@@ -68,6 +69,10 @@ class StaleGeneration(StoreError):
 
 class NewerFormat(StoreError):
     """What lies there is whole, but of a format that this version of planner does not read."""
+
+
+class RecordMismatch(StoreError):
+    """A commit's manifest is sealed and whole, and not the one that the ledger records: somebody replaced it."""
 
 
 class AnotherDriver(RunError):

@@ -12,7 +12,7 @@ from planner.data.dataset import Progress, no_progress
 from planner.errors import ResumeRefused
 from planner.job import HfModel, Job
 from planner.order.order import Order
-from planner.plan import BatchSizes
+from planner.plan import BatchSizes, Facts, Plan, choose
 from planner.store.records import GenerationRecord, Identity
 
 
@@ -158,6 +158,15 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, item in value.items():
         flat.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
     return flat
+
+
+def recorded_plan(header: GenerationRecord) -> Plan:
+    """The plan of a generation, by the arithmetic that it was planned with.
+
+    Raises:
+        PlanError: this version of planner does not know that arithmetic.
+    """
+    return choose(recorded_sizes(header), header.world_size, Facts(layout_version=header.layout_version))
 
 
 def recorded_sizes(header: GenerationRecord) -> BatchSizes:

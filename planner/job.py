@@ -4,8 +4,6 @@ A job names model, data, objective and goal; what can be derived (shares, rounds
 by `planner.plan`. This module knows no file format (`planner.files` reads YAML), no torch and no Ray.
 """
 
-import hashlib
-import json
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
@@ -570,14 +568,3 @@ class Job(_Section):
     def run_path(self) -> str:
         """The folder or URL of the run."""
         return self.checkpoint.path or f"runs/{self.name}"
-
-
-def to_json(job: Job) -> str:
-    """The job as canonical JSON: sorted keys, the names of the job file."""
-    return json.dumps(job.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
-
-
-def digest(value: _Section) -> str:
-    """SHA-256 of the canonical JSON of a job or of one of its sections, as 64 hex digits."""
-    text = json.dumps(value.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -28,6 +28,7 @@ from planner.job import (
     Train,
     _Section,
 )
+from planner.store.run import job_file
 
 MINIMAL = """\
 name: tiny
@@ -933,3 +934,12 @@ def test_reading_a_job_loads_nothing_heavy():
     code = "import sys, planner.files; print(sorted({'torch', 'ray', 'numpy', 'difflib'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_job_that_a_run_has_kept_is_a_job_file():
+    """It says its format; another one is refused with both numbers."""
+    job = parse_job(MINIMAL)
+    kept = job_file(job).decode()
+    assert parse_job(kept) == job
+    with pytest.raises(JobError, match=r"format: written by another version of planner \(format 2, this one reads 1\)"):
+        parse_job(kept.replace('"format":1', '"format":2'))

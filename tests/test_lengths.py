@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from planner.errors import JobError
 from planner.files import parse_job
-from planner.job import digest
 from planner.lengths import Lengths, another_end, conversions, learning_rate, lengths, repeats, total_steps
+from planner.store.run import job_digest
 
 
 def job(*settings):
@@ -97,9 +97,9 @@ def test_every_wrong_length_is_named_at_once():
 def test_equal_jobs_have_equal_digests():
     """However a cadence is written; and other units are other jobs."""
     same = [job(f"eval.every={text}") for text in ("100", "100 steps", "'100 step'")]
-    assert {digest(each) for each in same} == {digest(job())}
-    assert digest(job("eval.every=6400 examples")) != digest(job())
-    assert digest(job(*EPOCHS)) == digest(job("train.steps=null", "train.epochs=3.0"))
+    assert {job_digest(each) for each in same} == {job_digest(job())}
+    assert job_digest(job("eval.every=6400 examples")) != job_digest(job())
+    assert job_digest(job(*EPOCHS)) == job_digest(job("train.steps=null", "train.epochs=3.0"))
 
 
 COSINE = ("train.schedule={kind: cosine, warmup: 10%, final_fraction: 0.1}",)

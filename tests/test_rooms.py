@@ -23,6 +23,7 @@ VALUES = {
     "planner.reminders",
     "planner.disk",
     "planner.extras",
+    "planner.formats",
     "planner.privacy",
 }
 STANDARD = set(sys.stdlib_module_names)
@@ -58,6 +59,7 @@ LAW = {
     "cluster.py": set(),
     "reminders.py": set(),
     "disk.py": set(),
+    "formats.py": set(),
     "privacy.py": set(),
     "extras.py": set(),
     "files": {"yaml", "pydantic"},

@@ -25,7 +25,7 @@ from planner.cli.options import (
     repeated,
     warn_of_open_token,
 )
-from planner.errors import DataError, NewerFormat, RunError, StoreError, TrainingFailed, UserError
+from planner.errors import DataError, NewerFormat, RecordMismatch, RunError, StoreError, TrainingFailed, UserError
 from planner.job import HfModel, Job, Workers
 
 if TYPE_CHECKING:
@@ -417,19 +417,24 @@ def _num_gpus() -> int:
 
 
 def _newest_readable(run: "Run") -> "Manifest | None":
-    """The newest commit, by its manifest alone; the workers check the files.
+    """The newest commit, by its manifest and the ledger's record of it; the workers check the files.
 
     Raises:
+        NewerFormat: another version of planner wrote it.
+        RecordMismatch: it is not the one that the ledger records.
         StoreError: manifests are there, and not one can be read.
     """
     first: StoreError | None = None
     for name in reversed(run.commits()):
         try:
-            return run.manifest(name)
-        except NewerFormat:
+            manifest = run.manifest(name)
+            run.require_recorded(name)
+        except (NewerFormat, RecordMismatch):
             raise
         except StoreError as error:
             first = first or error
+        else:
+            return manifest
     if first is not None:
         raise first
     return None

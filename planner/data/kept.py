@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from planner.data.columns import Column
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.formats import STORED, refusal
 from planner.privacy import make_folder, opener_within
 from planner.reminders import Reminders
 
@@ -97,8 +98,11 @@ def _lock(file: IO[str]) -> None:
 
 def _load(place: Path) -> SampleSet | None:
     """None if it is not there, or not what was written."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
         facts = json.loads((place / "set.json").read_text(encoding="utf-8"))
+        if why := refusal(facts.get("format"), STORED["samples"]):
+            _log.warning("%s: %s: rows are tokenized again", place / "set.json", why)
+            return None
         if any(Path(name).name != name for name in facts["columns"]):
             return None
         columns = {name: Column.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
@@ -113,6 +117,7 @@ def _store(made: SampleSet, place: Path) -> SampleSet:
     """The same as it lies on the disk; what was in memory is given back."""
     columns = {name: value for name, value in vars(made).items() if isinstance(value, Column)}
     facts = {
+        "format": STORED["samples"],
         "class": type(made).__name__,
         "columns": {name: column.array.dtype.str for name, column in columns.items()},
         "digest": samples_digest("kept", *columns.values()),

@@ -11,6 +11,7 @@ All stands in the file as it does in `text` or `jsonl` rows, whatever the contex
 import json
 import mmap
 import os
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -23,8 +24,9 @@ from numpy.typing import NDArray
 from planner.data.dataset import TokenIds
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
+from planner.formats import STORED, refusal
 
-FORMAT = 1
+FORMAT = STORED["tokens"]
 HEADER_BYTES = 4096
 _MAGIC = b"planner-tokens "
 # What `dtype` may be; a tokenizer's vocabulary will want the wider ones. Bytes are all that a model takes so far.
@@ -48,6 +50,17 @@ class Header:
     blocks_sha256: str
     """of `_NUM_BLOCKS` blocks of that, taken again at every opening"""
     format: int = FORMAT
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every value is of its type: JSON knows true, null and 1.5, too."""
+        counts, digests = (self.num_tokens, self.num_rows), (self.sha256, self.blocks_sha256)
+        return (
+            all(isinstance(text, str) for text in (self.kind, self.dtype, *digests))
+            and self.kind in {"stream", "rows"}
+            and all(re.fullmatch("[0-9a-f]{64}", text) for text in digests)
+            and all(type(number) is int and number >= 0 for number in counts)
+        )
 
     @property
     def starts_at(self) -> int:
@@ -83,17 +96,12 @@ def read_header(file: Path, stream: BinaryIO) -> Header:
     # Sealed: what stands here was written by some version of planner.
     try:
         value: dict[str, Any] = json.loads(rest)
-        if value["format"] != FORMAT:
-            raise DataError(
-                f"data.path: {file} is of format {value['format']}, and this version of planner reads {FORMAT}; "
-                "use the version that prepared it, or prepare it again"
-            )
+        if why := refusal(value.get("format"), FORMAT):
+            raise DataError(f"data.path: {file}: {why}; use the version that prepared it, or prepare it again")
         header = Header(**value)
-        counts = (header.num_tokens, header.num_rows)
-        is_sound = header.kind in {"stream", "rows"} and all(type(n) is int and n >= 0 for n in counts)
-    except (KeyError, RecursionError, TypeError, ValueError):
-        is_sound = False
-    if not is_sound:
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        header = None
+    if header is None or not header.is_sound:
         raise DataError(f"data.path: {file}: its header is not one that planner writes; prepare it again")
     if header.dtype != "uint8":
         raise DataError(f"data.path: {file} holds {header.dtype} tokens; models here take bytes (uint8)")

@@ -14,6 +14,7 @@ from planner.files.complaints import translate
 from planner.files.reader import MAX_DEPTH, Reader, resolve
 from planner.files.text_file import Unreadable, read_text
 from planner.files.words import KeyPath, Mistake, Unusable, dotted, escape, job_error, quote, show
+from planner.formats import STORED, refusal
 from planner.job import Job
 
 # What YAML 1.2 does not allow in a file; and what PyYAML takes for a line break (next line, the separators)
@@ -53,6 +54,7 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) 
     if (system := _foreign(mapping)) and not overrides:
         text = f"found {system}, not a job; make a job of it: planner convert {shlex.quote(source)}"
         raise job_error(source, [Mistake(text=text)])
+    _take_format(mapping, reader)
     for override in overrides:
         _lay_over(mapping, override, reader)
     try:
@@ -63,6 +65,14 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) 
     if reader.mistakes:
         raise job_error(source, reader.mistakes)
     return job
+
+
+def _take_format(mapping: dict[str, Any], reader: Reader) -> None:
+    """A job that a run has kept says its format; a person need not write one."""
+    if "format" not in mapping or isinstance(found := mapping.pop("format"), Unusable):
+        return
+    if why := refusal(found, STORED["jobs"]):
+        reader.mistakes.append(Mistake(path=("format",), text=f"{why}; use the version that wrote it"))
 
 
 def _foreign(mapping: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planner.errors import PlanError
 from planner.limits import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
+from planner.plan.layout import LAYOUT_VERSION, LAYOUTS
 from planner.plan.plan import Plan
 
 if TYPE_CHECKING:  # a job is a pydantic model, and this room runs on the standard library
@@ -29,9 +30,12 @@ class BatchSizes:
 class Facts:
     """What was gathered once at the start of a generation and written to the ledger.
 
-    Empty for now. It stands in every signature because a plan must be a function of all it uses: GPU kinds,
-    learned memory caps and fitted speeds enter here, and nowhere else.
+    It stands in every signature because a plan must be a function of all it uses: GPU kinds, learned memory caps and
+    fitted speeds enter here, and nowhere else. So far, only the version of the arithmetic does.
     """
+
+    layout_version: int = LAYOUT_VERSION
+    """see `planner.plan.layout`"""
 
 
 def batch_sizes(job: "Job") -> BatchSizes:
@@ -43,15 +47,21 @@ def choose(batch: BatchSizes, world_size: int, facts: Facts) -> Plan:
     """The plan for `world_size` workers; see `planner.plan.layout` for the arithmetic of both modes.
 
     Raises:
-        PlanError: `world_size` is not in `[1, 65536]`.
+        PlanError: `world_size` is not in `[1, 65536]`, or there is no such layout version.
     """
-    del facts  # nothing in it yet
+    if facts.layout_version not in LAYOUTS:
+        known = ", ".join(map(str, LAYOUTS))
+        raise PlanError(
+            f"a plan of layout version {facts.layout_version} was made by another version of planner; this one knows "
+            f"{known}: use the version that made it"
+        )
     _check("the world size", world_size, MAX_WORKERS)
     return Plan(
         global_batch=batch.global_batch,
         world_size=world_size,
         max_micro=batch.max_micro,
         mode="bitwise" if batch.equality == "bitwise" else "balanced",
+        layout_version=facts.layout_version,
     )
 
 

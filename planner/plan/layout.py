@@ -6,9 +6,12 @@ worker because FSDP's collectives need it), m the cap on a micro-batch.
 FSDP synchronises every round, so a step takes the sum over rounds of the round's largest micro-batch: its cost.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal, Protocol
+
+Mode = Literal["balanced", "bitwise"]
 
 
 class Layout(Protocol):
@@ -42,6 +45,11 @@ class Layout(Protocol):
     @property
     def fewest_workers_as_fast(self) -> int:
         """The least world size with the same step cost."""
+        ...
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches that are no ghosts, over all workers, at most."""
         ...
 
     def micro_batch(self, rank: int, accumulation_step: int) -> range:
@@ -98,6 +106,11 @@ class Balanced:
     def fewest_workers_as_fast(self) -> int:
         """`ceil(G / cost)`."""
         return ceil_div(self.global_batch, self.step_cost)
+
+    @property
+    def num_micro_batches(self) -> int:
+        """At most `U * A`: a share may be smaller than the number of rounds."""
+        return self.workers_used * self.accumulation_steps
 
     def micro_batch(self, rank: int, accumulation_step: int) -> range:
         """A slice of the rank's own contiguous share."""
@@ -179,6 +192,11 @@ class Bitwise:
         base, larger = divmod(self.global_batch, self.num_micro_batches)
         start = index * base + min(index, larger)
         return range(start, start + base + (index < larger))
+
+
+LAYOUT_VERSION = 1
+"""of new plans; another arithmetic is another version, beside the older ones, by which older runs are audited"""
+LAYOUTS: dict[int, dict[Mode, Callable[..., Layout]]] = {1: {"balanced": Balanced, "bitwise": Bitwise}}
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -3,21 +3,15 @@
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
-from planner.plan.layout import Balanced, Bitwise, Layout
-
-# Goes into the digest: another arithmetic in `planner.plan.layout` is another plan.
-LAYOUT_VERSION = 1
-
-Mode = Literal["balanced", "bitwise"]
+from planner.plan.layout import LAYOUT_VERSION, LAYOUTS, Layout, Mode
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The complete answer for a job at one world size. Made by `planner.plan.choose`.
 
-    Memory is O(1): the answers for a rank are computed from these four values.
+    Memory is O(1): the answers for a rank are computed from these values.
     """
 
     global_batch: int
@@ -27,10 +21,12 @@ class Plan:
     max_micro: int
     """the cap on a micro-batch that the job set, in samples"""
     mode: Mode = "balanced"
+    layout_version: int = LAYOUT_VERSION
+    """which arithmetic; it goes into the digest: another one is another plan"""
 
     @cached_property
     def _layout(self) -> Layout:
-        layout = Bitwise if self.mode == "bitwise" else Balanced
+        layout = LAYOUTS[self.layout_version][self.mode]
         return layout(global_batch=self.global_batch, world_size=self.world_size, max_micro=self.max_micro)
 
     @property
@@ -66,9 +62,7 @@ class Plan:
     @property
     def num_micro_batches(self) -> int:
         """Micro-batches that are no ghosts, over all workers, at most: the number of gradients in the sum."""
-        if isinstance(self._layout, Bitwise):
-            return self._layout.num_micro_batches
-        return self.workers_used * self.accumulation_steps
+        return self._layout.num_micro_batches
 
     @property
     def efficiency(self) -> float:
@@ -109,7 +103,7 @@ class Plan:
     def digest(self) -> str:
         """16 hex digits that name this plan; equal on every worker, in the ledger and in the dry run."""
         numbers = (self.global_batch, self.world_size, self.max_micro, self.accumulation_steps)
-        text = f"layout {LAYOUT_VERSION} {self.mode} {numbers}"
+        text = f"layout {self.layout_version} {self.mode} {numbers}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import Literal
 
 from planner.errors import PlanError
-from planner.identity import recorded_sizes
+from planner.identity import recorded_plan
 from planner.job import Model, Objective
-from planner.plan import Facts, choose
 from planner.report.plans import split_text
 from planner.report.text import ago, aligned, counted, printable
 from planner.report.view import RunView, fold, metric_words
@@ -260,7 +259,7 @@ def _generation(segment: Segment, header: GenerationRecord, next_step: int | Non
     """`next_step` is where the next generation began; none if there is no next one, or its header cannot be read."""
     done = next((r.step + 1 for r in reversed(segment.tail) if isinstance(r, StepRecord)), header.step)
     end_step = max(done, segment.committed_step)
-    plan = choose(recorded_sizes(header), header.world_size, Facts())
+    plan = recorded_plan(header)
     return GenerationLine(
         generation=segment.generation,
         world_size=header.world_size,

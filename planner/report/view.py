@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from planner.identity import recorded_sizes
-from planner.plan import Facts, choose
+from planner.identity import recorded_plan
 from planner.report.plans import split_text
 from planner.report.text import counted
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
@@ -94,8 +93,7 @@ def _after_step(view: RunView, record: StepRecord) -> RunView:
 
 
 def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView, str]:
-    sizes = recorded_sizes(record)
-    plan = choose(sizes, record.world_size, Facts())
+    plan = recorded_plan(record)
     again = max(view.step - record.step, 0)
     view = replace(
         view,

@@ -4,18 +4,21 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
-from planner.errors import StoreError
-from planner.store.records import Count, Value, unseal
+from planner.errors import NewerFormat, StoreError
+from planner.formats import STORED
+from planner.store.records import Count, Sealed, unseal
 
 
-class Driver(Value):
+class Driver(Sealed):
     """A driver's lease: which process it is, and that it has beaten `beat` times."""
 
-    format: Literal[1] = 1
+    stored_as: ClassVar[str] = "drivers"
+
+    format: int = STORED["drivers"]
     launch: str
     host: str
     place: str
@@ -55,12 +58,23 @@ class FoundLease(NamedTuple):
 
     @property
     def holder(self) -> Driver | None:
-        """None if it is torn, or another version's: only watching tells whether somebody renews it."""
+        """None if it is torn: only watching tells whether somebody renews it. Also if it is another version's."""
         try:
             value: Driver = unseal(self.content, Driver, lease_name(self.number))
         except StoreError:
             return None
         return value
+
+    @property
+    def refusal(self) -> str:
+        """Why it is not read, where another version of planner wrote it; else empty."""
+        try:
+            unseal(self.content, Driver, lease_name(self.number))
+        except NewerFormat as error:
+            return str(error)
+        except StoreError:
+            pass
+        return ""
 
     @property
     def is_released(self) -> bool:

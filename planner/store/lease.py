@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from planner.errors import AnotherDriver, StoreError
+from planner.errors import AnotherDriver, NewerFormat, StoreError
 from planner.store.driver import FoundLease, lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
@@ -55,6 +55,8 @@ class Lease:
     def __enter__(self) -> Self:
         while not self._number:
             found = newest_lease(self._storage)
+            if found is not None and found.refusal:
+                raise NewerFormat(f"{self._storage.url}: {found.refusal}")
             if found is not None and not self._is_over(found):
                 stop = f" (kill -INT {found.holder.pid} on {found.holder.host})" if found.holder else ""
                 raise AnotherDriver(

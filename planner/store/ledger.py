@@ -14,6 +14,7 @@ from planner.store.records import (
     canonical,
     chained,
     parse_record,
+    require_format,
 )
 from planner.store.storage import Storage
 
@@ -87,11 +88,14 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
     A torn last line, as a crash leaves it, ends the segment; anything else that does not fit raises.
 
     Raises:
+        NewerFormat: another version of planner wrote the segment.
         StoreError: there is no such segment, or the chain breaks; the line is named.
     """
     name = segment_name(generation)
     head = previous
-    lines = storage.read(name).decode(errors="replace").split("\n")
+    content = storage.read(name)
+    require_segment_format(content, name)
+    lines = content.decode(errors="replace").split("\n")
     for number, line in enumerate(lines[:-1], 1):
         where = f"{name}:{number}"
         written, body = split_line(line, where)
@@ -102,9 +106,40 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
         yield Link(record=record, head=head)
 
 
-def recorded_commits(storage: Storage, generation: int) -> list[str]:
-    """The names of the commits that a segment records, as far as its lines can be read; the chain is not checked."""
-    return [commit.name for commit in commits_among(storage.read_from(segment_name(generation), 0))]
+def require_segment_format(content: bytes, where: str) -> None:
+    """Check the format that a segment's header says; where there is no header that can be read, nothing is said.
+
+    Args:
+        content: how the segment begins.
+        where: its name, for the message.
+
+    Raises:
+        NewerFormat: another version of planner wrote it.
+    """
+    try:
+        record = json.loads(content.partition(b"\n")[0])["record"]
+        is_header = record["kind"] == "generation"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    if is_header:
+        require_format(record.get("format"), "ledger", where)
+
+
+def recorded_commits(storage: Storage, generation: int) -> dict[str, str]:
+    """Name -> digest of the manifest, of all commits that a segment records, as far as its lines can be read.
+
+    The chain is not checked. Of two records of one commit the first counts.
+
+    Raises:
+        NewerFormat: another version of planner wrote the segment.
+    """
+    name = segment_name(generation)
+    content = storage.read_from(name, 0)
+    require_segment_format(content, name)
+    found: dict[str, str] = {}
+    for commit in commits_among(content):
+        found.setdefault(commit.name, commit.sha256)
+    return found
 
 
 def commits_among(content: bytes) -> list[CommitRecord]:

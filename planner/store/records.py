@@ -3,14 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from planner.errors import NewerFormat, StoreError
+from planner.formats import STORED, refusal
 
-FORMAT = 1
-"""of what is sealed; another number means that only another version of planner can tell what it says"""
 NO_HEAD = "0" * 64
 """the chain's value before the first record of a run"""
 
@@ -22,6 +21,21 @@ class Value(BaseModel):
     """What lies in a run's folder: frozen, and nothing in it that is unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def require_format(found: object, what: str, where: str) -> None:
+    """Check the format of a stored value before anything else in it.
+
+    Args:
+        found: what stands there; none where nothing does.
+        what: its name in `planner.formats.STORED`.
+        where: the file, for the message.
+
+    Raises:
+        NewerFormat: it is another than this version of planner reads.
+    """
+    if why := refusal(found, STORED[what]):
+        raise NewerFormat(f"{where}: {why}; use the version that wrote it, or start again with another checkpoint.path")
 
 
 class Identity(Value):
@@ -45,10 +59,20 @@ class Identity(Value):
         return sorted(key for key in here if here[key] != there[key])
 
 
-class RunIdentity(Value):
+class Sealed(Value):
+    """What is written alone in a file, with a digest of itself beside it."""
+
+    stored_as: ClassVar[str]
+    """its name in `planner.formats.STORED`"""
+    format: int
+
+
+class RunIdentity(Sealed):
     """`run.json`: names a run apart from every other, so that a foreign checkpoint is recognised."""
 
-    format: Literal[1] = 1
+    stored_as: ClassVar[str] = "run.json"
+
+    format: int = STORED["run.json"]
     run_id: str
     created_s: float
 
@@ -57,14 +81,20 @@ class GenerationRecord(Value):
     """First record of a segment: one life of a worker group."""
 
     kind: Literal["generation"] = "generation"
+    format: int = STORED["ledger"]
+    """of the whole segment"""
     generation: int
     run_id: str
     parent: str
     """the commit it went on from; empty for a fresh start"""
+    parent_sha256: str = Field(pattern=r"^([0-9a-f]{64})?$")
+    """of the parent's manifest, so that the chain holds all manifests of the lineage but the newest"""
     step: Count
     cursor: Count
     world_size: int
     max_micro: int
+    layout_version: int
+    """the arithmetic of its plan; see `planner.plan.layout`"""
     plan_digest: str
     identity: Identity
     job_digest: Digest
@@ -118,8 +148,8 @@ class CommitRecord(Value):
     kind: Literal["commit"] = "commit"
     step: Count
     name: str
-    sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """of the manifest; empty in runs from before it was recorded"""
+    sha256: Digest
+    """of the manifest"""
     seconds: float
 
 
@@ -148,10 +178,12 @@ def joint_digest(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(digests), sort_keys=True).encode()).hexdigest()
 
 
-class Manifest(Value):
+class Manifest(Sealed):
     """A commit: weights, optimizer, cursor and schedule together. Without it, the files beside it are nothing."""
 
-    format: Literal[1] = 1
+    stored_as: ClassVar[str] = "manifests"
+
+    format: int = STORED["manifests"]
     run_id: str
     name: str
     generation: int
@@ -194,13 +226,13 @@ def digest_of(value: BaseModel) -> str:
     return chained("", canonical(value))
 
 
-def seal(value: BaseModel) -> bytes:
+def seal(value: Sealed) -> bytes:
     """The value with a digest of itself, so that a later change shows."""
     text = canonical(value)
     return json.dumps({"sha256": chained("", text), "value": json.loads(text)}, indent=1, sort_keys=True).encode()
 
 
-def unseal(content: bytes, model: type[Value], where: str) -> Any:
+def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
     """The value back.
 
     Raises:
@@ -210,25 +242,33 @@ def unseal(content: bytes, model: type[Value], where: str) -> Any:
     try:
         document = json.loads(content)
         raw = document["value"]
-        _require_format(raw, where)
+        # Before anything else: what a newer version wrote is not torn, and nothing to pass over.
+        require_format(raw.get("format"), model.stored_as, where)
         value = model.model_validate(raw)
-        # Of what stands there, not of the value: a field that came later, with a default, alters nothing.
-        digest = chained("", json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False))
-    except (ValueError, ValidationError, KeyError, TypeError, RecursionError) as error:
+        digest = _digest_of_raw(raw)
+    except (AttributeError, ValueError, ValidationError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"{where}: torn or not written by this version of planner") from error
     if digest != document.get("sha256"):
         raise StoreError(f"{where}: altered since it was written (its digest does not match)")
     return value
 
 
-def _require_format(raw: Any, where: str) -> None:
-    """Look at the format before anything else: what a newer version wrote is not torn, and nothing to pass over."""
-    written = raw.get("format", FORMAT) if isinstance(raw, dict) else FORMAT
-    if isinstance(written, int) and written != FORMAT:
-        raise NewerFormat(
-            f"{where}: written by another version of planner (format {written}, this one reads {FORMAT}); "
-            "use the version that wrote it"
-        )
+def sealed_digest(content: bytes, where: str) -> str:
+    """The digest that `seal` put beside a value; whether it is the value's, `unseal` checks.
+
+    Raises:
+        StoreError: there is none.
+    """
+    try:
+        digest = json.loads(content)["sha256"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(f"{where}: torn") from error
+    return str(digest)
+
+
+def _digest_of_raw(raw: Any) -> str:
+    """Of what stands there, not of the value: a field that came later, with a default, alters nothing."""
+    return chained("", json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
 def parse_record(line: str, where: str) -> Record:

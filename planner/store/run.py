@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from hashlib import sha256
 from itertools import islice
 
-from planner.errors import StaleGeneration, StoreError
-from planner.job import Job, to_json
+from planner.errors import RecordMismatch, StaleGeneration, StoreError
+from planner.formats import STORED
+from planner.job import Job
 from planner.store.ledger import recorded_commits
-from planner.store.records import FileDigest, Manifest, RunIdentity, seal, unseal
+from planner.store.records import FileDigest, Manifest, RunIdentity, require_format, seal, sealed_digest, unseal
 from planner.store.storage import Storage
 
 
@@ -23,6 +24,17 @@ def commit_name(step: int, generation: int) -> str:
 def commit_of(name: str) -> tuple[int, int]:
     """The step and the generation that a commit's name says."""
     return int(name[:12]), int(name[13:])
+
+
+def job_file(job: Job) -> bytes:
+    """What `jobs/<digest>.json` holds: canonical JSON, with the format beside the job's sections."""
+    value = {"format": STORED["jobs"], **job.model_dump(mode="json", by_alias=True)}
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def job_digest(job: Job) -> str:
+    """SHA-256 of that file, by which a run names the job: 64 hex digits."""
+    return sha256(job_file(job)).hexdigest()
 
 
 _COMMIT_NAME = re.compile(r"[0-9]{12}-[0-9]{6}")
@@ -77,8 +89,7 @@ class Run:
 
     def keep_job(self, job: Job) -> str:
         """Keep the job beside its run; its digest."""
-        content = to_json(job).encode()
-        name = sha256(content).hexdigest()
+        content, name = job_file(job), job_digest(job)
         where = f"jobs/{name}.json"
         # What is there under this name is this job, or it is torn.
         if not self.storage.create(where, content) and self.storage.sha256(where) != name:
@@ -89,6 +100,7 @@ class Run:
         """A job that this run was made with.
 
         Raises:
+            NewerFormat: another version of planner wrote it.
             StoreError: it is gone, or was altered, or this version of planner does not know such a job.
         """
         where = f"jobs/{job_digest}.json"
@@ -97,8 +109,10 @@ class Run:
         if sha256(content).hexdigest() != job_digest:
             raise StoreError(f"{where}: torn or altered since it was written (its digest does not match)")
         try:
-            return Job.model_validate(json.loads(content))
-        except (ValueError, RecursionError) as error:
+            value = json.loads(content)
+            require_format(value.pop("format", None), "jobs", where)
+            return Job.model_validate(value)
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise StoreError(f"{where}: not a job of this version of planner") from error
 
     def job_if_known(self, job_digest: str) -> Job | None:
@@ -135,7 +149,7 @@ class Run:
         Raises:
             StoreError: there is no number left.
         """
-        content = json.dumps(claim, sort_keys=True).encode()
+        content = json.dumps({"format": STORED["generations"], **claim}, sort_keys=True).encode()
         for number in range(self.newest_generation() + 1, _MAX_GENERATION + 1):
             if self.storage.create(f"generations/{number:06d}.json", content):
                 return number
@@ -147,17 +161,22 @@ class Run:
     def newest_claims(self, most: int) -> list[dict[str, str]]:
         """What the last generations said when they claimed their numbers, newest first.
 
-        A claim that cannot be read is left out: its number is taken all the same, and a run is never lost for it.
+        A torn claim is left out: its number is taken all the same, and a run is never lost for it.
+
+        Raises:
+            NewerFormat: another version of planner made one.
         """
         return list(islice(self._claims(), most))
 
     def _claims(self) -> Iterator[dict[str, str]]:
         for number in reversed(self.generations()):
+            where = f"generations/{number:06d}.json"
             try:
-                claim = json.loads(self.storage.read(f"generations/{number:06d}.json"))
+                claim = json.loads(self.storage.read(where))
             except (StoreError, ValueError, RecursionError):
                 continue
             if isinstance(claim, dict):
+                require_format(claim.pop("format", None), "generations", where)
                 yield claim
 
     def require_current(self, generation: int) -> None:
@@ -181,7 +200,11 @@ class Run:
         return sorted(filter(_is_commit, names), key=_rank)
 
     def lost_commits(self, after: str = "") -> list[str]:
-        """Commits newer than `after` (all, if that is empty) that the ledger records and no manifest names."""
+        """Commits newer than `after` (all, if that is empty) that the ledger records and no manifest names.
+
+        Raises:
+            NewerFormat: another version of planner wrote the ledger.
+        """
         there = set(self.commits())
         # A segment holds only commits of its own generation.
         segments = [number for number in self.segments() if f"{number:06d}" >= after[13:]]
@@ -200,6 +223,42 @@ class Run:
         if manifest.run_id != self.identity().run_id or manifest.name != name:
             raise StoreError(f"{where}: belongs to another run or another commit; it was copied here")
         return manifest
+
+    def manifest_digest(self, name: str) -> str:
+        """The digest that a commit's manifest has beside it; `manifest` checks that it is its own.
+
+        Raises:
+            StoreError: the manifest is gone or torn.
+        """
+        where = f"manifests/{name}.json"
+        return sealed_digest(self.storage.read(where), where)
+
+    def require_recorded(self, name: str) -> str:
+        """Check that a commit's manifest is the one that the ledger records; its digest.
+
+        A driver that was killed between the two has left no record of its last commit. Then nothing is compared.
+
+        Raises:
+            RecordMismatch: it is another one.
+            StoreError: the manifest or the ledger cannot be read.
+        """
+        return self.require_digest(name, recorded_commits(self.storage, commit_of(name)[1]).get(name, ""))
+
+    def require_digest(self, name: str, recorded: str) -> str:
+        """Check a commit's manifest against the digest on record, empty where there is no record; its digest.
+
+        Raises:
+            RecordMismatch: it is another one.
+            StoreError: the manifest cannot be read.
+        """
+        found = self.manifest_digest(name)
+        if recorded and found != recorded:
+            raise RecordMismatch(
+                f"{self.storage.url}: manifests/{name}.json is not the one that the ledger records (its digest is "
+                f"{found[:16]}, on record is {recorded[:16]}): somebody replaced it; restore it, or remove it to go on "
+                "from the commit before"
+            )
+        return found
 
     def put_manifest(self, manifest: Manifest) -> None:
         """The commit itself: everything it names must be in the store by now.

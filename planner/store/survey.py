@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from planner.errors import NewerFormat, StoreError
+from planner.errors import NewerFormat, RecordMismatch, StoreError
 from planner.job import Job
 from planner.store.driver import Driver, FoundLease, this_driver
 from planner.store.lease import newest_lease
-from planner.store.ledger import header_among, records_among, segment_name
+from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
 from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
 from planner.store.run import Run, commit_of
 from planner.store.storage import Storage
@@ -38,6 +38,8 @@ class Segment:
     """the last records after the header, oldest first"""
     committed_step: int
     """of its last commit, by the names of manifests; -1 if it has none"""
+    refusal: str = ""
+    """why its records are not read, where another version of planner wrote them; else empty"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +105,11 @@ def survey(url: str, most_generations: int = 1) -> Survey:
     there = set(run.storage.names("checkpoints"))
     kept = tuple(name for name in names if name in there)
     segments = tuple(_segment(run.storage, number, names) for number in numbers[-most_generations:])
-    damaged = _identity_problem(run, names)
+    lease = newest_lease(run.storage)
+    damaged = _identity_problem(run, names) or _format_problem(segments, lease)
     newest, no_commit = (None, "") if damaged else _newest(run, names, kept, segments)
     header = segments[-1].header if segments else None
     job_digest = header.job_digest if header else newest.job_digest if newest else ""
-    lease = newest_lease(run.storage)
     return Survey(
         url=url,
         problem=damaged or no_commit,
@@ -126,12 +128,14 @@ def survey(url: str, most_generations: int = 1) -> Survey:
 def _segment(storage: Storage, generation: int, commits: Sequence[str]) -> Segment:
     name = segment_name(generation)
     size_bytes = storage.size_bytes(name)
+    head = storage.read_first(name, _HEAD_BYTES)
     tail = records_among(storage.read_from(name, max(size_bytes - _TAIL_BYTES, 0)))
     return Segment(
         generation=generation,
-        header=header_among(storage.read_first(name, _HEAD_BYTES)),
+        header=header_among(head),
         tail=tuple(record for record in tail if not isinstance(record, GenerationRecord)),
         committed_step=max((step for step, by in map(commit_of, commits) if by == generation), default=-1),
+        refusal=_format_refusal(head, name),
     )
 
 
@@ -145,19 +149,36 @@ def _identity_problem(run: Run, names: Sequence[str]) -> str:
     return ""
 
 
+def _format_refusal(head: bytes, name: str) -> str:
+    try:
+        require_segment_format(head, name)
+    except NewerFormat as error:
+        return str(error)
+    return ""
+
+
+def _format_problem(segments: Sequence[Segment], lease: FoundLease | None) -> str:
+    """Why this version of planner does not go on with a run that another version drove last."""
+    if lease is not None and lease.refusal:
+        return lease.refusal
+    return segments[-1].refusal if segments else ""
+
+
 def _newest(
     run: Run, names: Sequence[str], kept: Sequence[str], segments: Sequence[Segment]
 ) -> tuple[Manifest | None, str]:
     """The newest commit that can be read and whose files are there by name; and why there is none to go on from."""
+    records = [record for segment in segments for record in segment.tail if isinstance(record, CommitRecord)]
+    recorded = {record.name: record.sha256 for record in reversed(records)}
     if not names:
-        recorded = sum(isinstance(record, CommitRecord) for segment in segments for record in segment.tail)
-        return None, f"the ledger records {recorded} commits, and no manifest is left" if recorded else ""
+        return None, f"the ledger records {len(records)} commits, and no manifest is left" if records else ""
     first = "" if kept else f"the files of all {len(names)} commits are gone"
     for name in reversed(kept):
         try:
             manifest = run.manifest(name)
             _require_named(run.storage, manifest)
-        except NewerFormat as error:
+            run.require_digest(name, recorded.get(name, ""))
+        except (NewerFormat, RecordMismatch) as error:
             return None, str(error)
         except StoreError as error:
             first = first or str(error)

@@ -7,17 +7,21 @@ manifest. DCP reshards: what W workers saved, any other number loads.
 import io
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PosixPath
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
+    ChunkStorageMetadata,
     Metadata,
+    MetadataIndex,
     StorageMeta,
+    TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
@@ -212,45 +216,80 @@ class _TensorReader(FileSystemReader):
         return metadata
 
 
-# What DCP pickles into the metadata of a checkpoint that holds tensors alone (torch 2.13).
-_METADATA_CLASSES = frozenset(
-    {
-        ("torch", "Size"),
-        ("torch.serialization", "_get_layout"),
-        ("pathlib", "PosixPath"),
-        ("pathlib", "WindowsPath"),
-    }
-    | {("torch.distributed.checkpoint.filesystem", "_StorageInfo")}
-    | {
-        ("torch.distributed.checkpoint.metadata", name)
-        for name in (
-            "ChunkStorageMetadata",
-            "Metadata",
-            "MetadataIndex",
-            "StorageMeta",
-            "TensorProperties",
-            "TensorStorageMetadata",
-            "_MEM_FORMAT_ENCODING",
-        )
-    }
-)
+class _Sealed(type):
+    """A class none of whose attributes can be set: a pickle's BUILD sets them on whatever stands before it."""
+
+    def __setattr__(cls, name: str, _value: object) -> None:
+        raise pickle.UnpicklingError(f"it sets {cls.__name__}.{name}")
 
 
-def _memory_format(kind: Any, name: Any) -> Any:
+def _maker(name: str, make: Callable[..., Any]) -> type:
+    """What a pickle gets under a name: to call it is to call `make`, and nothing else can be done with it."""
+    return _Sealed(name, (), {"__slots__": (), "__new__": lambda _cls, *arguments: make(*arguments)})
+
+
+def _bare(kind: type) -> type:
+    """Makes objects of a class without calling its constructor, as pickles do; the class itself is not handed out."""
+    return _maker(kind.__name__, lambda: object.__new__(kind))
+
+
+class _MemoryFormat(str):
+    """Equals a member of DCP's enumeration by name. The member itself has attributes that BUILD could replace."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _MEM_FORMAT_ENCODING) and other.name == str(self)
+
+    __hash__ = str.__hash__
+
+
+_MEMORY_FORMATS = {member.value: _MemoryFormat(member.name) for member in _MEM_FORMAT_ENCODING}
+_MEMORY_FORMAT = _maker("_MEM_FORMAT_ENCODING", _MEMORY_FORMATS.__getitem__)
+
+
+def _memory_format(kind: Any, name: Any) -> _MemoryFormat:
     """An enumeration's member as Python 3.11.0 to 3.11.3 write it: `getattr(kind, name)`. No other attribute is had."""
-    if kind is not _MEM_FORMAT_ENCODING or name not in _MEM_FORMAT_ENCODING.__members__:
+    if kind is not _MEMORY_FORMAT or name not in _MEM_FORMAT_ENCODING.__members__:
         raise pickle.UnpicklingError("it names builtins.getattr")
-    return _MEM_FORMAT_ENCODING[name]
+    return _MemoryFormat(name)
+
+
+# What DCP pickles into the metadata of a checkpoint that holds tensors alone (torch 2.13).
+_MAKERS = {
+    ("builtins", "getattr"): _maker("getattr", _memory_format),
+    ("torch", "Size"): _maker("Size", torch.Size),
+    ("torch.serialization", "_get_layout"): _maker(
+        "_get_layout", {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.layout)}.__getitem__
+    ),
+    ("pathlib", "PosixPath"): _maker("PosixPath", PosixPath),
+    ("pathlib._local", "PosixPath"): _maker("PosixPath", PosixPath),  # what Python 3.13 calls it
+    (_MEM_FORMAT_ENCODING.__module__, _MEM_FORMAT_ENCODING.__name__): _MEMORY_FORMAT,
+    **{
+        (kind.__module__, kind.__name__): _bare(kind)
+        for kind in (
+            ChunkStorageMetadata,
+            Metadata,
+            MetadataIndex,
+            StorageMeta,
+            TensorProperties,
+            TensorStorageMetadata,
+            _StorageInfo,
+        )
+    },
+}
 
 
 class _MetadataUnpickler(pickle.Unpickler):
+    """Hands out makers and data types, never a class or a function: BUILD could change those for the whole process."""
+
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):
-            return _memory_format
-        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if not is_dtype and (module, name) not in _METADATA_CLASSES:
+        if (maker := _MAKERS.get((module, name))) is not None:
+            return maker
+        dtype = getattr(torch, name, None) if module == "torch" else None
+        if not isinstance(dtype, torch.dtype):
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return super().find_class(module, name)
+        return dtype
 
 
 def _unpickle_metadata(content: bytes, where: str) -> Metadata:

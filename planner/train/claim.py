@@ -4,12 +4,11 @@ import socket
 from dataclasses import dataclass
 from functools import partial
 
-from planner.errors import NewerFormat, ResumeRefused, StoreError, TrainingFailed
+from planner.errors import NewerFormat, RecordMismatch, ResumeRefused, StoreError, TrainingFailed
 from planner.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
-from planner.job import digest
 from planner.lengths import another_end
 from planner.store.records import NO_HEAD, Manifest
-from planner.store.run import Run
+from planner.store.run import Run, job_digest
 from planner.train import checkpoint
 from planner.train.setup import Launch, Setup
 from planner.train.world import World
@@ -26,6 +25,8 @@ class _Choice:
     newest: str
     """the newest commit that was there; empty if there was none"""
     manifest: Manifest | None
+    sha256: str
+    """of its manifest; empty if there is none"""
     changed: list[str]
     """what was passed over, and what differs from the job of the commit, in words"""
 
@@ -44,6 +45,7 @@ class Start:
     step: int
     cursor: int
     parent: str
+    parent_sha256: str
     head: str
     changed: tuple[str, ...]
 
@@ -69,6 +71,7 @@ def claim(launch: Launch, world: World, run: Run, setup: Setup) -> tuple[Start, 
         step=manifest.step if manifest else 0,
         cursor=manifest.cursor if manifest else 0,
         parent=choice.parent,
+        parent_sha256=choice.sha256,
         head=manifest.ledger_head if manifest else NO_HEAD,
         changed=tuple(choice.changed),
     )
@@ -89,7 +92,8 @@ def _choose(launch: Launch, world: World, run: Run, setup: Setup) -> _Choice:
     manifest, passed_over = _newest_valid(world, run, names)
     changes = world.agree(lambda: _compare(launch, run, setup, manifest))
     newest = names[0] if names else ""
-    return _Choice(newest=newest, manifest=manifest, changed=[*lost, *passed_over, *changes])
+    sha256 = world.from_first(lambda: run.manifest_digest(manifest.name)) if manifest else ""
+    return _Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*lost, *passed_over, *changes])
 
 
 def _commits(run: Run) -> tuple[list[str], list[str]]:
@@ -113,15 +117,17 @@ def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | 
 
     Raises:
         NewerFormat: on every worker, if a newer one was written by another version of planner.
+        RecordMismatch: on every worker, if one is whole and not the one that the ledger records.
         StoreError: on every worker, if there are commits and none is whole.
     """
     refused: list[str] = []
     for name in names:
         try:
             manifest = world.agree(partial(run.manifest, name))
+            world.from_first(partial(run.require_recorded, name))
             checkpoint.check_some_files(world, run, manifest)
-        except NewerFormat:
-            # It may well be whole: to pass it over would throw its work away.
+        except (NewerFormat, RecordMismatch):
+            # The first may well be whole: to pass it over would throw its work away. The second is no accident.
             raise
         except StoreError as error:
             refused.append(f"commit {name} was passed over: {error}")
@@ -145,7 +151,7 @@ def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) 
     if manifest is None:
         return []
     # Not read where it is the same: the file may be torn, and is written anew.
-    same = manifest.job_digest == digest(launch.job)
+    same = manifest.job_digest == job_digest(launch.job)
     before = launch.job if same else run.job_if_known(manifest.job_digest)
     changes = job_changes(before, launch.job) if before else {}
     unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"

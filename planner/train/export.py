@@ -63,6 +63,7 @@ def commit_at(run: Run, step: int | None) -> Manifest:
     """The commit at a step, or the newest one; its files are there, and are not checked.
 
     Raises:
+        RecordMismatch: it is not the one that the ledger records.
         StoreError: there is none.
     """
     run.identity()
@@ -74,7 +75,9 @@ def commit_at(run: Run, step: int | None) -> Manifest:
         there = f"its commits are at step {steps}" if names else "it has no commit yet"
         wanted = "to export" if step is None else f"at step {step}"
         raise StoreError(f"{run.storage.url}: no commit {wanted}; {there}")
-    return run.manifest(found[-1])
+    manifest = run.manifest(found[-1])
+    run.require_recorded(manifest.name)
+    return manifest
 
 
 def export(

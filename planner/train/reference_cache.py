@@ -1,6 +1,7 @@
 """Reference log-probabilities of all pairs, computed once and kept in the run's folder.
 
-    reference/<key>/<part>      float32, (rows, 2): chosen and rejected; a SHA-256 before them
+    reference/<key>/<part>      `planner-reference 1` and a line break, a SHA-256 of 32 bytes,
+                                float32, (rows, 2): chosen and rejected
 
 The key says what the numbers follow from. Rows go through the model in fixed chunks of `max_micro`, in the order of
 their numbers, so no bit depends on how many workers share them. Parts are written whole, one after another: who is
@@ -9,6 +10,7 @@ stopped or lost in between goes on from there, with any number of workers.
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from torch import Tensor, nn
 
 from planner import heartbeat
 from planner.data.dataset import SampleDataset
-from planner.errors import TrainingFailed
+from planner.errors import NewerFormat, TrainingFailed
+from planner.formats import STORED, refusal
 from planner.job import Job
 from planner.plan.words import counted, duration
 from planner.store.storage import Storage
@@ -35,6 +38,8 @@ LogProbs = NDArray[np.float32]
 """`(rows, 2)`: of chosen and of rejected completions"""
 
 _FOLDER = "reference"
+_MAGIC = b"planner-reference "
+_BEGIN = _MAGIC + b"%d\n" % STORED["reference"]
 # A part is lost when somebody stops in the midst of it; a million files would be as bad.
 _PART_ROWS = 2048
 _MOST_PARTS = 1024
@@ -93,16 +98,27 @@ class Parts:
         """A part's numbers, or none, and then why, if it is there: torn or altered.
 
         Raises:
+            NewerFormat: another version of planner wrote it.
             StoreError: the storage cannot be read.
         """
         content = self.storage.read_from(self.name(start), 0)
         if not content:
             return None, f"{self.name(start)}: empty" if self.storage.exists(self.name(start)) else ""
-        digest, numbers = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        self._require_format(content, start)
+        begin, rest = content[: len(_BEGIN)], content[len(_BEGIN) :]
+        digest, numbers = rest[:_DIGEST_BYTES], rest[_DIGEST_BYTES:]
         num_rows = sum(map(len, self.chunks(start)))
-        if digest != self._digest(start, numbers) or len(numbers) != num_rows * 8:
+        if begin != _BEGIN or digest != self._digest(start, numbers) or len(numbers) != num_rows * 8:
             return None, f"{self.name(start)}: torn or altered (its digest does not match)"
         return np.frombuffer(numbers, "<f4").reshape(num_rows, 2).astype(np.float32), ""
+
+    def _require_format(self, content: bytes, start: int) -> None:
+        number = re.match(_MAGIC + rb"([0-9]{1,9})\n", content)
+        if number and (why := refusal(int(number[1]), STORED["reference"])):
+            raise NewerFormat(
+                f"{self.storage.url}/{self.name(start)}: {why}; use the version that wrote it, or remove "
+                f"{_FOLDER}/{self.key} to have it computed again"
+            )
 
     def write(self, start: int, values: LogProbs) -> None:
         """Keep a part, whole or not at all.
@@ -117,7 +133,7 @@ class Parts:
                 "write train.precision: fp32"
             )
         numbers = values.astype("<f4").tobytes()
-        self.storage.write(self.name(start), self._digest(start, numbers) + numbers)
+        self.storage.write(self.name(start), _BEGIN + self._digest(start, numbers) + numbers)
 
     def _digest(self, start: int, numbers: bytes) -> bytes:
         # Of its place, too: another part's file under this name is none of ours.

@@ -109,7 +109,8 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     world.require_equal("the model's files", setup.model)
     world.require_equal("the plan", setup.plan.digest)
     if launch.job.batch.equality == "bitwise":
-        setup = replace(setup, device=determinism.device_words(world.device))
+        words = f"{determinism.device_words(world.device)}, layout {setup.plan.layout_version}"
+        setup = replace(setup, device=words)
         world.require_equal("what the bits depend on", setup.device)
     # Claimed before the model is built: a crash loop there is counted, too.
     start, manifest = claim(launch, world, run, setup)

@@ -75,8 +75,8 @@ def test_other_settings_are_other_samples(tmp_path, made):
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("harm", ["altered", "shortened", "lost", "no json", "none of ours"])
-def test_what_was_harmed_is_made_anew(harm, tmp_path, made):
+@pytest.mark.parametrize("harm", ["altered", "shortened", "lost", "no json", "another format", "none of ours"])
+def test_what_was_harmed_is_made_anew(harm, tmp_path, made, caplog):
     """And is whole afterwards."""
     first = all_parts(opened("pairs", PAIRS, tmp_path, model=gpt(20)))
     [place] = folders(tmp_path)
@@ -90,12 +90,17 @@ def test_what_was_harmed_is_made_anew(harm, tmp_path, made):
             tokens.unlink()
         case "no json":
             (place / "set.json").write_text("{")
+        case "another format":
+            facts = json.loads((place / "set.json").read_text())
+            (place / "set.json").write_text(json.dumps({**facts, "format": 2}))
         case _:
             (place / "set.json").write_text("[]")
     again = _again("pairs", tmp_path / "rows.jsonl")
     assert all_parts(again) == first
     _again("pairs", tmp_path / "rows.jsonl")
     assert len(made) == 2
+    if harm == "another format":
+        assert "(format 2, this one reads 1): rows are tokenized again" in caplog.text
 
 
 def test_without_a_place_rows_are_tokenized_each_time(tmp_path, made, monkeypatch):

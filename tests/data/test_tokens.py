@@ -187,7 +187,7 @@ def rewritten(file, **changes):
 def test_a_newer_format_is_named(stream):
     """A whole file that this version cannot read."""
     rewritten(stream, format=2)
-    with pytest.raises(DataError, match="is of format 2, and this version of planner reads 1"):
+    with pytest.raises(DataError, match=r"written by another version of planner \(format 2, this one reads 1\)"):
         opened(stream)
 
 
@@ -319,7 +319,23 @@ def test_a_source_that_shrinks_meanwhile_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change", [{"kind": "zzz"}, {"num_tokens": "5"}, {"num_rows": -1}, {"extra": 1}, None, [1]], ids=str
+    "change",
+    [
+        {"kind": "zzz"},
+        {"kind": ["rows"]},
+        {"dtype": 8},
+        {"num_tokens": "5"},
+        {"num_tokens": True},
+        {"num_rows": -1},
+        {"num_rows": False},
+        {"sha256": None},
+        {"sha256": "e" * 63},
+        {"blocks_sha256": None},
+        {"extra": 1},
+        None,
+        [1],
+    ],
+    ids=str,
 )
 def test_a_sealed_header_that_says_nonsense_is_refused(tmp_path, change):
     """The seal shows that nothing was altered, not that it makes sense."""
@@ -333,3 +349,11 @@ def test_a_sealed_header_that_says_nonsense_is_refused(tmp_path, change):
     file.write_bytes(tokens._MAGIC + sha256(rest).hexdigest().encode() + rest + content[HEADER_BYTES:])
     with pytest.raises(DataError, match="not one that planner writes"):
         tokens.TokensDataset.open(str(file), 8)
+
+
+@pytest.mark.parametrize("found", [True, 1.0, "1", None])
+def test_a_format_is_a_whole_number(stream, found):
+    """In Python true is 1, and 1.0 is, too."""
+    rewritten(stream, format=found)
+    with pytest.raises(DataError, match=r"written (by another version|before formats had numbers)"):
+        opened(stream)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forging import compact, forged, reseal
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_sets import write_rows
@@ -27,7 +28,7 @@ from planner.data.tokens import TokensDataset
 from planner.errors import TrainingFailed
 from planner.job import ChatData, FeedbackData, GptModel, JsonlData, PairsData, TextData
 from planner.order.order import Order
-from planner.store.records import NO_HEAD, Manifest, chained, joint_digest, seal
+from planner.store.records import chained, joint_digest
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -47,6 +48,10 @@ def verified(run, *options):
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr
+
+
+def audited(run):
+    return audit(Run(Storage(str(run))))
 
 
 @pytest.fixture(scope="module")
@@ -82,35 +87,6 @@ def run(healthy, tmp_path):
 
 def newest_manifest(run):
     return max((run / "manifests").iterdir(), key=lambda file: (file.stem[13:], file.stem[:12]))
-
-
-def forged(run, alter_record=lambda _: None, alter_manifest=lambda _: None):
-    """Alter records and manifests as somebody who knows every hash: chains and seals are made anew throughout.
-
-    Records of commits lose their manifest's digest, as in a run from before it was recorded.
-    """
-    head, new_heads = NO_HEAD, {}
-    for segment in sorted((run / "ledger").iterdir()):
-        parent = json.loads(segment.read_text().splitlines()[0])["record"]["parent"]
-        head = new_heads[json.loads((run / "manifests" / f"{parent}.json").read_text())["was"]] if parent else NO_HEAD
-        lines = []
-        for line in segment.read_text().splitlines():
-            value = json.loads(line)
-            if value["record"]["kind"] == "commit":
-                value["record"]["sha256"] = ""
-            alter_record(value["record"])
-            body = json.dumps(value["record"], sort_keys=True, separators=(",", ":"))
-            head = chained(head, body)
-            new_heads[value["head"]] = head
-            lines.append(f'{{"head":"{head}","record":{body}}}\n')
-        segment.write_text("".join(lines))
-        for file in sorted((run / "manifests").glob(f"*-{segment.stem}.json")):
-            value = json.loads(file.read_text())["value"]
-            was, value["ledger_head"] = value["ledger_head"], new_heads[value["ledger_head"]]
-            alter_manifest(value)
-            sealed = json.loads(seal(Manifest.model_validate(value)))
-            file.write_text(json.dumps({**sealed, "was": was}))
-    return run
 
 
 # -- clean runs
@@ -363,7 +339,7 @@ def test_other_data_is_found(run, data, tmp_path, change):
 
 def alter_step(number, **changes):
     def alter(record):
-        if record["kind"] == "step" and record["step"] == number:
+        if record.get("kind") == "step" and record["step"] == number:
             record.update({key: change(record[key]) for key, change in changes.items()})
 
     return alter
@@ -455,6 +431,75 @@ def test_a_change_of_identity_must_be_accepted(run):
     assert code == 1
     assert "generation 3: another 'recipe' than before, and nobody accepted it" in output
     assert verified(forged(run, accept, alter))[0] == 0
+
+
+@pytest.mark.fsdp
+@pytest.mark.parametrize(
+    ("alter", "finding"),
+    [
+        (alter_step(7, lr=lambda rate: rate * (1 + 1e-9)), "step 7: its learning rate is 0.00100"),
+        (lambda value: value.update(total_steps=21) if "total_steps" in value else None, "was to end at step 21"),
+        (
+            lambda value: value.update(num_samples=190) if "num_samples" in value else None,
+            "has 190 samples in an epoch",
+        ),
+        (lambda value: value.update(format=2) if value.get("kind") == "generation" else None, "ledger is of format 2"),
+        (lambda value: value.update(format=True) if value.get("files") else None, "manifest is of format True"),
+        (lambda value: value.update(format=2) if value.get("files") else None, "manifest is of format 2"),
+    ],
+)
+def test_what_the_job_says_is_derived(run, alter, finding):
+    """Learning rates, lengths and formats, with every hash made anew."""
+    code, output = verified(forged(run, alter, alter))
+    assert code == 1
+    assert finding in output
+
+
+@pytest.mark.fsdp
+def test_every_manifest_is_held_against_the_ledger(run):
+    """Whichever it is, sealed anew: of the lineage, of a generation's midst, the newest."""
+    for file in sorted((run / "manifests").iterdir()):
+        before = file.read_bytes()
+        reseal(file, lambda value: value.update(total_steps=21))
+        code, output = verified(run)
+        assert code == 1
+        assert f"commit {file.stem}: its manifest is not the one that the ledger records" in output
+        assert any(file.stem in finding and "ledger records" in finding for finding in audited(run).findings)
+        file.write_bytes(before)
+    assert verified(run)[0] == 0
+
+
+@pytest.mark.fsdp
+def test_a_parent_is_held_against_the_header_after_it(run):
+    """A ledger's last line may be altered without a break in the chain; the next generation names the manifest."""
+    file = run / "manifests" / "000000000006-000001.json"
+    before = json.loads(file.read_text())["sha256"]
+    after = reseal(file, lambda value: value["versions"].update(torch="9.9"))
+    segment = run / "ledger" / "000001.jsonl"
+    *lines, last = segment.read_text().splitlines()
+    record = json.loads(last.replace(before, after))["record"]
+    head = chained(json.loads(lines[-1])["head"], compact(record))
+    segment.write_text("\n".join([*lines, f'{{"head":"{head}","record":{compact(record)}}}']) + "\n")
+    assert record["sha256"] == after != before
+    code, output = verified(run)
+    assert code == 1
+    assert "went on from another manifest of commit 000000000006-000001" in output
+    finding = "commit 000000000006-000001: its manifest is not the one that generation 2 went on from"
+    assert finding in audited(run).findings
+
+
+@pytest.mark.fsdp
+def test_a_commit_that_is_on_no_record_is_found(run):
+    """Put between others of its generation. The last one may have none: its worker died before it wrote that."""
+    file = run / "manifests" / "000000000005-000001.json"
+    shutil.copy(run / "manifests" / "000000000004-000001.json", file)
+    reseal(file, lambda value: value.update(name=file.stem, step=5))
+    code, output = verified(run)
+    assert code == 1
+    assert "commit 000000000005-000001: the ledger has no record of it" in output
+    assert "commit 000000000005-000001: the ledger has no record of it, and its generation went on" in (
+        audited(run).findings
+    )
 
 
 # -- folders that are no runs, and wrong usage

@@ -18,10 +18,12 @@ def header(generation, first_step, world_size=2, total_steps=8):
         generation=generation,
         run_id="r",
         parent="x" if first_step else "",
+        parent_sha256="e" * 64 if first_step else "",
         step=first_step,
         cursor=4 * first_step,
         world_size=world_size,
         max_micro=4,
+        layout_version=1,
         plan_digest="p",
         identity=IDENTITY,
         job_digest="0" * 64,
@@ -43,7 +45,7 @@ def steps(*numbers):
 
 
 def commit(step):
-    return CommitRecord(step=step, name=f"{step:012d}-000001", seconds=1.0)
+    return CommitRecord(step=step, name=f"{step:012d}-000001", sha256="e" * 64, seconds=1.0)
 
 
 def segment(generation, first_step, *tail, committed_step=-1, **named):

@@ -214,10 +214,12 @@ def generation(number, *, world_size, step=0, parent="", changed=()):
         generation=number,
         run_id="run",
         parent=parent,
+        parent_sha256="e" * 64 if parent else "",
         step=step,
         cursor=step * 64,
         world_size=world_size,
         max_micro=8,
+        layout_version=1,
         plan_digest=plans(world_size)[0].digest,
         identity=identity,
         job_digest="2" * 64,
@@ -244,7 +246,7 @@ def step(number, *, loss=2.0, seconds=0.5):
 
 
 def commit(number):
-    return CommitRecord(step=number, name=f"{number:012d}-000001", seconds=0.25)
+    return CommitRecord(step=number, name=f"{number:012d}-000001", sha256="e" * 64, seconds=0.25)
 
 
 def held_out(number, loss):

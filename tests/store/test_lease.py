@@ -10,7 +10,7 @@ from threading import Barrier, Event
 
 import pytest
 
-from planner.errors import AnotherDriver, PlannerError, StoreError
+from planner.errors import AnotherDriver, NewerFormat, PlannerError, StoreError
 from planner.store.driver import Driver, lease_name, this_driver
 from planner.store.lease import Lease
 from planner.store.records import seal, unseal
@@ -185,12 +185,11 @@ def test_one_that_is_taken_over_while_it_is_watched_is_not_judged_for_its_heir(s
 
 
 GARBAGE = [b"", b"\0\xff", b"[]", seal(foreign())[:-9], seal(foreign()).replace(b"4321", b"1")]
-GARBAGE.append(json.dumps({"sha256": "", "value": {"format": 2}}).encode())
 
 
 @pytest.mark.parametrize("content", GARBAGE)
 def test_a_lease_that_cannot_be_read_is_watched(storage, content):
-    """Torn, altered, or of another version: said, and taken over if nobody writes it, else refused."""
+    """Torn or altered: said, and taken over if nobody writes it, else refused."""
     storage.write(lease_name(1), content)
     beating = Watching(lambda: storage.write(lease_name(1), content + b" "))
     assert "drivers/000001.json cannot be read" in refusal(beating.lease(storage))
@@ -199,6 +198,14 @@ def test_a_lease_that_cannot_be_read_is_watched(storage, content):
         assert newest(storage)[0] == 2
     assert len(silent.slept_s) == 3
     assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching for ")
+
+
+@pytest.mark.parametrize("value", [{"format": 2}, {"pid": 1}, {"format": True}])
+def test_another_versions_lease_is_refused(storage, value):
+    """Whether its driver still runs, only that version can tell."""
+    storage.write(lease_name(1), json.dumps({"sha256": "", "value": value}).encode())
+    with pytest.raises(NewerFormat, match=r"drivers/000001\.json: written .*this (one|version of planner) reads"):
+        Watching().lease(storage).__enter__()
 
 
 @pytest.mark.parametrize("before", [None, dead()])

@@ -33,10 +33,12 @@ def header(generation=1, **changes):
         "generation": generation,
         "run_id": "run",
         "parent": "",
+        "parent_sha256": "",
         "step": 0,
         "cursor": 0,
         "world_size": 2,
         "max_micro": 2,
+        "layout_version": 1,
         "plan_digest": "p",
         "identity": IDENTITY,
         "job_digest": "c" * 64,
@@ -67,7 +69,7 @@ RECORDS = [
     step_record(0, loss=0.1 + 0.2),
     step_record(1),
     EvalRecord(step=2, samples=3, tokens=30, loss=1e-300, seconds=0.0),
-    CommitRecord(step=2, name="000000000002-000001", seconds=1.0),
+    CommitRecord(step=2, name="000000000002-000001", sha256="e" * 64, seconds=1.0),
     EventRecord(message='a "quoted"\nline\0 with \u2028, ü and 🙂', time_s=2.0),
     step_record(2),
 ]
@@ -282,10 +284,10 @@ def test_a_segment_has_one_writer(storage):
 
 def test_recorded_commits_are_named(storage):
     """Those of lines that can be read, whatever the chain says."""
-    assert recorded_commits(storage, 1) == []
+    assert recorded_commits(storage, 1) == {}
     written(storage, previous="9" * 64)
     storage.append(segment_name(1), b'{"head":"torn "kind":"commit"')
-    assert recorded_commits(storage, 1) == ["000000000002-000001"]
+    assert recorded_commits(storage, 1) == {"000000000002-000001": "e" * 64}
 
 
 # -- when records reach the store

@@ -27,8 +27,8 @@ def step(number):
     )
 
 
-def commit(number, generation=1, seconds=1.0):
-    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", seconds=seconds)
+def commit(number, generation=1, seconds=1.0, sha256="e" * 64):
+    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", sha256=sha256, seconds=seconds)
 
 
 def write(storage, generation, *records, time_s=BEGAN_S):
@@ -45,10 +45,12 @@ def write(storage, generation, *records, time_s=BEGAN_S):
         generation=generation,
         run_id="r",
         parent="",
+        parent_sha256="",
         step=0,
         cursor=0,
         world_size=1,
         max_micro=4,
+        layout_version=1,
         plan_digest="p",
         identity=identity,
         job_digest="0" * 64,

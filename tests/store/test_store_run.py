@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import NewerFormat, StaleGeneration, StoreError
-from planner.job import Job, digest, to_json
+from planner.job import Job
 from planner.store.ledger import segment_name
 from planner.store.records import (
     NO_HEAD,
@@ -25,7 +25,7 @@ from planner.store.records import (
     seal,
     unseal,
 )
-from planner.store.run import Run, commit_name
+from planner.store.run import Run, commit_name, job_digest, job_file
 from planner.store.storage import Storage
 
 IDENTITY = Identity(
@@ -82,9 +82,9 @@ def commit(run, step, generation, content=b"tensors"):
     return made
 
 
-def record_commit(run, step, generation):
+def record_commit(run, step, generation, digest="e" * 64):
     """A line of the ledger that says so."""
-    line = canonical(CommitRecord(step=step, name=commit_name(step, generation), seconds=1.0))
+    line = canonical(CommitRecord(step=step, name=commit_name(step, generation), sha256=digest, seconds=1.0))
     text = f'{{"head":"{chained(NO_HEAD, line)}","record":{line}}}\n'
     run.storage.append(segment_name(generation), text.encode())
 
@@ -132,12 +132,13 @@ def test_a_lost_name_is_not_replaced(run):
     assert not run.storage.exists("run.json")
 
 
-def test_an_identity_without_a_format_is_read(run):
-    """As it was written before there was one: a field with a default alters nothing."""
+def test_an_identity_without_a_format_is_refused(run):
+    """As it was written before there was one."""
     value = {"run_id": "x", "created_s": 1.5}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     run.storage.write("run.json", json.dumps({"sha256": chained("", text), "value": value}).encode())
-    assert run.identity() == RunIdentity(run_id="x", created_s=1.5)
+    with pytest.raises(NewerFormat, match=r"run\.json: written before formats had numbers, .* reads format 1; use the"):
+        run.identity()
 
 
 # -- claims
@@ -234,7 +235,7 @@ JOB = Job.model_validate(
 def test_a_job_is_kept_by_its_digest(run):
     """And comes back equal; kept twice is kept once."""
     name = run.keep_job(JOB)
-    assert name == digest(JOB) == run.keep_job(JOB)
+    assert name == job_digest(JOB) == run.keep_job(JOB)
     assert run.job(name) == JOB
     assert run.storage.names("jobs") == [f"{name}.json"]
 
@@ -250,11 +251,11 @@ def test_a_torn_job_is_written_anew(run):
 
 def test_a_setting_that_came_later_alters_no_job(run):
     """A job kept before `checkpoint.keep` existed is still read: what was stored is what was digested."""
-    old = json.loads(to_json(JOB))
+    old = json.loads(job_file(JOB))
     del old["checkpoint"]["keep"]
     content = json.dumps(old, sort_keys=True, separators=(",", ":")).encode()
     name = sha256(content).hexdigest()
-    assert name != digest(JOB)
+    assert name != job_digest(JOB)
     run.storage.write(f"jobs/{name}.json", content)
     assert run.job(name) == JOB
 

@@ -45,6 +45,19 @@ def committed(storage, number, generation=1, total_steps=8):
     return name
 
 
+def recorded(storage, number):
+    """The record of a commit that is there."""
+    return commit(number, sha256=Run(storage).manifest_digest(commit_name(number, 1)))
+
+
+def test_a_replaced_commit_is_a_problem(storage, url):
+    """Nobody goes on from one that the ledger does not record."""
+    committed(storage, 2)
+    write(storage, 1, step(0), step(1), commit(2))
+    assert "is not the one that the ledger records" in survey(url).problem
+    assert survey(url).newest is None
+
+
 def test_a_new_folder_has_no_run(storage):
     """Nor has a missing one; a run in it is found, and what is none is passed over."""
     with pytest.raises(StoreError, match="no such folder"):
@@ -60,8 +73,8 @@ def test_a_new_folder_has_no_run(storage):
 
 def test_the_newest_commit_whose_files_are_there_counts(storage, url):
     """One that was pruned or lost a file is passed over; manifests alone are no commits to go on from."""
-    write(storage, 1, step(0), step(1), commit(2))
     first, second = committed(storage, 2), committed(storage, 4)
+    write(storage, 1, step(0), step(1), recorded(storage, 2))
     assert (survey(url).newest.name, survey(url).kept) == (second, (first, second))
     storage.delete(f"checkpoints/{second}/part")
     assert (survey(url).newest.name, survey(url).problem) == (first, "")
@@ -85,8 +98,8 @@ def test_the_newest_commit_whose_files_are_there_counts(storage, url):
 )
 def test_what_nobody_can_go_on_from_has_a_problem(storage, url, harm, says):
     """In words; the list of all runs is there all the same."""
-    write(storage, 1, step(0), step(1), commit(2))
     committed(storage, 2)
+    write(storage, 1, step(0), step(1), recorded(storage, 2))
     assert survey(url).problem == ""
     harm(storage)
     assert says in survey(url).problem

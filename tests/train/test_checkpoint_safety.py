@@ -12,6 +12,7 @@ import uuid
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
+from pathlib import PosixPath
 
 import pytest
 import torch
@@ -22,16 +23,29 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,
     BytesStorageMetadata,
+    ChunkStorageMetadata,
     Metadata,
+    MetadataIndex,
+    StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
 )
 
 from planner.audit import audit
-from planner.errors import StoreError
+from planner.errors import RecordMismatch, StoreError
 from planner.job import Job
-from planner.store.ledger import read_segment
-from planner.store.records import NO_HEAD, CommitRecord, EvalRecord, FileDigest, Identity, Manifest, StepRecord, seal
+from planner.store.ledger import read_segment, segment_name
+from planner.store.records import (
+    NO_HEAD,
+    CommitRecord,
+    EvalRecord,
+    FileDigest,
+    Identity,
+    Manifest,
+    StepRecord,
+    digest_of,
+    seal,
+)
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 from planner.train import checkpoint
@@ -487,6 +501,57 @@ def test_no_other_attribute_is_had(harmed, owner, name):
         harmed(pickle.dumps(Attribute(owner, name)))
 
 
+def built(target, state):
+    """A pickle of something that is already there, and of a state that BUILD puts onto it."""
+    begin = pickle.dumps(target, protocol=3)
+    return begin[:-1] + pickle.dumps(state, protocol=3)[2:-1] + b"b."
+
+
+SHARED = [
+    PosixPath,
+    _StorageInfo,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+    _MEM_FORMAT_ENCODING,
+    _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT,
+    torch.serialization._get_layout,
+    torch.Size,
+    torch.float32,
+]
+
+
+def attributes(target):
+    """Those that a BUILD could have changed, by name."""
+    return {name: getattr(target, name, None) for name in ("planted", "__defaults__", "_value_")}
+
+
+@pytest.mark.parametrize("target", SHARED, ids=str)
+@pytest.mark.parametrize("name", ["planted", "__defaults__", "_value_"])
+@pytest.mark.parametrize("is_slots", [False, True], ids=["dict", "slots"])
+def test_nothing_that_outlives_the_pickle_is_changed(harmed, target, name, is_slots):
+    """BUILD sets attributes on whatever stands before it: a class, a function, a member of an enumeration."""
+    values = {name: (3,)}
+    content = built(target, (None, values) if is_slots else values)
+    before = attributes(target)
+    with pytest.raises(StoreError, match=NAME):
+        harmed(content)
+    assert attributes(target) == before
+
+
+class Victim:
+    """Stands for a class that is used elsewhere."""
+
+
+def test_the_planted_state_is_dangerous():
+    """Python's own unpickler sets it: the test above proves something."""
+    pickle.loads(built(Victim, (None, {"planted": (3,)})))
+    assert Victim.planted == (3,)
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -596,7 +661,12 @@ def test_a_forged_commit_never_runs_code(url, tmp_path):
     altered = FileDigest(name=".metadata", size_bytes=len(content), sha256=sha256(content).hexdigest())
     manifest = run.manifest(name)
     files = tuple(altered if file.name == ".metadata" else file for file in manifest.files)
-    run.storage.write(f"manifests/{name}.json", seal(manifest.model_copy(update={"files": files})))
+    forged = manifest.model_copy(update={"files": files})
+    run.storage.write(f"manifests/{name}.json", seal(forged))
+    with pytest.raises(RecordMismatch, match="is not the one that the ledger records"):
+        train(Launch(job=job, url=url), on_cpu, Hooks())
+    ledger = run.storage.read(segment_name(1)).decode().replace(digest_of(manifest), digest_of(forged))
+    run.storage.write(segment_name(1), ledger.encode())
     with pytest.raises(StoreError, match=r"it names (posix|nt)\.system"):
         train(Launch(job=job, url=url), on_cpu, Hooks())
     assert not (tmp_path / "ran").exists()

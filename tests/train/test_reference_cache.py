@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import TrainingFailed
+from planner.errors import NewerFormat, TrainingFailed
 from planner.job import Job
 from planner.store.storage import Storage
 from planner.train.reference_cache import Parts, parts_of
@@ -41,7 +41,10 @@ def test_what_was_written_is_read(parts):
         assert not why
 
 
-@pytest.mark.parametrize("harm", ["cut", "a byte", "empty", "only a digest", "another part's", "another key's"])
+HARMS = ("cut", "a byte", "a letter", "no format", "empty", "only a digest", "another part's", "another key's")
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_harmed_part_is_none(parts, tmp_path, harm):
     """And the words name the file."""
     for start in parts.starts:
@@ -52,9 +55,11 @@ def test_a_harmed_part_is_none(parts, tmp_path, harm):
     file.write_bytes(
         {
             "cut": content[:-8],
-            "a byte": content[:40] + bytes([content[40] ^ 1]) + content[41:],
+            "a byte": content[:60] + bytes([content[60] ^ 1]) + content[61:],
+            "a letter": b"P" + content[1:],
+            "no format": content[content.index(b"\n") + 1 :],
             "empty": b"",
-            "only a digest": content[:32],
+            "only a digest": content[: content.index(b"\n") + 33],
             "another part's": (tmp_path / parts.name(0)).read_bytes(),
             "another key's": (tmp_path / "reference" / "other" / "000000002049").read_bytes(),
         }[harm]
@@ -63,6 +68,17 @@ def test_a_harmed_part_is_none(parts, tmp_path, harm):
     assert found is None
     assert why.startswith("reference/k/000000002049: ")
     assert parts.read(0)[0] is not None
+
+
+def test_another_versions_part_is_refused(parts, tmp_path):
+    """It may have cost hours, so nobody writes over it."""
+    parts.write(0, values(parts, 0))
+    file = tmp_path / parts.name(0)
+    content = file.read_bytes().replace(b"planner-reference 1\n", b"planner-reference 2\n")
+    file.write_bytes(content)
+    with pytest.raises(NewerFormat, match=r"format 2, this one reads 1\); use .* or remove reference/k to have it"):
+        parts.read(0)
+    assert file.read_bytes() == content
 
 
 @given(num_rows=st.integers(1, 20_000_000), chunk_rows=st.integers(1, 4096))

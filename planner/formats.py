@@ -1,0 +1,36 @@
+"""The format of everything that planner writes and reads again, and what to say of one that it does not read.
+
+Whoever changes what is written under a name raises its number here; docs/formats.md lists them.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+STORED: Mapping[str, int] = MappingProxyType(
+    {
+        "run.json": 1,
+        "jobs": 1,
+        "drivers": 1,
+        "generations": 1,
+        "ledger": 1,
+        "manifests": 1,
+        "reference": 1,
+        "samples": 1,
+        "tokens": 1,
+    }
+)
+"""what is stored -> the format that this version of planner writes, and the only one that it reads"""
+
+
+def refusal(found: object, reads: int) -> str:
+    """Why a stored format is not read, in words; empty if it is.
+
+    Args:
+        found: what stands there; none where nothing does.
+        reads: the format that this version reads.
+    """
+    if type(found) is int and found == reads:  # true is 1, too, and no format
+        return ""
+    if found is None:
+        return f"written before formats had numbers, and this version of planner reads format {reads}"
+    return f"written by another version of planner (format {str(found)[:40]}, this one reads {reads})"

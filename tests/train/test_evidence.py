@@ -1,0 +1,367 @@
+"""What a run leaves behind is held against its ledger before anybody goes on from it; and each format has a number."""
+
+import functools
+import json
+import re
+import shutil
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from forging import compact, forged, reseal
+
+from planner import formats
+from planner.audit import audit
+from planner.cli.run import _newest_readable
+from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused
+from planner.job import Job
+from planner.plan import Facts, layout
+from planner.plan.layout import Balanced, Bitwise
+from planner.store.records import NO_HEAD, CommitRecord, chained
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.store.survey import survey
+from planner.train import journal, setup
+from planner.train.export import commit_at
+from planner.train.loop import Hooks
+from planner.train.session import train
+from planner.train.setup import Launch
+from planner.train.world import on_cpu
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world(tmp_path_factory):
+    """A process group of this process alone."""
+    rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
+    )
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "corpus.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 6)
+    return path
+
+
+def make_job(corpus, **sections):
+    """Six steps of five samples, a commit after every second one."""
+    job = {
+        "name": "test",
+        "model": {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8},
+        "data": {"kind": "text", "path": str(corpus)},
+        "batch": {"global": 5, "max_micro": 2},
+        "train": {"steps": 6, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+        "checkpoint": {"every": 2},
+        "workers": {"gpus": 0},
+    }
+    return Job.model_validate({**job, **{name: {**job.get(name, {}), **found} for name, found in sections.items()}})
+
+
+def train_to(url, job, stop_at=None, accept=()):
+    """One generation, stopped before step `stop_at`."""
+    hooks = Hooks(should_stop=lambda step: stop_at is not None and step >= stop_at)
+    return train(Launch(job=job, url=str(url), accept=frozenset(accept)), on_cpu, hooks)
+
+
+def run_at(url):
+    return Run(Storage(str(url)))
+
+
+@pytest.fixture(scope="module")
+def healthy(corpus, tmp_path_factory):
+    """Two generations, steps 0 to 3 and 3 to 6."""
+    url = tmp_path_factory.mktemp("healthy") / "run"
+    train_to(url, make_job(corpus), stop_at=3)
+    train_to(url, make_job(corpus))
+    assert audit(run_at(url)).clean
+    return url
+
+
+@pytest.fixture
+def url(healthy, tmp_path):
+    """A copy to harm."""
+    return shutil.copytree(healthy, tmp_path / "run")
+
+
+def manifest_file(url, name):
+    return Path(url) / "manifests" / f"{name}.json"
+
+
+# -- manifests
+
+
+def test_every_manifest_is_held_against_the_ledger(url):
+    """Another number of steps, sealed anew, wherever it stands."""
+    names = run_at(url).commits()
+    assert len(names) == 4
+    for name in names:
+        before = manifest_file(url, name).read_bytes()
+        reseal(manifest_file(url, name), lambda value: value.update(total_steps=7))
+        found = audit(run_at(url)).findings
+        assert f"commit {name}: its manifest is not the one that the ledger records" in found
+        manifest_file(url, name).write_bytes(before)
+    assert audit(run_at(url)).clean
+
+
+def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
+    """By the driver, by the workers and by an export; nothing is claimed and nothing written."""
+    name = run_at(url).commits()[-1]
+    before = manifest_file(url, name).read_bytes()
+    reseal(manifest_file(url, name), lambda value: value.update(total_steps=7))
+    job = make_job(corpus, train={"steps": 9})
+    attempts = [
+        lambda: _newest_readable(run_at(url)),
+        lambda: train_to(url, job),
+        lambda: commit_at(run_at(url), None),
+    ]
+    for attempt in attempts:
+        with pytest.raises(RecordMismatch, match=rf"manifests/{name}\.json is not the one that the ledger records"):
+            attempt()
+    assert run_at(url).generations() == [1, 2]
+    manifest_file(url, name).write_bytes(before)
+    assert train_to(url, job).finished
+
+
+def test_without_the_replaced_commit_the_run_goes_on(url, corpus):
+    """As the message says: from the commit before, and the ledger says that one is lost."""
+    name = run_at(url).commits()[-1]
+    manifest_file(url, name).unlink()
+    assert train_to(url, make_job(corpus)).finished
+    header = json.loads((Path(url) / "ledger" / "000003.jsonl").read_text().splitlines()[0])["record"]
+    assert header["step"] == 4
+    assert any(f"commit {name} is lost" in words for words in header["changed"])
+
+
+def test_a_commit_whose_record_was_never_written_is_gone_on_from(url, corpus):
+    """Its worker was killed between the manifest and the record of it."""
+    segment = Path(url) / "ledger" / "000002.jsonl"
+    *lines, last = segment.read_text().splitlines()
+    assert json.loads(last)["record"]["kind"] == "commit"
+    segment.write_text("\n".join(lines) + "\n")
+    assert audit(run_at(url)).clean
+    assert train_to(url, make_job(corpus, train={"steps": 7})).finished
+    assert audit(run_at(url)).clean
+
+
+# -- learning rates and lengths
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ({"lr": 1.0000001e-3}, "step 3: its learning rate is 0.0010000001 on record, and the schedule has 0.001"),
+        ({"total_steps": 7}, "generation 1: it was to end at step 7 on record, and its job says 6"),
+        ({"num_samples": 31}, "generation 1: an epoch has 31 samples on record, and 34 in the data"),
+        ({"layout_version": 2}, "layout version 2 was made by another version of planner; this one knows 1"),
+    ],
+    ids=str,
+)
+def test_what_the_job_says_is_derived(url, change, finding):
+    """With every hash made anew, so that nothing but the job contradicts."""
+    [key] = change
+
+    def alter(value):
+        if key in value and value.get("step") != 2:
+            value.update(change)
+
+    forged(url, alter, alter)
+    try:
+        findings = audit(run_at(url)).findings
+    except PlanError as error:
+        findings = (str(error),)
+    assert any(finding in found for found in findings), findings
+
+
+def test_steps_behind_the_end_are_found(url):
+    """A job that was to end at step 5, under its right digest, and a run that went on to step 6."""
+
+    def alter(value):
+        if "total_steps" in value:
+            value["total_steps"] = 5
+
+    with_job(url, lambda job: job["train"].update(steps=5))
+    forged(url, alter, alter)
+    assert audit(run_at(url)).findings == ("generation 2: it went on to step 6, behind its end at step 5",)
+    findings = []
+    script().check(url, "", findings, [], listed=False)
+    assert findings == ["generation 2: went on to step 6, behind its end at step 5"]
+
+
+SCHEDULES = [
+    {"kind": "constant"},
+    {"kind": "linear", "warmup": "20%"},
+    {"kind": "cosine", "warmup": "10 examples", "final_fraction": 0.1},
+    {"kind": "cosine", "warmup": "0.2 epochs"},
+]
+LENGTHS = [{"steps": 6}, {"steps": None, "epochs": 0.9}, {"steps": None, "examples": 33}]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("length", LENGTHS, ids=str)
+def test_honest_rates_are_clean(corpus, tmp_path, schedule, length):
+    """Whatever the schedule and the length, in the audit and in the script that imports nothing of ours."""
+    train_to(tmp_path / "run", make_job(corpus, train={**length, "schedule": schedule}))
+    assert audit(run_at(tmp_path / "run")).clean
+    findings, unread = [], []
+    script().check(tmp_path / "run", "", findings, unread, listed=False)
+    assert not findings
+    assert not unread
+
+
+@functools.cache
+def script():
+    from importlib import util
+
+    spec = util.spec_from_file_location("verify_run", DOCS / "verify_run.py")
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- two layouts
+
+
+class Reversed(Balanced):
+    """The last worker has the first samples."""
+
+    def micro_batch(self, rank, accumulation_step):
+        return super().micro_batch(self.world_size - 1 - rank, accumulation_step)
+
+
+@pytest.fixture
+def second_layout(monkeypatch):
+    """A version of planner whose plans are of layout 2, and which knows 1."""
+    monkeypatch.setitem(layout.LAYOUTS, 2, {"balanced": Reversed, "bitwise": Bitwise})
+
+    def use(version):
+        for module in (setup, journal):
+            monkeypatch.setattr(module, "Facts", functools.partial(Facts, layout_version=version))
+
+    return use
+
+
+def test_two_layouts_live_side_by_side(corpus, tmp_path, second_layout, monkeypatch):
+    """A run begun by version 1 and ended by version 2 is audited by the arithmetic of each; unknown ones are named."""
+    train_to(tmp_path, make_job(corpus), stop_at=3)
+    second_layout(2)
+    train_to(tmp_path, make_job(corpus))
+    headers = [json.loads(file.read_text().splitlines()[0])["record"] for file in sorted(tmp_path.glob("ledger/*"))]
+    assert [header["layout_version"] for header in headers] == [1, 2]
+    assert headers[0]["plan_digest"] != headers[1]["plan_digest"]
+    assert audit(run_at(tmp_path)).clean
+    monkeypatch.delitem(layout.LAYOUTS, 2)
+    with pytest.raises(PlanError, match="layout version 2 was made by another version of planner; this one knows 1"):
+        audit(run_at(tmp_path))
+
+
+def test_a_plan_of_another_layout_than_on_record_is_found(url, second_layout):
+    """The digest names the arithmetic."""
+    second_layout(1)
+    forged(url, lambda record: record.update(layout_version=2) if "layout_version" in record else None)
+    assert "generation 1: its plan is not what layout version 2 gives" in audit(run_at(url)).findings
+
+
+def test_bits_are_not_promised_across_layouts(corpus, tmp_path, second_layout):
+    """What enters a forward pass may be cut another way."""
+    job = make_job(corpus, batch={"equality": "bitwise"})
+    train_to(tmp_path, job, stop_at=3)
+    second_layout(2)
+    with pytest.raises(ResumeRefused, match=r"layout 1 -> .*layout 2"):
+        train_to(tmp_path, job)
+    assert train_to(tmp_path, job, accept=["device"]).finished
+
+
+# -- formats
+
+
+def test_the_docs_list_every_format():
+    """Name and number, as the code has them."""
+    rows = re.findall(r"^\| `([a-z.]+)`[^|]*\| ([0-9]+) \|", (DOCS / "formats.md").read_text(), re.MULTILINE)
+    assert {name: int(number) for name, number in rows} == formats.STORED
+
+
+def with_job(url, change):
+    """Alter the run's job, under its right digest, in every header and manifest."""
+    [file] = (Path(url) / "jobs").iterdir()
+    job = json.loads(file.read_text())
+    change(job)
+    digest = sha256(compact(job).encode()).hexdigest()
+    file.rename(file.with_name(f"{digest}.json")).write_text(compact(job))
+
+    def rename(value):
+        if "job_digest" in value:
+            value["job_digest"] = digest
+
+    forged(Path(url), rename, rename)
+
+
+def set_format(found):
+    """Give a value this format, or none."""
+
+    def change(value):
+        value.pop("format", None)
+        if found is not None:
+            value["format"] = found
+
+    return change
+
+
+def in_header(change):
+    return lambda record: change(record) if record["kind"] == "generation" else None
+
+
+def in_file(file, change):
+    value = json.loads(file.read_text())
+    change(value)
+    file.write_text(json.dumps(value))
+
+
+PLACES = {
+    "run.json": lambda url, change: reseal(url / "run.json", change),
+    "jobs": with_job,
+    "generations": lambda url, change: in_file(url / "generations" / "000002.json", change),
+    "ledger": lambda url, change: forged(url, in_header(change)),
+    "manifests": lambda url, change: forged(url, alter_manifest=change),
+}
+
+
+@pytest.mark.parametrize("found", [2, None, True, "1"], ids=str)
+@pytest.mark.parametrize("place", PLACES)
+def test_another_format_is_refused(url, corpus, place, found):
+    """What a newer version wrote, and what was written before there were numbers: said, with what to do."""
+    PLACES[place](url, set_format(found))
+    why = "written before formats had numbers, and this version of planner reads format 1"
+    if found is not None:
+        why = rf"written by another version of planner \(format {found}, this one reads 1\)"
+    job = make_job(corpus, train={"steps": 7})
+    with pytest.raises(NewerFormat, match=rf"{why}; use the version that wrote it, or start again with another"):
+        train_to(url, job)
+    assert run_at(url).generations() == [1, 2]
+    if place in {"ledger", "manifests", "jobs"}:
+        with pytest.raises(NewerFormat, match=why):
+            audit(run_at(url))
+    if place in {"ledger", "run.json"}:
+        assert re.search(why, survey(str(url)).problem)
+
+
+def test_the_harness_of_formats_is_harmless(url, corpus):
+    """With the format that this version writes, all is well: what is refused above is the format."""
+    for harm in PLACES.values():
+        harm(url, set_format(1))
+    assert audit(run_at(url)).clean
+    assert train_to(url, make_job(corpus, train={"steps": 7})).finished
+
+
+def test_a_record_names_its_manifest():
+    """A commit without a digest is none."""
+    with pytest.raises(ValueError, match="sha256"):
+        CommitRecord(step=1, name="000000000001-000001", seconds=1.0)
+    assert chained(NO_HEAD, "") != NO_HEAD
