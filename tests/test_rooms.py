@@ -30,7 +30,7 @@ NOT_PURE = {"time", "os", "random", "logging", "datetime", "secrets", "pathlib",
 LAW = {
     "plan": set(),
     "order": {"numpy"},
-    "data": {"numpy"},
+    "data": {"numpy", "planner.model_files"},
     "store": {"fsspec", "pydantic"},
     "train": {
         "torch",

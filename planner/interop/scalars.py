@@ -53,6 +53,6 @@ def written(value: Any) -> str:
 
 def number(value: float) -> str:
     """`5e-07` -> `5e-7`; whole numbers without a point."""
-    if value == int(value) and abs(value) < 1e15:
+    if abs(value) < 1e15 and value == int(value):
         return str(int(value))
     return re.sub(r"e([-+])0+", lambda found: "e" + found[1].replace("+", ""), repr(float(value)))

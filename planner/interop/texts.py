@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from planner.errors import RecipeError
+from planner.files.bounded_yaml import BoundedLoader
 from planner.files.text_file import Unreadable, read_text
 from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
 from planner.interop.scalars import scalar
@@ -75,7 +76,7 @@ def _measure(value: Any, source: str) -> None:
         stack += [(child, depth + 1) for child in children]
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     """Safe, with numbers as Hydra and argparse read them, and without silent duplicates."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -15,7 +15,7 @@ from planner.store.records import (
     chained,
     parse_record,
 )
-from planner.store.storage import Storage
+from planner.store.storage import MAX_BLOB_BYTES, Storage
 
 # A local append costs microseconds; an object store rewrites the object, so there records wait.
 _REMOTE_FLUSH_S = 5.0
@@ -91,7 +91,7 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
     """
     name = segment_name(generation)
     head = previous
-    lines = storage.read(name).decode(errors="replace").split("\n")
+    lines = storage.read(name, MAX_BLOB_BYTES).decode(errors="replace").split("\n")
     for number, line in enumerate(lines[:-1], 1):
         where = f"{name}:{number}"
         written, body = split_line(line, where)
