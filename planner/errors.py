@@ -17,6 +17,11 @@ PlannerError              what it says is for the user: no traceback, a non-zero
     +-- TrainingFailed    training stopped and will not go on by itself
 """
 
+from collections.abc import Sequence
+
+# `... and 1048576 more`; and what a line is not shortened below.
+_MAX_REST, _MIN_LINE = 24, 90
+
 MAX_CHARS = 500
 """of what is said about a file or a folder; a stranger may have written names of megabytes into it"""
 
@@ -32,6 +37,25 @@ def shortened(text: str, most: int = MAX_CHARS) -> str:
         return text
     after = (most - 5) // 3
     return f"{text[: most - 5 - after]} ... {text[-after:]}"
+
+
+def lines_within(lines: Sequence[str], count: int, most: int = MAX_CHARS, indent: str = "") -> list[str]:
+    """As many of the lines as have room in `most` characters, the longest ones shortened.
+
+    Of `count` things that there are to say, those that are left out are counted in a line of their own.
+    """
+    room = most - _MAX_REST
+    kept = list(lines)
+    while len(kept) > 1 and _size(kept, _MIN_LINE) > room:
+        kept.pop()
+    length = next(n for n in range(max(room, _MIN_LINE), 0, -1) if n == 1 or _size(kept, n) <= room)
+    shown = [shortened(line, length) for line in kept]
+    return [*shown, f"{indent}... and {count - len(kept)} more"] if count > len(kept) else shown
+
+
+def _size(lines: Sequence[str], most: int) -> int:
+    """Characters of the lines and their ends, each line at most so long."""
+    return sum(min(len(line), most) + 1 for line in lines)
 
 
 class PlannerError(Exception):

@@ -288,7 +288,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         if not isinstance(where, dict):
             raise UserError(f"{index}: has no weight_map")
         names = sorted({str(name) for name in where.values()})
-        if foreign := [name for name in names if Path(name).name != name or not name.isprintable()]:
+        if foreign := [name for name in names if Path(name).name != name or name == ".." or not name.isprintable()]:
             raise UserError(f"{index}: names {foreign[0]!r}, which is not a file of its own folder")
     elif (folder / _SINGLE).exists():
         names = [_SINGLE]

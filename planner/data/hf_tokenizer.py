@@ -56,7 +56,7 @@ class HfTokenizer:
         except ImportError as error:
             raise DataError(f"{where}: {MISSING.format(library='transformers')}") from error
         if folder := _folder(model):
-            _require_readable(folder)
+            _require_readable(folder, where)
         try:
             path = str(local_folder(model.path) or model.path)
             # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
@@ -244,7 +244,7 @@ def _array(ids: list[int]) -> Ids:
     return np.array(ids, np.int32)
 
 
-def _require_readable(folder: Path) -> None:
+def _require_readable(folder: Path, where: str) -> None:
     """Check the files that transformers would open.
 
     Raises:
@@ -253,7 +253,7 @@ def _require_readable(folder: Path) -> None:
     try:
         require_readable(folder)
     except UserError as error:
-        raise DataError(str(error)) from error
+        raise DataError(f"{where} cannot be loaded: {error}") from error
 
 
 def _folder(model: HfModel) -> Path | None:

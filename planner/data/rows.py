@@ -126,7 +126,7 @@ def _array_rows(file: Path, start: int, total: int) -> Iterator[Row]:
         content = stream.read(_MAX_ARRAY_BYTES + 1)
     if len(content) > _MAX_ARRAY_BYTES:
         raise DataError(
-            f"data.path: {file}: a JSON array of more than {_MAX_ARRAY_BYTES} bytes is read whole; write an object per line"
+            f"data.path: {file}: a JSON array of more than {_MAX_ARRAY_BYTES} bytes; write an object per line"
         )
     try:
         values = json.loads(content)

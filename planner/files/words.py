@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.errors import MAX_CHARS, JobError, shortened
+from planner.errors import JobError, lines_within, shortened
 
 MAX_MISTAKES = 20
 MAX_SHOWN = 60
-# A line is not shortened below this.
-_MIN_LINE = 90
 _MAX_SOURCE = 200
-# `... and 1048576 more`
-_MAX_REST = 24
 
 KeyPath = tuple[str | int, ...]
 
@@ -51,16 +47,8 @@ def listed(source: str, mistakes: Sequence[Mistake]) -> str:
     Where they would be longer, the longest are shortened; of those that there is no room for stands only their count.
     """
     source = shortened(source, _MAX_SOURCE)
-    shown = mistakes[:MAX_MISTAKES]
-    lines = [": ".join(filter(None, (source, dotted(mistake.path), mistake.text))) for mistake in shown]
-    room = MAX_CHARS - _MAX_REST
-    while sum(min(len(line), _MIN_LINE) + 1 for line in lines) > room:
-        lines.pop()
-    length = next(most for most in range(room, 0, -1) if sum(min(len(line), most) + 1 for line in lines) <= room)
-    lines = [shortened(line, length) for line in lines]
-    if more := len(mistakes) - len(lines):
-        lines.append(f"... and {more} more")
-    return "\n".join(lines)
+    lines = [": ".join(filter(None, (source, dotted(its.path), its.text))) for its in mistakes[:MAX_MISTAKES]]
+    return "\n".join(lines_within(lines, len(mistakes)))
 
 
 def dotted(path: KeyPath) -> str:
