@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from planner.data.arrow_types import require_plain
+from planner.data.json_array import array_values
 from planner.data.jsonl import json_type
 from planner.data.paths import lines_of, opened, resolve
 from planner.errors import DataError
 
 _ROWS_PER_READ = 1000
-_MAX_ARRAY_BYTES = 2**31
 _PARQUET = b"PAR1"
 # What `save_to_disk` of the datasets library leaves in a folder.
 _SPLITS_FILE, _DATASET_FILE = "dataset_dict.json", "dataset_info.json"
@@ -122,22 +122,16 @@ def _parsed(line: bytes) -> tuple[Any, str]:
 
 
 def _array_rows(file: Path, start: int, total: int) -> Iterator[Row]:
-    with opened(file) as stream:
-        content = stream.read(_MAX_ARRAY_BYTES + 1)
-    if len(content) > _MAX_ARRAY_BYTES:
-        raise DataError(
-            f"data.path: {file}: a JSON array of more than {_MAX_ARRAY_BYTES} bytes; write an object per line"
-        )
     try:
-        values = json.loads(content)
+        with opened(file) as stream:
+            for number, (value, read) in enumerate(array_values(stream)):
+                yield _row(f"{file}, row {number}", value, (start + read, total))
     except ValueError as error:
         raise DataError(
             f"data.path: {file} begins as a JSON array and is none ({error}); mend it, or write one object per line"
         ) from error
     except RecursionError as error:
         raise DataError(f"data.path: {file} is nested too deeply") from error
-    for number, value in enumerate(values):
-        yield _row(f"{file}, row {number}", value, (start + len(content) * number // len(values), total))
 
 
 def _parquet_rows(file: Path, start: int, total: int) -> Iterator[Row]:
