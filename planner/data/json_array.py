@@ -10,6 +10,7 @@ from planner.data.paths import MAX_LINE_BYTES
 
 _CHUNK_BYTES = 2**16
 _DECODER = json.JSONDecoder()
+_AFTER_A_VALUE = frozenset(",] \t\n\r")
 _BLANKS = re.compile(r"[ \t\n\r]*")
 
 
@@ -69,8 +70,9 @@ class _Text:
                 if len(self._text) - self._at > MAX_LINE_BYTES or not self._more():
                     raise ValueError(f"{error.msg}, some characters before byte {self.num_bytes}") from error
                 continue
-            if end == len(self._text) and self._more():
-                continue  # a number may go on in the next chunk
+            # A number may go on in the next chunk, as the 0 of 0.5.
+            if self._text[end : end + 1] not in _AFTER_A_VALUE and self._more():
+                continue
             self._at = end
             return value
 

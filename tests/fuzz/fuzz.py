@@ -114,7 +114,7 @@ def attempt(case: Case, valid: Path, scratch: Path) -> Outcome:
     began_s = time.monotonic()
     child = os.fork()
     if not child:
-        base.write_text(str(_resident_bytes()))
+        base.write_text(str(_pages(1)))
         _run_child(case, valid, folder, said, found)
     _, status, usage = os.wait4(child, 0)
     seconds = time.monotonic() - began_s
@@ -147,9 +147,7 @@ def _run_child(case: Case, valid: Path, folder: Path, said: Path, found: Path) -
         output = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        most = (
-            int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY_BYTES + _SPARE_BYTES
-        )
+        most = _pages(0) + MEMORY_BYTES + _SPARE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         os.environ["PLANNER_CACHE"] = str(folder.parent / "cache")
         found.write_text(json.dumps(_tried(case, valid, folder)))
@@ -160,8 +158,9 @@ def _run_child(case: Case, valid: Path, folder: Path, said: Path, found: Path) -
         os._exit(code)
 
 
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def _pages(column: int) -> int:
+    """Bytes of this process's address space (0), or of its memory (1)."""
+    return int(Path("/proc/self/statm").read_text().split()[column]) * resource.getpagesize()
 
 
 def _remove(folder: Path) -> None:

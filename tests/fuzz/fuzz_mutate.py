@@ -19,6 +19,7 @@ from planner.store.records import chained
 Dice = random.Random
 
 LONG = "x" * 100_000
+_LARGE = 10_000_000
 ODD = [
     *(None, True, False, 0, -1, 1, 2, 7, 255, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, -(10**30), 0.5, -0.0),
     *(float("nan"), float("inf"), float("-inf"), 1e308, 5e-324, 1e-9),
@@ -34,7 +35,7 @@ ODD = [
         "\ud800",
         "\udcff",
         "\U0001f600",
-        "１",
+        "１",  # noqa: RUF001  the digit of another width is the point
         "ß" * 300,
     ),
     *("../../etc/passwd", "/etc/passwd", "/dev/zero", "~nobody/x", "~/x", ".", "..", "a/b", "-", "--x", "%s%n", "{x}"),
@@ -171,7 +172,8 @@ def alias_bomb() -> str:
 
 def interpolation_bomb() -> str:
     """The same by Hydra's interpolations."""
-    return "".join(f"k{n}: '{('${k%d}' % (n + 1)) * 4}'\n" for n in range(13)) + "k13: x\n"
+    names = [f"${{k{number}}}" for number in range(14)]
+    return "".join(f"k{number}: '{names[number + 1] * 4}'\n" for number in range(13)) + "k13: x\n"
 
 
 BOMBS: list[Callable[[], str]] = [
@@ -226,7 +228,8 @@ def special(file: Path, dice: Dice) -> None:
 
 def change_file(file: Path, dice: Dice) -> None:
     """One change of a file, most often one that leaves its format whole."""
-    if not file.is_file():
+    # Not what an earlier change has put there.
+    if file.is_symlink() or not file.is_file() or file.stat().st_size > _LARGE:
         return
     chance = dice.random()
     if chance < 0.04:
@@ -243,19 +246,15 @@ def change_file(file: Path, dice: Dice) -> None:
 
 
 def _change_of(file: Path) -> Callable[[bytes, Dice], bytes] | None:
-    if file.suffix in {".yaml", ".yml"}:
-        return _change_yaml
-    if file.suffix == ".json":
-        return _change_sealed if file.parent.name in {"run", "manifests", "drivers"} else _change_json
-    if file.suffix == ".jsonl":
-        return _change_ledger if file.parent.name == "ledger" else _change_lines
-    if file.suffix in {".sh", ".txt", ".jinja", ".toml"}:
-        return lambda content, dice: change_word(content.decode(), dice).encode(errors="surrogatepass")
-    if file.suffix == ".safetensors":
-        return _change_safetensors
-    if file.suffix == ".tokens":
-        return _change_tokens
-    return _change_parquet if file.suffix == ".parquet" else None
+    if file.suffix == ".json" and file.parent.name in {"run", "manifests", "drivers"}:
+        return _change_sealed
+    if file.suffix == ".jsonl" and file.parent.name == "ledger":
+        return _change_ledger
+    return _CHANGES.get(file.suffix)
+
+
+def _change_text(content: bytes, dice: Dice) -> bytes:
+    return change_word(content.decode(), dice).encode(errors="surrogatepass")
 
 
 def _change_json(content: bytes, dice: Dice) -> bytes:
@@ -270,7 +269,7 @@ def _change_yaml(content: bytes, dice: Dice) -> bytes:
         return (bomb + text if dice.random() < 0.5 else text + bomb).encode()
     if kind < 0.3:
         return change_word(text, dice).encode(errors="surrogatepass")
-    if len(content) > 100_000:
+    if len(content) > 100_000 or "&a" in text:  # not a bomb of ours
         return change_bytes(content, dice)
     documents = list(yaml.safe_load_all(text))
     number = dice.randrange(len(documents))
@@ -385,6 +384,17 @@ def _odd_columns(rows: int) -> list[tuple[dict[bytes, bytes] | None, Any]]:
         for column in (whole, others[3])
     ]
     return [*plain, *extended]
+
+
+_CHANGES: dict[str, Callable[[bytes, Dice], bytes]] = {
+    ".yaml": _change_yaml,
+    ".json": _change_json,
+    ".jsonl": _change_lines,
+    ".safetensors": _change_safetensors,
+    ".tokens": _change_tokens,
+    ".parquet": _change_parquet,
+    **dict.fromkeys((".sh", ".txt", ".jinja", ".toml"), _change_text),
+}
 
 
 def change(folder: Path, dice: Dice) -> None:
