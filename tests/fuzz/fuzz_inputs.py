@@ -23,6 +23,46 @@ eval: {samples: 5, every: 2}
 workers: {gpus: 0}
 checkpoint: {path: "RUN", every: 2}
 """
+DEEPSPEED = json.dumps({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_clipping": 1.0})
+TRL = """\
+model_name_or_path: m
+dataset_name: d
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 2
+per_device_eval_batch_size: 2
+loss_type: null
+learning_rate: 5e-7
+num_train_epochs: 1
+attn_implementation: sdpa
+use_peft: true
+lora_r: 8
+lora_alpha: 16
+lora_target_modules: [q_proj]
+warmup_ratio: 0.1
+lr_scheduler_type: cosine
+optim: adamw_torch
+eval_strategy: steps
+eval_steps: 10
+max_length: 512
+"""
+HYDRA = """\
+defaults:
+- _self_
+- model: m
+- loss: dpo
+datasets: [hh]
+seed: 0
+batch_size: 8
+eval_batch_size: 8
+trainer: FSDPTrainer
+lr: 5e-7
+exp_name: ${loss.name}-x
+optimizer: RMSprop
+gradient_accumulation_steps: 2
+max_length: 64
+max_prompt_length: 32
+n_epochs: 1
+"""
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 40
 HI = [{"role": "user", "content": "hello there"}, {"role": "assistant", "content": "I am fine"}]
 ROWS = {
@@ -48,9 +88,8 @@ def _clusters(out: Path) -> None:
 
     texts = {"ray-up": known.RAY_UP, "aws": known.ON_AWS, "kuberay": known.KUBERAY}
     texts |= {file.stem: file.read_text() for file in (*known.RAY_UP_FILES, known.KUBERAY_FILE)}
-    types = {
-        f"t{n}": {"resources": {"CPU": 8, "GPU": n}, "max_workers": 1000, "node_config": {}} for n in range(1, 291)
-    }
+    node = {"max_workers": 1000, "node_config": {}}
+    types = {f"t{number}": {"resources": {"CPU": 8, "GPU": number}, **node} for number in range(1, 291)}
     head = {"head": {"resources": {"CPU": 0}, "node_config": {}}}
     large = {"cluster_name": "c", "max_workers": 100_000, "provider": {"type": "aws"}, "head_node_type": "head"}
     texts["large"] = json.dumps({**large, "available_node_types": {**head, **types}})
@@ -71,35 +110,20 @@ def _recipes(out: Path) -> None:
         file = str(Path(shipped.path).relative_to(folder))
         told = {"file": file, "words": shipped.words, "check": shipped.check_options, "convert": shipped.options}
         _write(folder / "sound" / "words.json", json.dumps(told))
-    more = {
-        "deepspeed.json": (json.dumps({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}), "8", ()),
-        "dpo.yaml": (
-            "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 2\n"
-            "beta: 0.1\nloss_type: sigmoid\nlearning_rate: 5e-7\nnum_train_epochs: 1\nattn_implementation: sdpa\n"
-            "truncation_mode: keep_end\nlora_r: 8\nuse_peft: true\nlora_target_modules: [q_proj]\nwarmup_ratio: 0.1\n"
-            "lr_scheduler_type: cosine\neval_strategy: steps\neval_steps: 10\nmax_length: 512\nmax_prompt_length: 128\n",
-            "4",
-            ("--method", "dpo"),
-        ),
-    }
-    for name, (text, gpus, options) in more.items():
-        folder = out / name.partition(".")[0]
-        _write(folder / name, text)
-        told = {
-            "file": name,
-            "words": [],
-            "check": ["--tuned-for", gpus, *options],
-            "convert": ["--gpus", gpus, *options],
-        }
-        _write(folder / "sound" / "words.json", json.dumps(told))
+    _recipe(out / "deepspeed", "deepspeed.json", DEEPSPEED, ["--tuned-for", "8"], ["--gpus", "8"])
+    for method in ("sft", "dpo", "kto"):
+        options = ["--method", method]
+        _recipe(out / f"trl-{method}", "recipe.yaml", TRL, ["--tuned-for", "4", *options], ["--gpus", "4", *options])
     hydra = out / "hydra"
-    own = "seed: 0\nbatch_size: 8\neval_batch_size: 8\ntrainer: FSDPTrainer\nlr: 5e-7\nexp_name: ${loss.name}-x\n"
-    own += "optimizer: RMSprop\ngradient_accumulation_steps: 2\nmax_length: 64\nmax_prompt_length: 32\nn_epochs: 1\n"
-    _write(hydra / "config.yaml", "defaults:\n- _self_\n- model: m\n- loss: dpo\ndatasets: [hh]\n" + own)
     _write(hydra / "model" / "m.yaml", "name_or_path: gpt2\npolicy_dtype: float32\n")
     _write(hydra / "loss" / "dpo.yaml", "name: dpo\nbeta: 0.1\nreference_free: false\n")
-    told = {"file": "config.yaml", "words": [], "check": ["--tuned-for", "4"], "convert": ["--gpus", "4"]}
-    _write(hydra / "sound" / "words.json", json.dumps(told))
+    _recipe(hydra, "config.yaml", HYDRA, ["--tuned-for", "4"], ["--gpus", "4"])
+
+
+def _recipe(folder: Path, name: str, text: str, check: list[str], convert: list[str]) -> None:
+    _write(folder / name, text)
+    told = {"file": name, "words": [], "check": check, "convert": convert}
+    _write(folder / "sound" / "words.json", json.dumps(told))
 
 
 def _models(out: Path, *, with_weights: bool) -> None:
