@@ -1,5 +1,6 @@
 """Values as foreign files and command lines write them -> plain values, and back to one line of text."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,8 @@ def scalar(text: str) -> Any:
         return _WORDS[text.lower()]
     if len(text) <= _MAX_DIGITS and _INTEGER.fullmatch(text):
         return int(text)
-    if len(text) <= _MAX_DIGITS and _DECIMAL.fullmatch(text):
-        return float(text.replace("_", ""))
+    if len(text) <= _MAX_DIGITS and _DECIMAL.fullmatch(text) and math.isfinite(value := float(text.replace("_", ""))):
+        return value
     return text
 
 

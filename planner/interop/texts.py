@@ -1,5 +1,6 @@
 """A foreign YAML or JSON file -> a mapping; no file is trusted to be small, shallow or text."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def _measure(value: Any, source: str) -> None:
         children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         if isinstance(item, int) and abs(item) >= _MOST:
             raise recipe_error(source, f"found {show(item)}; a recipe has smaller ones")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise recipe_error(source, f"found {show(item)}; a recipe has no such number, mend it")
         stack += [(child, depth + 1) for child in children]
 
 
