@@ -1,4 +1,4 @@
-"""Files of strangers that once gave a traceback, hung or used up the memory: each is read, or refused in one sentence."""
+"""Files of strangers that once gave a traceback, hung or used up the memory: read, or refused in one sentence."""
 
 import json
 import os
@@ -149,7 +149,7 @@ def test_a_tokenizer_that_makes_its_library_panic_is_refused(model, change):
 def test_a_panic_is_an_error_of_ours(model):
     """Surely: this one panics while it is loaded."""
     (model / "tokenizer.json").write_text(json.dumps({**WORDS, **TOKENIZERS["a charsmap that is none"]}))
-    with pytest.raises(DataError, match="the tokenizer of .* cannot be loaded: Precompiled"):
+    with pytest.raises(DataError, match=r"the tokenizer of .* cannot be loaded: Precompiled"):
         start(job_of(model))
 
 
@@ -368,7 +368,8 @@ import pyarrow as pa, ray.data.extensions
 from pyarrow import parquet
 from planner.data.rows import read_rows
 from planner.errors import DataError
-field = pa.field("x", pa.int64(), metadata={{"ARROW:extension:name": {name!r}, "ARROW:extension:metadata": {metadata!r}}})
+metadata = {{"ARROW:extension:name": {name!r}, "ARROW:extension:metadata": {metadata!r}}}
+field = pa.field("x", pa.int64(), metadata=metadata)
 parquet.write_table(pa.table([pa.array([1, 2])], pa.schema([field])), "x.parquet")
 try:
     list(read_rows("x.parquet", None))

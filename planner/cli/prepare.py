@@ -66,9 +66,7 @@ def _data(source: str, kind: Kind | None, field: str) -> TextData | JsonlData:
     try:
         source.encode()
     except UnicodeEncodeError as error:
-        raise UserError(
-            f"{source}: not a name in UTF-8; rename it, or write a folder or a glob that finds it"
-        ) from error
+        raise UserError(f"{source}: not a name in UTF-8; rename it, or write the folder") from error
     if not field:
         raise UserError("--field is empty; write the key that holds the text")
     if kind is None and source.endswith(".jsonl"):
