@@ -38,7 +38,9 @@ class BoundedLoader(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         mark = self.get_mark()
         node = super().compose_node(parent, index)
-        self._num_values += self._sizes.get(id(node), MAX_VALUES) if is_alias else 1
+        if is_alias and id(node) not in self._sizes:
+            raise _too_much("an alias to what it stands in", mark)
+        self._num_values += self._sizes[id(node)] if is_alias else 1
         if self._num_values > MAX_VALUES:
             raise _too_much(f"more than {MAX_VALUES} values, counting what aliases repeat", mark)
         if not is_alias:
