@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint bench chaos fuzz clean
+.PHONY: demo test test-fast lint bench gpu chaos fuzz clean
 
 demo: .venv/ready
 	$(BIN)/planner demo jobs/demo.yaml
@@ -21,8 +21,12 @@ lint: .venv/ready
 
 # Without the chaos runs, which take as long as you like.
 bench: .venv/ready
-	for script in $(filter-out bench/chaos.py,$(wildcard bench/[a-z]*.py)); do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out bench/chaos.py bench/gpu.py,$(wildcard bench/[a-z]*.py)); do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python bench/_table.py
+
+# What a GPU has to say, docs/gpu.md; toy sizes where there is none.
+gpu: .venv/ready
+	$(BIN)/python bench/gpu.py
 
 # Everything that can happen to a cluster, for MINUTES, by the dice of SEED; bench/chaos.py keeps what was found.
 MINUTES ?= 20

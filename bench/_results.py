@@ -1,4 +1,7 @@
-"""Where figures go: `bench/results/<name>.json`, with the machine and the date they were measured on."""
+"""Where figures go: `bench/results/<name>.json`, with the machine and the date they were measured on.
+
+A bench that `bench/gpu.py` has started hands its rows to it instead.
+"""
 
 import json
 import os
@@ -17,14 +20,36 @@ def machine() -> dict[str, object]:
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
 
 
+ROWS = "PLANNER_BENCH_ROWS"
+"""environment: the file to write rows into, and nothing else"""
+
+
+def document(rows: list[dict[str, object]]) -> dict[str, object]:
+    """What a file of results holds."""
+    return {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "rows": rows}
+
+
 def write(name: str, rows: list[dict[str, object]]) -> None:
     """Write the figures and print them."""
-    path = Path(__file__).parent / "results" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    document = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "rows": rows}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    keep(name, rows)
     for row in rows:
         print(name, json.dumps(row))
+
+
+def keep(name: str, rows: list[dict[str, object]]) -> None:
+    """Write the figures."""
+    if ROWS in os.environ:
+        Path(os.environ[ROWS]).write_text(json.dumps(rows))
+    else:
+        path = Path(__file__).parent / "results" / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document(rows), indent=1) + "\n")
+
+
+def hand_over(name: str, rows: list[dict[str, object]]) -> None:
+    """Write what there is so far, and print the newest: a piece that is ended early leaves its first rows."""
+    keep(name, rows)
+    print(name, json.dumps(rows[-1]), flush=True)
 
 
 def best_of(repeats: int, work: object) -> float:

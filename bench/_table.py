@@ -137,7 +137,8 @@ def _autoscaler() -> list[str]:
 
     hours = about["trace_hours"][1] - about["trace_hours"][0]
     how_long = f"{hours:g} h of a spot trace in {about['wall_s'] / 60:g} min"
-    what = f"{how_long}, through Ray's autoscaler, at most {about['most_nodes']} nodes"
+    notice = f"notices of {about['notice_s']:g} real seconds"
+    what = f"{how_long}, through Ray's autoscaler, scaled to at most {about['most_nodes']} nodes, {notice}"
     return [_row("autoscaler", what, cell("ours"), f"Ray's own: {cell('stock')}; tuned: {cell('stock_tuned')}")]
 
 

@@ -1,12 +1,15 @@
 """A spot trace through Ray's real autoscaler: how much of what the cloud had became work, stock Ray and ours.
 
-    python bench/autoscaler.py [--trace bamboo_aws_p3.csv] [--speed 60] [--since-hours 0] [--hours 1] [--most 4]
+    python bench/autoscaler.py [--trace bamboo_aws_p3.csv] [--speed 6] [--since-hours 0] [--hours 1] [--most 4]
 
 A trace is a CSV with the columns `time_s,available_nodes`; without one it is an hour that was made up. Nodes are
 processes on this machine, `--most` of them where the trace has its largest count; a sample costs a worker 4 ms that are
 slept, as on a GPU of its own. Each policy runs the same job on a cluster of its own, one after the other; when it has
-trained 20 steps on what the trace begins with, the trace's time begins. A node that is taken gets AWS's two minutes of
-notice, at the trace's speed.
+trained 20 steps on what the trace begins with, the trace's time begins.
+
+Scaled: the trace's time (by `--speed`) and its number of nodes (to `--most`). Not scaled: the notice, which is AWS's
+two minutes in real seconds, and all that a policy does. Stock Ray looks for nodes once in 60 s: at a speed of 6 that
+is ten times in an hour of the trace. At a speed of 60 it would be once, and the figure would say nothing of it.
 
 resizes             changes of the world size between one step and the next
 steps_lost          steps done again
@@ -113,15 +116,15 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", default="")
-    parser.add_argument("--speed", type=float, default=60.0)
+    parser.add_argument("--speed", type=float, default=6.0)
     parser.add_argument("--since-hours", type=float, default=0.0)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--most", type=int, default=4)
     parser.add_argument("--policy", choices=POLICIES, help="one alone, its row to stdout")
     arguments = parser.parse_args()
-    trace, notice_s = trace_of(arguments), _AWS_NOTICE_S / arguments.speed
+    trace = trace_of(arguments)
     if arguments.policy:
-        print("ROW " + json.dumps(measure(arguments.policy, trace, notice_s, arguments.most)))
+        print("ROW " + json.dumps(measure(arguments.policy, trace, _AWS_NOTICE_S, arguments.most)))
         return
     rows: list[dict[str, Any]] = []
     for policy in POLICIES:
@@ -135,8 +138,9 @@ def main() -> None:
         "speed": arguments.speed,
         "nodes": [count for _, count in trace.spans()],
         "most_nodes": arguments.most,
-        "notice_s": notice_s,
+        "notice_s": _AWS_NOTICE_S,
         "wall_s": trace.end_s,
+        "scaled": ["time of the trace", "number of nodes"],
     }
     for row in rows:
         sizes = row.pop("step_seconds", {})

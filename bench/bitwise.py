@@ -391,8 +391,11 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--pairs", type=int, default=16)
     parser.add_argument("--max-world-size", type=int, default=8, help="of --device cuda")
+    parser.add_argument("--toy", action="store_true", help="a tiny model, few pairs, 2 processes on the CPU")
     options = parser.parse_args()
-    if options.device == "cuda":
+    if options.toy:
+        write("bitwise-toy", _toy_rows())
+    elif options.device == "cuda":
         write("bitwise-cuda", _cuda_rows(options.pairs, options.max_world_size))
     else:
         write("bitwise", _cpu_rows(options.pairs))
@@ -417,6 +420,19 @@ def _cpu_rows(num_pairs: int) -> list[dict[str, object]]:
         if (rounds, way) == (2, "sharded"):
             rows += each_alone(on_cpu, task, [BALANCED, "sharded", "local"], repetitions=2)
     return rows
+
+
+def _toy_rows() -> list[dict[str, object]]:
+    """What `--device cuda` compares, small; that hashes agree is for the piece `sums`."""
+    task = Task(
+        model=GptModel(kind="gpt", layers=1, width=32, heads=2, context=16),
+        train=_train("bf16"),
+        num_micro_batches=4,
+        micro_batch=2,
+        world_size=2,
+        num_pairs=2,
+    )
+    return [compare(on_cpu, task, "sharded")]
 
 
 def _cuda_rows(num_pairs: int, most: int) -> list[dict[str, object]]:

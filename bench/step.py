@@ -27,11 +27,13 @@ from planner.train.local import LocalWorkers
 _WARM_UP, _PAIRS = 5, 40
 
 
-def job_for(device: str, folder: Path) -> Job:
+def job_for(device: str, folder: Path, *, toy: bool) -> Job:
     """A small GPT on random text: 10.9 M parameters on the CPU, 86 M on a GPU."""
     (folder / "corpus").write_bytes(np.random.default_rng(0).integers(1, 128, 2**22, dtype=np.uint8).tobytes())
     cpu = {"layers": 6, "width": 384, "heads": 6, "context": 128}
     gpu = {"layers": 12, "width": 768, "heads": 12, "context": 1024}
+    if toy:
+        cpu = {"layers": 1, "width": 32, "heads": 2, "context": 16}
     return Job.model_validate(
         {
             "name": "step",
@@ -70,6 +72,7 @@ def steps_by_hand(job: Job, device: Any) -> Iterator[None]:
     """The loop that one would write. Do not improve it: it is what we are compared with."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.nn import functional
     from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -95,9 +98,10 @@ def steps_by_hand(job: Job, device: Any) -> Iterator[None]:
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if job.train.precision == "bf16" else None, reduce_dtype=torch.float32
     )
+    mesh = init_device_mesh(device.type, (world_size,))  # by default FSDP takes GPUs where there are any
     for block in model.blocks:
-        fully_shard(block, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     while True:
         total = torch.zeros((), device=device)
@@ -114,13 +118,12 @@ def steps_by_hand(job: Job, device: Any) -> Iterator[None]:
         yield
 
 
-def pairs(rank: int, job: Job, url: str, device_name: str) -> list[tuple[float, float]]:
+def pairs(rank: int, job: Job, url: str, device_name: str, num_pairs: int) -> list[tuple[float, float]]:
     """Seconds of a step of ours and of one by hand, in turn; runs in every worker."""
-    del rank
     import torch
     import torch.distributed as dist
 
-    device = torch.device(device_name)
+    device = torch.device(device_name, rank if device_name == "cuda" else None)
     sides = our_steps(job, url, device), steps_by_hand(job, device)
 
     def timed(side: Iterator[None]) -> float:
@@ -135,7 +138,7 @@ def pairs(rank: int, job: Job, url: str, device_name: str) -> list[tuple[float, 
         for _ in range(_WARM_UP):
             timed(side)
     found = []
-    for pair in range(_PAIRS):
+    for pair in range(num_pairs):
         order = (0, 1) if pair % 2 == 0 else (1, 0)
         times = {which: timed(sides[which]) for which in order}
         found.append((times[0], times[1]))
@@ -153,12 +156,15 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    device = parser.parse_args().device
+    parser.add_argument("--toy", action="store_true", help="a tiny model and few pairs, on the CPU")
+    options = parser.parse_args()
+    device, num_pairs = options.device, 4 if options.toy else _PAIRS
     world_size = 1 if device == "cuda" else 2
-    with tempfile.TemporaryDirectory() as name, LocalWorkers(world_size) as workers:
-        job = job_for(device, Path(name))
-        by_rank = workers.run(pairs, world_size, job, str(Path(name) / "run"), device)
-    seconds = [(max(rank[i][0] for rank in by_rank), max(rank[i][1] for rank in by_rank)) for i in range(_PAIRS)]
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    with tempfile.TemporaryDirectory() as name, LocalWorkers(world_size, backend) as workers:
+        job = job_for(device, Path(name), toy=options.toy)
+        by_rank = workers.run(pairs, world_size, job, str(Path(name) / "run"), device, num_pairs)
+    seconds = [(max(rank[i][0] for rank in by_rank), max(rank[i][1] for rank in by_rank)) for i in range(num_pairs)]
     ratios = [ours / by_hand for ours, by_hand in seconds]
     low, high = interval(ratios)
     tokens = job.batch.global_batch * job.model.context  # type: ignore[union-attr]
@@ -170,7 +176,7 @@ def main() -> None:
         "ratio_95": [round(low, 3), round(high, 3)],
         "ours_tokens_per_s": round(tokens / statistics.median(ours for ours, _ in seconds)),
         "by_hand_tokens_per_s": round(tokens / statistics.median(by_hand for _, by_hand in seconds)),
-        "pairs": _PAIRS,
+        "pairs": num_pairs,
         "aim": 1.02,
     }
     write("step" if device == "cpu" else "step-cuda", [row])

@@ -19,19 +19,18 @@ import tempfile
 import time
 from pathlib import Path
 
+from job_cluster import serve
 from spot_trace import Trace
 
 from planner.dispatch.embedded import (
     _HEALTH_CHECKS,
     CLOSE_DEADLINE_S,
-    HEARTBEAT_S,
     LOOPBACK,
     ONE_CPU,
     loopback_environment,
     token_environment,
 )
-from planner.dispatch.processes import kill_all, reap
-from planner.dispatch.supervisor import _adopt_orphans, _handle_signals, _loopback_arguments
+from planner.dispatch.processes import kill_all
 
 HERE = Path(__file__).parent
 # As Ray's provider of processes names them.
@@ -201,35 +200,13 @@ def _free_ports(count):
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def own(home, gcs_port, dashboard_port):
-    """Start the head, say where it is, and end everything when stdin closes."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    _adopt_orphans()
+if __name__ == "__main__":
+    home, gcs_port, dashboard_port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     # Some of Ray's own actors would take the newest cluster of this machine for theirs.
     os.environ["RAY_ADDRESS"] = f"{LOOPBACK}:{gcs_port}"
-    try:
-        from ray.cluster_utils import Cluster
-
-        arguments = {
-            "num_cpus": 0,
-            "gcs_server_port": gcs_port,
-            "autoscaling_config": f"{home}/cluster.json",
-            "object_store_memory": ONE_CPU.object_store_bytes,
-            "include_dashboard": True,
-            "dashboard_host": LOOPBACK,
-            "dashboard_port": dashboard_port,
-            **_loopback_arguments(),
-        }
-        cluster = Cluster(initialize_head=True, head_node_args=arguments)
-        _handle_signals()
-        answers.write(json.dumps({"gcs": cluster.address, "dashboard": cluster.webui_url}) + "\n")
-        answers.flush()
-        while not select.select([0], [], [], HEARTBEAT_S)[0]:
-            reap()
-    finally:
-        kill_all(os.getpid(), CLOSE_DEADLINE_S)
-
-
-if __name__ == "__main__":
-    own(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    serve(
+        num_cpus=0,
+        gcs_server_port=gcs_port,
+        autoscaling_config=f"{home}/cluster.json",
+        dashboard_port=dashboard_port,
+    )

@@ -10,6 +10,7 @@ from planner.cli.counts import parse_counts
 from planner.cli.options import JsonOption, terminal_width
 from planner.cli.recipes import (
     AccelerateOption,
+    EnvOption,
     HalosOption,
     MethodOption,
     MicroOption,
@@ -55,6 +56,7 @@ def check(
     method: MethodOption = None,
     halos_batch: HalosOption = None,
     max_micro: MicroOption = None,
+    env: EnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show at which GPU counts a recipe trains as written: in its own system, and here. Starts nothing."""
@@ -74,6 +76,7 @@ def check(
         method=method,
         halos_batch=halos_batch,
         max_micro=max_micro,
+        env=env,
         is_for_job=False,
     )
     found = read_recipe(recipe, overrides or [], options)

@@ -10,6 +10,7 @@ import typer
 from planner.cli.options import terminal_width
 from planner.cli.recipes import (
     AccelerateOption,
+    EnvOption,
     HalosOption,
     MethodOption,
     MicroOption,
@@ -52,6 +53,7 @@ def convert(
     method: MethodOption = None,
     halos_batch: HalosOption = None,
     max_micro: MicroOption = None,
+    env: EnvOption = None,
 ) -> None:
     """Turn a recipe of the DPO repository, HALOs, TRL or DeepSpeed into a job, or say its batch to one of those.
 
@@ -72,6 +74,7 @@ def convert(
         method=method,
         halos_batch=halos_batch,
         max_micro=max_micro,
+        env=env,
         is_for_job=to == "job",
     )
     found = read_recipe(recipe, overrides or [], options)

@@ -1,5 +1,6 @@
 """Arguments that `convert` and `check` share."""
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +40,14 @@ HalosOption = Annotated[
 MicroOption = Annotated[
     int | None, typer.Option("--max-micro", metavar="M", help="the most samples that one GPU holds in a forward pass")
 ]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="a variable that the recipe's script takes from the shell; repeat it for others",
+    ),
+]
 # What the recipe's own system would be given: its options are not ours.
 FOREIGN_OPTIONS = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
@@ -51,12 +60,13 @@ def options_of(
     method: str | None,
     halos_batch: str | None,
     max_micro: int | None,
+    env: list[str] | None,
     is_for_job: bool,
 ) -> "Options":
     """The options as a value.
 
     Raises:
-        UserError: a number is out of bounds.
+        UserError: a number is out of bounds, or a variable is not NAME=VALUE.
     """
     from planner.interop import Options
 
@@ -70,7 +80,15 @@ def options_of(
         method=method,
         is_for_job=is_for_job,
         needs_micro=is_for_job,
+        env=dict(_variable(word) for word in env or []),
     )
+
+
+def _variable(word: str) -> tuple[str, str]:
+    name, sign, value = word.partition("=")
+    if not sign or not re.fullmatch(r"\w+", name, re.ASCII):
+        raise UserError(f"--env {word[:40]}: write NAME=VALUE, such as --env LR=5e-7")
+    return name, value
 
 
 def check_number(option: str, value: int | None, most: int) -> None:

@@ -41,14 +41,14 @@ class Memory:
     grow_s: deque[float] = field(default_factory=_few)
     shrink_s: deque[float] = field(default_factory=_few)
     lead_s: deque[float] = field(default_factory=_few)
-    """what resizes took, from the signal to the first step; and newcomers, until they were ready"""
-    commit_s: float = 0.0
+    """seconds without training of the last growths and shrinks; and of newcomers, until they were ready"""
     eval_s: float = 0.0
-    """what the last ones took, of whichever group; 0 before the first of all"""
+    """of the last evaluation, of whichever group; 0 before the first of all"""
     first_step_s: float = 0.0
     """the longest that a group took from its start to its first step; 0 before the first of all"""
     step: int = 0
     total_steps: int = 0
+    _commit: tuple[float, int] = (0.0, 1)
     _best_step: int = 0
     _fruitless: int = 0
     _failures_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_FAILURES))
@@ -63,10 +63,23 @@ class Memory:
         """Rank 0 reported a step: see `planner.train.loop`."""
         self.step, self.total_steps = int(metrics["step"]) + 1, int(metrics["total_steps"])
         # A new group reports 0 until it has made one.
-        self.commit_s = float(metrics["commit_s"]) or self.commit_s
+        self.committed(int(metrics["world_size"]), float(metrics["commit_s"]))
         self.eval_s = float(metrics["eval_s"]) or self.eval_s
         if self.step > self._best_step:
             self._best_step, self._fruitless = self.step, 0
+
+    def committed(self, world_size: int, seconds: float) -> None:
+        """A group of this size made a commit in so many seconds; 0 if it made none."""
+        if seconds > 0:
+            self._commit = (seconds, world_size)
+
+    def commit_s(self, world_size: int) -> float:
+        """Seconds that a commit takes at this size: the last one's, and more where fewer workers write more each.
+
+        0 before the first of all.
+        """
+        seconds, measured_at = self._commit
+        return seconds * max(1.0, measured_at / world_size)
 
     def measured_step(self, world_size: int, seconds: float) -> None:
         """One that says something of the next ones."""
@@ -82,6 +95,11 @@ class Memory:
         if not self.seconds:
             return 0.0
         return self.speeds.seconds_per_step(choose(self.sizes, world_size, Facts()))
+
+    def round_s(self, world_size: int) -> float:
+        """The longest round's share of a step at this size; 0 before the first step of all."""
+        plan = choose(self.sizes, world_size, Facts())
+        return self.step_s(world_size) * plan.max_micro_batch / plan.step_cost
 
     @property
     def cost(self) -> ResizeCost:

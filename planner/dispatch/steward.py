@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from planner.dispatch.memory import Memory
 from planner.plan import (
-    UNMEASURED_S,
     BatchSizes,
     Decision,
     Facts,
@@ -24,6 +23,7 @@ from planner.plan import (
     Situation,
     Speeds,
     choose,
+    longest_deafness_s,
     longest_silence_s,
     revise,
 )
@@ -35,8 +35,6 @@ _COALESCE_S = 1.0
 _COALESCE_MOST_S = 5.0
 # Workers park within a step and a commit. Who does not within this time has a reason that waiting will not mend.
 _PARK_AT_LEAST_S = 60.0
-# Until a group has made a commit of its own, what the last one's took says less: fewer workers write more each.
-_SILENCE_BY_OTHERS_S = 600.0
 # Between two looks at a group; they are half a second apart. What is more, the controller was suspended itself, and
 # perhaps the group with it: it is no silence of the group's.
 _LOOK_MOST_S = 15.0
@@ -65,7 +63,9 @@ class View:
     parked: frozenset[int] = frozenset()
     """ranks that have committed and wait"""
     silent: frozenset[int] = frozenset()
-    """ranks that do not answer"""
+    """ranks whose process does not answer"""
+    progress: int = 0
+    """units of work that the group's workers have done; another number than before is a sign of life"""
     newcomers: Literal["none", "warming", "ready", "failed"] = "none"
     """processes that were started beside the group"""
 
@@ -117,12 +117,29 @@ class _Group:
     nodes: tuple[str, ...]
     started_s: float
     seen_s: float
-    """last sign of life; later by as long as nobody looked"""
+    """last progress; later by as long as nobody looked"""
     looked_s: float
+    stepped_s: float
+    """last step, or the start"""
     steps_seen: int = 0
-    commit_s: float = 0.0
-    eval_s: float = 0.0
-    """what its own last ones took; 0 before the first"""
+    progress: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Resize:
+    """A resize whose price is known when the next group has done its first step."""
+
+    from_size: int
+    spent_s: float
+    """training stood still, or was in vain, for so long before the new group was decided on"""
+    decided_s: float
+    forced_at_step: int = -1
+    """steps that were done when workers were lost; below 0: all of them had parked"""
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether steps since the last commit are done again."""
+        return self.forced_at_step >= 0
 
 
 class Steward:
@@ -154,7 +171,7 @@ class Steward:
         self._warming: _Warming | None = None
         self._num_late_warmings = 0
         self._notice_s: tuple[float, float, frozenset[str]] | None = None
-        self._resumed: tuple[float, int] | None = None
+        self._resize: _Resize | None = None
         self._said = ""
         self._untold: list[str] = []
         self._is_ending = False
@@ -165,29 +182,29 @@ class Steward:
     def started(self, nodes: tuple[str, ...]) -> None:
         """A group was started; `nodes` by rank."""
         now_s = self._clock()
-        self._group = _Group(nodes=nodes, started_s=now_s, seen_s=now_s, looked_s=now_s)
+        self._group = _Group(nodes=nodes, started_s=now_s, seen_s=now_s, looked_s=now_s, stepped_s=now_s)
         self._stopping = self._warming = self._notice_s = None
         self._memory.placed(len(nodes))
 
     def reported(self, metrics: Mapping[str, Any]) -> None:
-        """Rank 0 reported a step: see `planner.train.loop`. Or progress before the first one: a sign of life."""
+        """Rank 0 reported a step: see `planner.train.loop`."""
         group = self._group
-        if "progress" in metrics:
-            if group is not None:
-                group.seen_s = self._clock()
-            return
         self._memory.reported(metrics)
         if group is None:
             return
-        group.seen_s = self._clock()
+        group.seen_s = group.stepped_s = self._clock()
         group.steps_seen += 1
-        group.commit_s, group.eval_s = float(metrics["commit_s"]), float(metrics["eval_s"])
-        self._measure_resize(group.seen_s)
         if group.steps_seen == 1:
+            self._measure_resize(group, int(metrics["step"]), float(metrics["seconds"]))
             self._memory.first_step_s = max(self._memory.first_step_s, group.seen_s - group.started_s)
         # The first step of a group also pays for caches, compilation and, in `bitwise`, a repetition.
         if group.steps_seen > 1:
             self._memory.measured_step(int(metrics["world_size"]), float(metrics["seconds"]))
+
+    def committed(self, seconds: float) -> None:
+        """The group has parked, and the commit before took so long; 0 if all was committed already."""
+        if self._group is not None:
+            self._memory.committed(len(self._group.nodes), seconds)
 
     def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str) -> None:
         """The group failed. `dead`: nodes that are gone; `blamed`: nodes that live, and whose worker died.
@@ -195,7 +212,8 @@ class Steward:
         Raises:
             TrainingFailed: failures that no lost node explains come too often.
         """
-        self._group = self._resumed = None
+        self._resize = self._forced_resize() if dead else None
+        self._group = None
         if dead:
             self._untold.append(f"{counted(len(dead), 'node')} lost; on from the last commit")
         else:
@@ -219,9 +237,13 @@ class Steward:
         """For the ledger of the group that runs, or of the next one."""
         (self._news if self._group else self._untold).append(words)
 
+    def note(self, words: str) -> None:
+        """For the ledger of the next group: the one that runs does not answer, or none does."""
+        self._untold.append(words)
+
     def idle(self, view: View) -> Act:
         """No group runs: start one, or wait for nodes."""
-        self._group = self._stopping = self._resumed = None
+        self._group = self._stopping = None
         if self._is_ending:
             return Act(kind="end")
         room = self._room(view)
@@ -229,6 +251,9 @@ class Steward:
         usable = min(room, self._max)
         if usable < self._min:
             return self._wait(usable)
+        # Places that are waited for are no part of the price of a loss; a planned change that failed has none.
+        is_forced = self._resize is not None and self._resize.is_forced
+        self._resize = replace(self._resize, decided_s=self._clock()) if self._resize and is_forced else None
         return Act(kind="resize", world_size=self._useful(usable))
 
     def running(self, view: View) -> Act:
@@ -239,7 +264,7 @@ class Steward:
 
     def _running(self, view: View) -> Act:
         assert self._group is not None
-        self._look_at(self._group)
+        self._look_at(self._group, view.progress)
         if self._stopping is not None:
             return self._await_parked(view, self._stopping)
         if (urgent := self._urgent(view)) is not None:
@@ -347,16 +372,29 @@ class Steward:
         return min((view.draining[node] for node in view.leaving), default=math.inf)
 
     def _is_late(self, view: View, stopping: _Stopping) -> bool:
-        """Whether to wait no longer for workers to park: their node goes, or no step and commit explain it any more."""
+        """Whether to wait no longer for workers to park: their node goes, or they hang."""
         deadline_s, waited_s = self._deadline_s(view), self._clock() - stopping.began_s
         if deadline_s < math.inf:
             return deadline_s <= 0 and waited_s > self._grace_s
-        return waited_s > self._patience_s
+        return waited_s > max(_PARK_AT_LEAST_S, 10 * self._stop_s) and self._is_hung(view)
+
+    def _gives_up_first_step(self, stopping: _Stopping) -> bool:
+        """Whether a growth has waited for a group's first step for as long as that group had lived before.
+
+        Nothing is done yet but a part of that step. To wait as long again at most doubles what is lost (ski rental).
+        """
+        group = self._group
+        assert group is not None
+        if group.steps_seen or stopping.target <= len(group.nodes):
+            return False
+        lived_s, waited_s = stopping.began_s - group.started_s, self._clock() - stopping.began_s
+        return waited_s > max(lived_s, self._memory.cost.grow_s)
 
     def _await_parked(self, view: View, stopping: _Stopping) -> Act:
         """All parked: on to what the cluster holds by now. Too late: on without those who are not."""
         parked = len(view.parked) == len(view.nodes)
-        if not parked and not self._is_late(view, stopping):
+        gives_up = not view.parked and self._gives_up_first_step(stopping)
+        if not (parked or gives_up or self._is_late(view, stopping)):
             return Act()
         if self._is_ending:
             return Act(kind="end")
@@ -368,15 +406,23 @@ class Steward:
         if not parked:
             waited = duration(self._clock() - stopping.began_s)
             missing = counted(len(view.nodes) - len(view.parked), "worker")
-            self._untold.append(f"{missing} had not parked after {waited}: steps since the last commit are done again")
+            self._untold.append(
+                f"the first step is not done after {waited} more: it is begun again with more workers"
+                if gives_up
+                else f"{missing} had not parked after {waited}: steps since the last commit are done again"
+            )
+            self._resize = None if gives_up else self._forced_resize()
             return Act(kind="resize", world_size=self._useful(usable) if usable >= self._min else len(view.nodes))
         if usable < self._min:
-            # Nothing is lost: new nodes may come before the old ones go. What the resize itself takes, begins then.
-            stopping.began_s = self._clock()
+            # Nothing is lost: new nodes may come before the old ones go.
             return self._wait(usable)
         # Who was not started beforehand would keep all the others waiting.
         size = min(self._useful(usable), stopping.target or usable)
-        self._resumed = (stopping.began_s, stopping.from_size)
+        self._resize = _Resize(
+            from_size=stopping.from_size,
+            spent_s=self._memory.commit_s(stopping.from_size),
+            decided_s=self._clock(),
+        )
         return Act(kind="resize", world_size=size, planned=True)
 
     def _urgent(self, view: View) -> Act | None:
@@ -387,25 +433,24 @@ class Steward:
             return self._stop(view, "", ("the driver stops the run",))
         return self._hang(view)
 
-    def _look_at(self, group: _Group) -> None:
+    def _look_at(self, group: _Group, progress: int) -> None:
         now_s = self._clock()
+        if progress != group.progress:
+            group.seen_s, group.progress = now_s, progress
         unseen_s = max(now_s - group.looked_s - _LOOK_MOST_S, 0.0)
         group.seen_s, group.looked_s = min(group.seen_s + unseen_s, now_s), now_s
 
     def _hang(self, view: View) -> Act | None:
-        """Nobody reports any more, and nobody failed: end the group rather than wait for torch's half hour."""
+        """No worker makes progress any more, and none failed: end the group before the collectives time out."""
         assert self._group is not None
-        silence_s = self._clock() - self._group.seen_s
-        if silence_s <= self._silence_s:
+        if not self._is_hung(view):
             return None
         blamed = frozenset(view.nodes[rank] for rank in view.silent)
-        reason = f"no step for {duration(silence_s)}, and {duration(self._silence_s)} is the most that one may take"
+        silence_s = self._clock() - self._group.seen_s
+        deaf = f", and {counted(len(view.silent), 'worker')} did not answer" if view.silent else ""
+        reason = f"no progress for {duration(silence_s)}{deaf}; the limit was {duration(self._silence_s(view))}"
         self.failed(frozenset(), blamed, reason)
         return Act(kind="resize", world_size=self.idle(view).world_size or len(view.nodes))
-
-    def note(self, words: str) -> None:
-        """For the ledger of the next group."""
-        self._untold.append(words)
 
     def unplaced(self, placed: int, asked: int) -> None:
         """A group was to start with `asked` workers, and only `placed` of them got their place in time."""
@@ -461,16 +506,35 @@ class Steward:
         present = {w: seconds for w, seconds in speeds.measured.items() if w == size}
         return Speeds(measured=present, on_one_machine=True)
 
-    def _measure_resize(self, now_s: float) -> None:
-        """From the signal to the first step of the group that came of it."""
-        if self._resumed is None or self._group is None or self._group.steps_seen != 1:
+    def _forced_resize(self) -> _Resize | None:
+        """The group that runs ends without a commit: all since its last step is in vain."""
+        group = self._group
+        if group is None:
+            return None
+        now_s = self._clock()
+        return _Resize(
+            from_size=len(group.nodes),
+            spent_s=now_s - group.stepped_s,
+            decided_s=now_s,
+            forced_at_step=self._memory.step,
+        )
+
+    def _measure_resize(self, group: _Group, step: int, first_step_s: float) -> None:
+        """The group's first step is done, and took `first_step_s`: what brought the group about has its price.
+
+        price = commit or work in vain + decision to the first step's begin + steps done again
+        """
+        resize, self._resize = self._resize, None
+        if resize is None:
             return
-        began_s, before = self._resumed
-        self._resumed = None
-        grew = len(self._group.nodes) > before
-        (self._memory.grow_s if grew else self._memory.shrink_s).append(now_s - began_s)
-        sizes = f"{before} -> {len(self._group.nodes)} workers"
-        self._news.append(f"{sizes}: {duration(now_s - began_s)} from the signal to the first step")
+        again = max(resize.forced_at_step - step, 0)
+        again_s = again * self._memory.step_s(resize.from_size)
+        price_s = resize.spent_s + max(group.seen_s - first_step_s - resize.decided_s, 0.0) + again_s
+        size = len(group.nodes)
+        is_growth = size > resize.from_size and not resize.is_forced
+        (self._memory.grow_s if is_growth else self._memory.shrink_s).append(price_s)
+        done_again = f", with {counted(again, 'step')} done again" if again else ""
+        self._news.append(f"{resize.from_size} -> {size} workers cost {duration(price_s)} of training{done_again}")
 
     @property
     def _step_s(self) -> float:
@@ -478,37 +542,37 @@ class Steward:
         return self._memory.step_s(len(self._group.nodes)) if self._group else 0.0
 
     @property
+    def _commit_s(self) -> float:
+        """Of the group that runs; 0 if none was made yet."""
+        return self._memory.commit_s(len(self._group.nodes)) if self._group else 0.0
+
+    @property
     def _stop_s(self) -> float:
         """What it takes to finish a step, or an evaluation, and commit."""
-        return 2 * self._step_s + 1.5 * (self._memory.commit_s + self._memory.eval_s)
+        return 2 * self._step_s + 1.5 * (self._commit_s + self._memory.eval_s)
 
     @property
     def _grace_s(self) -> float:
         """From the signal to stop, whatever was named: as long as it is likely to be enough, else not at all."""
-        memory = self._memory
-        if not (self._step_s and memory.commit_s and (memory.eval_s or not self._has_eval)):
+        if not (self._step_s and self._commit_s and (self._memory.eval_s or not self._has_eval)):
             return _GRACE_MOST_S
         if self._stop_s > _GRACE_MOST_S:
             return 0.0
         return min(max(_GRACE_LEAST_S, 2 * self._stop_s), _GRACE_MOST_S)
 
-    @property
-    def _patience_s(self) -> float:
-        return max(_PARK_AT_LEAST_S, 10 * self._stop_s, self._silence_s)
+    def _is_hung(self, view: View) -> bool:
+        assert self._group is not None
+        return self._clock() - self._group.seen_s > self._silence_s(view)
 
-    @property
-    def _silence_s(self) -> float:
-        group, memory = self._group, self._memory
-        if group is None or not group.steps_seen:
-            if not (memory.first_step_s and memory.commit_s):
-                return UNMEASURED_S
-            # What was committed has to be read again, perhaps by fewer workers; what was compiled, compiled again.
-            return max(_SILENCE_BY_OTHERS_S, 10 * memory.first_step_s + 5 * memory.commit_s)
-        is_own = group.commit_s > 0 and (group.eval_s > 0 or not self._has_eval)
-        limit_s = longest_silence_s(
-            step_s=self._step_s,
-            commit_s=group.commit_s or memory.commit_s,
-            eval_s=group.eval_s or memory.eval_s,
-            has_eval=self._has_eval,
-        )
-        return limit_s if is_own else max(_SILENCE_BY_OTHERS_S, limit_s)
+    def _silence_s(self, view: View) -> float:
+        """For how long no worker may make progress."""
+        assert self._group is not None
+        memory, size = self._memory, len(self._group.nodes)
+        round_s, commit_s = memory.round_s(size), memory.commit_s(size)
+        if view.silent:
+            return longest_deafness_s(round_s=round_s, commit_s=commit_s)
+        limit_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
+        if self._group.steps_seen:
+            return limit_s
+        # What was committed is read again, perhaps by fewer workers, and what was compiled is compiled again.
+        return max(limit_s, 10 * memory.first_step_s + 5 * commit_s)

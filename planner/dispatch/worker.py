@@ -44,7 +44,7 @@ def train_worker(config: dict[str, Any]) -> None:
         return
     if not outcome.finished:
         # All workers stopped at the same step, and committed it.
-        ray.train.report({signals.PARKED: True})
+        ray.train.report({signals.PARKED: True, "commit_s": outcome.commit_s})
         signals.park()
 
 

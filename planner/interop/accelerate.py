@@ -91,9 +91,10 @@ def with_counts(text: str, gpus: int, accumulation: int) -> str:
     return text if has_count else f"{text.rstrip()}\nnum_processes: {gpus}\n"
 
 
-def file_text(gpus: int, accumulation: int, *, kind: str = "DEEPSPEED") -> str:
-    """A file that starts so many processes on one machine."""
+def file_text(gpus: int, accumulation: int, *, kind: str = "DEEPSPEED", precision: str = "bf16") -> str:
+    """A file that starts so many processes on one machine; `precision` is a job's, by default bf16."""
+    mixed = "'no'" if precision == "fp32" else "bf16"
     lines = ["compute_environment: LOCAL_MACHINE", f"distributed_type: {kind}"]
     if kind == "DEEPSPEED":
         lines += ["deepspeed_config:", f"  gradient_accumulation_steps: {accumulation}", "  zero_stage: 3"]
-    return "\n".join([*lines, "mixed_precision: bf16", "num_machines: 1", f"num_processes: {gpus}", ""])
+    return "\n".join([*lines, f"mixed_precision: {mixed}", "num_machines: 1", f"num_processes: {gpus}", ""])

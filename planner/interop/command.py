@@ -6,18 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
+from planner.files.words import cut
+from planner.interop import strangers
 from planner.interop.texts import recipe_error
 
-_SCRIPT = re.compile(r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|dpo|orpo|kto|grpo)\.py)(?=\s|$)")
+_SCRIPT = re.compile(r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py)(?=\s|$)")
 _TRL = re.compile(r"(?:^|\s)trl\s+(sft|dpo|orpo|kto|grpo)(?=\s|$)")
+# What begins a command line, whatever it starts; several words, so no path of a file.
+_PROGRAM = re.compile(
+    r"(?:^|\n)[ \t]*(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uv|srun|ray|"
+    r"bash|axolotl|llamafactory-cli|tune|litgpt|swift|megatron|composer)[ \t]+\S"
+)
+_OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
 # A backslash at a line's end, also where a remark follows it, as in READMEs.
 _CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
 _ASSIGNMENT = re.compile(
     r"^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE
 )
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+# `$NAME`, `${NAME}`, `${NAME:-default}`, `$1`.
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|([A-Za-z_]\w*|\d))")
 _END = re.compile(r"^([|;&]+|\d*>.*|<.*)$")
 _MAX_VARIABLES_IN_VARIABLES = 8
+_KNOWN = "train.py, launch.py, sft.py, trl dpo, ..."
 _PASSED_ON = {
     "--num_processes": "--num_processes",
     "--accelerate_config": "--config_file",
@@ -31,8 +41,12 @@ class Command:
 
     script: str
     """the program: `train.py`, `launch.py`, `dpo.py`, or `dpo` for `trl dpo`"""
+    path: str
+    """the program with its folder, as it was written"""
     launcher: Mapping[str, str]
     """options before the script, such as `--config_file`; and variables such as `CUDA_VISIBLE_DEVICES`"""
+    launched: tuple[str, ...]
+    """the words before the script, the launcher's own options among them"""
     words: tuple[str, ...]
     """what stands behind the script"""
     group_size: int | None
@@ -44,8 +58,27 @@ def is_command(text: str) -> bool:
     return bool(_SCRIPT.search(text) or _TRL.search(text))
 
 
-def command_of(text: str, source: str) -> Command:
-    """The one training command in a script or a command line.
+def starts_program(text: str) -> bool:
+    """Whether a line of it starts Python or a launcher, whatever that runs."""
+    return bool(_PROGRAM.search(_CONTINUED.sub(" ", text)))
+
+
+def refuse_other(text: str, source: str) -> None:
+    """Ends the reading of commands among which planner reads none.
+
+    Raises:
+        RecipeError: it names the system where its program or its options tell.
+    """
+    joined = _CONTINUED.sub(" ", text)
+    strangers.refuse_program(joined, source)
+    if found := _OTHER_TRL.search(joined):
+        raise recipe_error(source, f"found trl {cut(found[1])}; planner reads trl sft, dpo, orpo, kto and grpo")
+    strangers.refuse_keys(strangers.option_names(joined.split()), source)
+    raise recipe_error(source, f"found no training command that planner knows ({_KNOWN}); it reads {strangers.READ}")
+
+
+def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> Command:
+    """The one training command in a script or a command line; `env` has variables that the script does not set.
 
     Raises:
         RecipeError: there is none, there are several, or its quotes do not match.
@@ -53,10 +86,10 @@ def command_of(text: str, source: str) -> Command:
     lines = [line.strip() for line in _CONTINUED.sub(" ", text).splitlines()]
     found = [line for line in lines if not line.startswith("#") and is_command(line)]
     if not found:
-        raise recipe_error(source, "found no training command (train.py, launch.py, sft.py, trl dpo, ...); write one")
+        raise recipe_error(source, f"found no training command ({_KNOWN}); write one")
     if len(dict.fromkeys(found)) > 1:
         raise recipe_error(source, f"found {len(found)} training commands; keep one, or write the command itself")
-    known = _variables(text)
+    known = _variables(text, env or {}) | dict(env or {})
     words = [_fill(word, known) for word in _split(found[0], source)]
     words = [part for word in words for part in (word.split() if " " in word and "=" in word else [word])]
     at, script = _find_script(words)
@@ -67,7 +100,9 @@ def command_of(text: str, source: str) -> Command:
     sampled = re.search(r"--num_samples_per_prompt[= ]+(\d{1,6})", _CONTINUED.sub(" ", text))
     return Command(
         script=script,
+        path=words[at],
         launcher=launcher,
+        launched=tuple(words[:at]),
         words=tuple(behind),
         group_size=int(sampled[1]) if sampled else None,
     )
@@ -115,19 +150,23 @@ def _taken(words: list[str]) -> dict[str, str]:
     return taken
 
 
-def _variables(text: str) -> dict[str, str]:
-    """What the script sets, if it sets it once and not from its arguments or from a command."""
+def _variables(text: str, env: Mapping[str, str]) -> dict[str, str]:
+    """What the script sets, if it sets it once and not from its arguments or from a command; `env` may have those."""
     values: dict[str, set[str]] = {}
     for name, value in _ASSIGNMENT.findall(text.replace("\\$", "$")):
         values.setdefault(name, set()).add(value.strip("\"'"))
-    single = {name: next(iter(its)) for name, its in values.items() if len(its) == 1}
+    single = {name: _fill(next(iter(its)), env) for name, its in values.items() if len(its) == 1}
     return {name: value for name, value in single.items() if not re.search(r"\$[0-9@*(]|`", value)}
 
 
 def _fill(word: str, known: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        return known.get(found[1] or found[3], found[0])
+
     for _ in range(_MAX_VARIABLES_IN_VARIABLES):
-        filled = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), word)
+        filled = _VARIABLE.sub(value, word)
         if filled == word or len(filled) > 10_000:
             break
         word = filled
-    return word
+    # A default stands only where nobody says more.
+    return _VARIABLE.sub(lambda found: found[0] if found[2] is None else found[2], word)

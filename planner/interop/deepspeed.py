@@ -4,7 +4,7 @@ Any of them may be left out (runtime/config.py): what is missing is worked out b
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.interop.drafting import Options, finish, job_name, make_own, order_sections, set_batch, set_workers
@@ -38,28 +38,24 @@ def read(keys: Keys, options: Options) -> Recipe:
     facts = DeepSpeedFacts(batch=written[_BATCH], micro=written[_MICRO], accumulation=written[_STEPS])
     each = (facts.micro or 1) * (facts.accumulation or 1)
     if facts.batch and facts.batch % each:
-        keys.wrong(
+        keys.lacks(
             f"{_BATCH}: {facts.batch} is no multiple of {_MICRO} x {_STEPS} = {each}, at any GPU count; mend one"
         )
     gpus = options.gpus
-    batch, micro, steps = 1, 1, facts.accumulation or 1
     if facts.batch is None and gpus is None and not keys.mistakes:
         keys.wrong(
             f"the GPU count: without {_BATCH} the global batch is GPUs x {_MICRO} x {_STEPS}; write the count "
             "that the file "
             "was tuned for (convert --gpus W, check --tuned-for W)"
         )
-    elif gpus is not None:
-        sizes = facts.sizes(gpus)
-        if sizes is None and not keys.mistakes:
-            keys.lacks(f"at {gpus} GPUs, {facts.outcome(gpus).text}; write numbers that fit, or leave one out")
-        batch, micro, steps = sizes or (1, 1, 1)
-    else:
-        batch, micro = facts.batch or 1, facts.micro or 0
+    if gpus is not None and (error := facts.error(gpus)) and not keys.mistakes:
+        keys.lacks(f"at {gpus} GPUs, {error}; write numbers that fit, or leave one out")
+    batch, micro, steps = _sizes_of(facts, gpus)
     draft = Draft()
     draft.set("name", job_name(keys.source.rpartition("/")[2].removesuffix(".json")))
-    how = f"{batch} = {gpus} GPUs x {micro} x {steps}" if gpus else f"{batch}: {_BATCH}"
-    set_batch(draft, keys, options, batch, micro or None, how)
+    fits = gpus is not None and not facts.error(gpus)
+    how = f"{batch} = {gpus} GPUs x {micro} x {steps}" if fits else f"{batch}: {_BATCH}"
+    set_batch(draft, keys, options, batch, micro, how)
     if keys.value("gradient_clipping") == "auto":
         text = "gradient_clipping auto is max_grad_norm of the Trainer's recipe, 1 by default there"
         draft.derive("train.clip_norm", 1.0, f"train.clip_norm 1: {text}")
@@ -72,7 +68,7 @@ def read(keys: Keys, options: Options) -> Recipe:
     order_sections(draft)
     finish(draft, keys, _REASONS, "nothing here stands for it")
     make_own(draft, "what your script trains", "a DeepSpeed file says nothing of model, data and loss")
-    fixed = DeepSpeedFacts(batch=facts.batch, micro=facts.micro, accumulation=facts.accumulation, tuned=batch)
+    fixed = replace(facts, tuned=batch, tuned_gpus=gpus)
     return Recipe(
         source=keys.source,
         system="deepspeed",
@@ -81,11 +77,22 @@ def read(keys: Keys, options: Options) -> Recipe:
         global_batch=batch,
         accumulation=steps,
         gpus=gpus,
-        micro=micro or None,
+        micro=micro,
         eval_batch=None,
         draft=draft,
         foreign=fixed,
     )
+
+
+def _sizes_of(facts: "DeepSpeedFacts", gpus: int | None) -> tuple[int, int | None, int]:
+    """The global batch, what one GPU held (none if the file does not tell), and the accumulation steps.
+
+    A file that does not fit its own GPU count still says its batch and its micro-batch.
+    """
+    if gpus is not None and not facts.error(gpus):
+        return facts.filled(gpus)
+    batch = facts.batch or 1
+    return batch, min(facts.micro, batch) if facts.micro else None, facts.accumulation or 1
 
 
 def _number(keys: Keys, name: str) -> int | None:
@@ -103,33 +110,54 @@ class DeepSpeedFacts:
     micro: int | None
     accumulation: int | None
     tuned: int = 0
+    """the batch that it was tuned for"""
+    tuned_gpus: int | None = None
+    """the GPU count that it is said to be tuned for"""
 
     @property
     def title(self) -> str:
         """The system's name."""
         return TITLE
 
-    def sizes(self, gpus: int) -> tuple[int, int, int] | None:
-        """Batch, micro-batch and accumulation, what is missing filled in as DeepSpeed does; none if they do not fit."""
+    def filled(self, gpus: int) -> tuple[int, int, int]:
+        """Batch, micro-batch and accumulation, what is missing filled in as DeepSpeed does, whether they fit or not."""
         batch, micro, steps = self.batch, self.micro, self.accumulation
         if batch is None:
             micro, steps = micro or 1, steps or 1
             return micro * steps * gpus, micro, steps
         if micro is None:
             steps = steps or 1
-            micro = batch // gpus // steps
-        elif steps is None:
-            steps = batch // micro // gpus
-        return (batch, micro, steps) if micro * steps * gpus == batch and micro and steps else None
+            return batch, batch // gpus // steps, steps
+        return batch, micro, batch // micro // gpus if steps is None else steps
+
+    def error(self, gpus: int) -> str:
+        """DeepSpeed's refusal at a GPU count, as the arithmetic that it fails by; empty if it starts."""
+        batch, micro, steps = self.filled(gpus)
+        if not micro:
+            return f"AssertionError: m = {batch} // {gpus} // {steps} = 0"
+        if not steps:
+            return f"AssertionError: A = {batch} // {micro} // {gpus} = 0"
+        if batch != micro * steps * gpus:
+            return f"AssertionError: {_BATCH} {batch} != {micro} x {steps} x {gpus}"
+        return ""
+
+    def words(self, gpus: int) -> str:
+        """What DeepSpeed prints at a GPU count at which it refuses (runtime/config.py, _batch_assertion)."""
+        batch, micro, steps = self.filled(gpus)
+        for what, value in (("Micro batch size per gpu", micro), ("Gradient accumulation steps", steps)):
+            if not value:
+                return f"{what}: {value} has to be greater than 0"
+        return (
+            "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step "
+            f"* world_size {batch} != {micro} * {steps} * {gpus}"
+        )
 
     def outcome(self, gpus: int) -> Outcome:
         """What happens at a GPU count."""
-        sizes = self.sizes(gpus)
-        if sizes is None:
-            micro, steps = self.micro or "?", self.accumulation or "?"
-            text = f"AssertionError: train_batch_size {self.batch} != {micro} x {steps} x {gpus}"
+        if text := self.error(gpus):
             return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
-        return Outcome(gpus=gpus, verdict="exact" if sizes[0] == self.tuned else "other batch", batch=sizes[0])
+        batch = self.filled(gpus)[0]
+        return Outcome(gpus=gpus, verdict="exact" if batch == self.tuned else "other batch", batch=batch)
 
     def units(self) -> list[Unit]:
         """Nothing in a DeepSpeed file misleads by its unit."""
@@ -137,13 +165,23 @@ class DeepSpeedFacts:
 
     def traps(self, question: Question) -> list[Trap]:
         """What the outcome alone does not show."""
-        if self.batch is not None or all(self.outcome(count).verdict == "exact" for count in question.counts):
-            return []
-        text = f"Without {_BATCH} nothing holds the batch: it grows with the GPUs."
-        return [Trap(name="no global batch", text=text)]
+        made = []
+        if (gpus := self.tuned_gpus) and self.error(gpus):
+            text = f'DeepSpeed does not start with this file on {gpus} GPUs: "{self.words(gpus)}".'
+            made.append(Trap(name="tuned for", text=text))
+        if self.batch is None and any(self.outcome(count).verdict != "exact" for count in question.counts):
+            text = f"Without {_BATCH} nothing holds the batch: it grows with the GPUs."
+            made.append(Trap(name="no global batch", text=text))
+        return made
 
 
-def file_text(gpus: int, micro: int, accumulation: int) -> str:
-    """A file with all three numbers, which DeepSpeed holds against each other."""
+def file_text(gpus: int, micro: int, accumulation: int, *, precision: str = "bf16") -> str:
+    """A file with all three numbers, which DeepSpeed holds against each other; `precision` is a job's."""
+    rest = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": precision != "fp32"}}
+    return with_sizes(rest, gpus, micro, accumulation)
+
+
+def with_sizes(tree: dict[str, Any], gpus: int, micro: int, accumulation: int) -> str:
+    """A file with all three numbers, and else as it was."""
     sizes = {_BATCH: gpus * micro * accumulation, _MICRO: micro, _STEPS: accumulation}
-    return json.dumps({**sizes, "zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}, indent=2) + "\n"
+    return json.dumps({**sizes, **tree, **sizes}, indent=2) + "\n"

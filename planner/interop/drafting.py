@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.files.words import cut
@@ -37,6 +37,8 @@ class Options:
     """whether a job is to be made; if not, only what concerns batches must be there"""
     needs_micro: bool = True
     """whether somebody must say what one GPU holds"""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """variables of the shell that a script is run in, by name"""
 
 
 @dataclass(frozen=True, kw_only=True)

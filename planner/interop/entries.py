@@ -6,9 +6,11 @@ from typing import Any
 
 from planner.errors import RecipeError
 from planner.files.words import Mistake, cut, escape, listed, show
-from planner.interop.scalars import Unresolved
+from planner.interop.scalars import Unresolved, env_names
 
 MOST = 2**40
+_FEWEST_FOLDED = 3
+COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,8 @@ class Keys:
     fix: str = "KEY=VALUE"
     """how a value is given behind the recipe"""
     _read: set[str] = field(default_factory=set)
+    _unset: dict[str, tuple[str, list[str], str]] = field(default_factory=dict)
+    """key -> its value, the shell's variables in it, and the mistake that was noted"""
 
     def has(self, key: str) -> bool:
         """Whether a value stands there that is not null."""
@@ -115,6 +119,18 @@ class Keys:
         """Note a mistake in words of one's own."""
         self.mistakes.append(text)
 
+    def unresolved(self, key: str, value: Unresolved, where: str) -> None:
+        """Note that a value cannot be known from here, and how to give it."""
+        given = f"write {self.fix.replace('KEY', key)} behind the recipe"
+        self.missing(key, value.text, f"{key}: found {cut(value.text)} in {where}, {value.why}; {given}")
+
+    def missing(self, key: str, value: str, text: str) -> None:
+        """Note a value that leans on variables of the shell; `text` says what else to do than to give them."""
+        names = env_names(value)
+        self.wrong(f"{text}, or {_as_options(names)}" if names else text)
+        if names:
+            self._unset[key] = (value, names, self.mistakes[-1])
+
     def lacks(self, text: str) -> None:
         """Note that something is missing which only a job needs."""
         if self.is_for_job:
@@ -139,8 +155,18 @@ class Keys:
             RecipeError: one line per mistake.
         """
         if self.mistakes:
-            lines = [Mistake(text=text) for text in dict.fromkeys(self.mistakes)]
+            lines = [Mistake(text=text) for text in dict.fromkeys(self._folded())]
             raise RecipeError(listed(escape(self.source), lines))
+
+    def _folded(self) -> list[str]:
+        """The mistakes; more than a few variables that are not set are one line, so that all are named."""
+        if len(self._unset) < _FEWEST_FOLDED:
+            return self.mistakes
+        shown = ", ".join(f"{key}: {cut(value)}" for key, (value, _, _) in self._unset.items())
+        names = dict.fromkeys(name for _, each, _ in self._unset.values() for name in each)
+        folded = {mistake for _, _, mistake in self._unset.values()}
+        first = f"found shell variables that are not set ({shown}); write {_as_options(names)}"
+        return [first, *(text for text in self.mistakes if text not in folded)]
 
     def _needed(self, key: str, default: Any) -> Any:
         """The value, the default, or `_NOTHING` with the mistake noted."""
@@ -149,11 +175,7 @@ class Keys:
         if entry is not None and isinstance(entry.value, Unresolved):
             if not self.is_for_job and key.rpartition(".")[2] not in _BATCH_KEYS:
                 return _NOTHING
-            given = self.fix.replace("KEY", key)
-            self.wrong(
-                f"{key}: found {cut(entry.value.text)} in {entry.where}, {entry.value.why}; write {given} behind the "
-                "recipe"
-            )
+            self.unresolved(key, entry.value, entry.where)
             return _NOTHING
         if entry is None or entry.value is None:
             if default is None:
@@ -161,6 +183,11 @@ class Keys:
                 return _NOTHING
             return default
         return entry.value
+
+
+def _as_options(names: Iterable[str]) -> str:
+    """`--env LR=VALUE --env BETA=VALUE`."""
+    return " ".join(f"--env {name}=VALUE" for name in names)
 
 
 _NOTHING = object()

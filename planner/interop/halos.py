@@ -18,7 +18,8 @@ from planner.interop.entries import Entry, Keys
 from planner.interop.halos_job import SHARED, make_draft
 from planner.interop.halos_runs import HalosFacts, Meaning
 from planner.interop.recipe import Recipe
-from planner.interop.shipped import HALOS_DEFAULTS, HALOS_REASONS
+from planner.interop.scalars import number
+from planner.interop.shipped import HALOS_DEFAULTS, HALOS_LEGACY_REASONS, HALOS_LOSSES, HALOS_REASONS
 from planner.interop.split import nearest_multiple
 
 TITLE = "HALOs"
@@ -50,9 +51,10 @@ def base(choices: dict[str, str]) -> dict[str, Entry]:
     entries = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in HALOS_DEFAULTS.items()}
     if choices.get("model", "").startswith("pythia"):
         entries["model.activation_checkpointing"] = Entry(value=False, where=_WHOSE, is_default=True)
-    losses = {"kto": 0.1, "dpo": 0.1, "cdpo": 0.1, "grpo": 0.1, "simpo": 2.0}
-    if (loss := choices.get("loss")) in losses:
-        entries["loss.beta"] = Entry(value=losses[str(loss)], where=_WHOSE, is_default=True)
+    if (loss := choices.get("loss")) in HALOS_LOSSES:
+        shipped = {"trainer": None, "dataloader": None, "sync_reference": False, **HALOS_LOSSES[str(loss)]}
+        for key, value in shipped.items():
+            entries[f"loss.{key}"] = Entry(value=value, where=_WHOSE, is_default=True)
     return entries
 
 
@@ -102,7 +104,7 @@ def read(
         eval_every=keys.whole("eval_every", 1024),
         n_examples=keys.whole("n_examples", 0, least=0) or None,
         n_epochs=keys.number("n_epochs", 0.0) or None,
-        warmup=keys.number("warmup", 0.0),
+        warmup=_warmup(keys),
         is_fsdp=launch is None or launch.kind in {"FSDP", ""},
         model_choice=choices.get("model", ""),
         clip_norm=keys.number("model.max_grad_norm", 0.0) or None,
@@ -115,8 +117,9 @@ def read(
             f"model.eval_batch_size: {facts.eval_batch} is no multiple of {divisor}, which HALOs wants at {gpus} GPUs; "
             f"write model.eval_batch_size={nearest_multiple(facts.eval_batch, divisor)}"
         )
-    draft = make_draft(keys, options, facts, gpus, micro, launch)
-    finish(draft, keys, HALOS_REASONS, "not a key that planner knows of HALOs'")
+    draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
+    reasons = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    finish(draft, keys, reasons, "not a key that planner knows of HALOs'")
     if why_own:
         make_own(draft, method, why_own)
     return Recipe(
@@ -132,6 +135,13 @@ def read(
         draft=draft,
         foreign=facts,
     )
+
+
+def _warmup(keys: Keys) -> str:
+    """As a cadence: `warmup` is a fraction of the run, the older `warmup_steps` are optimizer steps."""
+    if keys.has("warmup_steps"):
+        return f"{keys.whole('warmup_steps', 0, least=0)} steps"
+    return f"{number(round(keys.number('warmup', 0.0) * 100, 6))}%"
 
 
 def _meaning(keys: Keys, options: Options, told: Meaning | None, accumulation: int) -> Meaning:
@@ -165,8 +175,6 @@ def _method(keys: Keys, choices: dict[str, str]) -> tuple[str, str]:
         return "sft", ""
     method = str(method)
     if keys.value("humanline") is True:
-        for key in ("log_epsilon_P", "log_epsilon_R", "humanline_iters", "humanline_alpha"):
-            keys.value(key)
         return method, f"{method} with humanline=true (a reference that is overwritten while training)"
     if keys.value("loss.sync_reference") is True:
         return method, f"{method} with loss.sync_reference=true (a reference that is overwritten while training)"

@@ -21,14 +21,21 @@ from planner.interop.drafting import (
 from planner.interop.entries import Keys
 from planner.interop.halos_runs import HalosFacts
 from planner.interop.recipe import Draft, Note
-from planner.interop.scalars import number
+from planner.interop.scalars import Unresolved, number
 
 # Methods that are another one here, with a setting.
 SHARED = {"cdpo": "dpo"}
 
 
 def make_draft(
-    keys: Keys, options: Options, facts: HalosFacts, gpus: int | None, micro: int | None, launch: Launch | None
+    keys: Keys,
+    options: Options,
+    facts: HalosFacts,
+    gpus: int | None,
+    micro: int | None,
+    launch: Launch | None,
+    *,
+    is_own: bool,
 ) -> Draft:
     """Everything that a job says, from what the recipe says."""
     draft = Draft()
@@ -40,7 +47,10 @@ def make_draft(
     set_data(draft, kind, [Dataset(name=name, hub=False) for name in names])
     if keys.has("model.max_prompt_length"):
         carry(draft, keys, "model.max_prompt_length", "data.max_prompt", keys.whole("model.max_prompt_length"))
-    _set_objective(draft, keys, facts.method)
+    if is_own:
+        _note_loss(draft, keys)
+    else:
+        _set_objective(draft, keys, facts)
     meanings = {
         "total": f"{facts.batch} as written: model.batch_size is the batch of all GPUs and accumulation steps",
         "per accumulation step": (
@@ -55,8 +65,8 @@ def make_draft(
     _say_unknown(draft, keys)
     _set_length(draft, keys, facts)
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
-    _set_optimizer(draft, keys)
-    _set_schedule(draft, keys, facts)
+    _set_optimizer(draft, keys, facts)
+    _set_schedule(draft, facts)
     if facts.clip_norm:
         carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
     else:
@@ -77,6 +87,10 @@ def _say_unknown(draft: Draft, keys: Keys) -> None:
             f"the command stands without HALOs' config folder, so these may be others in yours: {shown}; look them up "
             "in config/model/, or convert the command where it lies"
         )
+    if keys.value("humanline") is not True:
+        for key in _OF_HUMANLINE[1:]:
+            if keys.value(key) is not None and not keys.entries[key].is_default:
+                draft.drop(key, "HALOs reads it with humanline=true alone")
     for key, why in _OTHERWISE.items():
         if keys.value(key) not in (None, False, 1):
             draft.drop(key, f"{why}: see to do")
@@ -122,10 +136,37 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
 
 
-def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
+# What shapes a loss beside the keys of `loss` itself.
+_OF_HUMANLINE = ("humanline", "humanline_iters", "humanline_alpha", "log_epsilon_P", "log_epsilon_R")
+_NO_COEFFICIENTS = ("loss.trainer", "loss.dataloader", "loss.name", "loss.use_reference_model")
+
+
+def _note_loss(draft: Draft, keys: Keys) -> None:
+    """All that a loss of the user's own must know of the recipe's."""
+    asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
+    asked += _OF_HUMANLINE if keys.value("humanline") is True else ()
+    known = {name: _written(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
+    draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
+    shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
+    if shipped:
+        draft.to_do.append(f"the loss's own settings: {', '.join(shipped)} are those that HALOs ships")
+
+
+def _written(keys: Keys, name: str) -> Any:
+    """The value; of one that a shell or the environment would fill in, its name."""
+    value = keys.value(name)
+    found = keys.entries[name].value
+    return found.text if isinstance(found, Unresolved) else value
+
+
+def _set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    method = facts.method
     objective: dict[str, Any]
     text = ""
-    if method == "sft":
+    if method == "sft" and facts.is_legacy:
+        objective = {"kind": "sft", "mean_over": "samples"}
+        text = "the branch legacy sums each example's tokens, and averages over examples"
+    elif method == "sft":
         objective, text = (
             {"kind": "sft"},
             "a mean over all tokens of the global batch; there over those of a micro-batch",
@@ -138,13 +179,14 @@ def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
         objective = {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}
         text = "loss.tau is beta here"
     elif method == "simpo":
-        beta = keys.number("loss.beta", 2.0)
-        ratio = keys.number("loss.gamma_beta_ratio", -1.0) if keys.has("loss.gamma_beta_ratio") else None
-        if ratio is None and keys.has("loss.gamma"):
+        beta = keys.number("loss.beta", 10.0) or 1.0
+        shipped = keys.entries.get("loss.gamma_beta_ratio")
+        ratio = keys.number("loss.gamma_beta_ratio", 0.3)
+        if keys.has("loss.gamma") and (shipped is None or shipped.is_default):
             ratio = keys.number("loss.gamma") / beta
             text = "gamma_beta_ratio = loss.gamma / loss.beta"
-        objective = {"kind": "simpo", "beta": beta, "gamma_beta_ratio": 0.5 if ratio is None else ratio}
-    elif method == "kto":
+        objective = {"kind": "simpo", "beta": beta, "gamma_beta_ratio": ratio}
+    else:
         objective = {
             "kind": "kto",
             "beta": keys.number("loss.beta", 0.1),
@@ -152,8 +194,6 @@ def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
             "undesirable_weight": keys.number("loss.undesirable_weight", 1.0),
         }
         text = "the KL baseline is over the whole global batch here; there over a micro-batch of all GPUs"
-    else:
-        return
     if keys.value("cache_reference_logprobs") is True and method in {"dpo", "cdpo", "ipo"}:
         objective["reference"] = "cached"
     shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
@@ -163,7 +203,12 @@ def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
 def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     if facts.n_examples:
         whole = -(-facts.n_examples // facts.batch) * facts.batch
-        text = f"train.examples {whole}: n_examples {facts.n_examples} in whole batches of {facts.batch}"
+        steps = f"{whole // facts.batch} steps"
+        text = f"train.examples {whole}, {steps}: n_examples {facts.n_examples} in whole batches of {facts.batch}"
+        if facts.steps(facts.accumulation) * facts.batch != whole:
+            text += f"; there {facts.steps(facts.accumulation)} steps at {facts.accumulation} accumulation steps"
+        if not facts.is_legacy and facts.n_examples != whole:
+            text += f"; the schedule was told {facts.n_examples // facts.written} there"
         if facts.n_epochs:
             text += f"; there n_epochs {number(facts.n_epochs)} ends it earlier where the data has fewer rows"
         draft.derive("train.examples", whole, text)
@@ -173,7 +218,7 @@ def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
         keys.lacks("n_epochs: found neither n_epochs nor n_examples; write one of them behind the recipe")
 
 
-def _set_optimizer(draft: Draft, keys: Keys) -> None:
+def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     name, lr = keys.text("optimizer", "AdamW"), keys.number("lr")
     kinds = {"AdamW": "adamw", "Adam": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
     if name not in kinds:
@@ -182,13 +227,17 @@ def _set_optimizer(draft: Draft, keys: Keys) -> None:
         )
     values: dict[str, Any] = {"kind": kinds.get(name, "adamw"), "lr": lr}
     from_keys = {"kind": "optimizer", "lr": "lr"}
-    if keys.has("weight_decay"):
+    if facts.is_legacy:
+        set_optimizer(draft, keys, values, from_keys)
+        if name == "AdamW":
+            text = "train.optimizer.weight_decay 0.01: torch's default, since the branch legacy passes none"
+            draft.derive("train.optimizer.weight_decay", 0.01, text)
+        return
+    if name == "Adam" and keys.number("weight_decay", 0.0):
+        _refuse_decay(draft, keys)
+    elif keys.has("weight_decay"):
         values["weight_decay"] = keys.number("weight_decay")
         from_keys["weight_decay"] = "weight_decay"
-    if name == "Adam" and values.get("weight_decay"):
-        keys.refuse(
-            "weight_decay", "Adam adds it to the gradient, planner's adamw does not; write 0, or optimizer=AdamW"
-        )
     if values["kind"] == "adamw" and (keys.has("beta1") or keys.has("beta2")):
         values["betas"] = [keys.number("beta1", 0.9), keys.number("beta2", 0.999)]
         from_keys["betas"] = "beta1" if keys.has("beta1") else "beta2"
@@ -197,16 +246,24 @@ def _set_optimizer(draft: Draft, keys: Keys) -> None:
     set_optimizer(draft, keys, values, from_keys)
 
 
-def _set_schedule(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
-    kind = "cosine" if facts.method == "sft" else "constant"
-    if keys.has("warmup_steps"):
-        warmup = f"{keys.whole('warmup_steps', 0, least=0)} steps"
+def _refuse_decay(draft: Draft, keys: Keys) -> None:
+    """Adam adds a decay to the gradient, which nothing here does; one that nobody wrote down is said, not refused."""
+    entry, why = keys.entries["weight_decay"], "Adam adds it to the gradient, planner's adamw does not"
+    if entry.is_default:
+        text = f"weight_decay {plain(entry.value)} of {entry.where}: {why}, so train.optimizer.weight_decay is 0"
+        draft.to_do.append(f"{text}; write optimizer=AdamW behind the recipe if decoupled decay will do")
     else:
-        warmup = f"{number(round(facts.warmup * 100, 6))}%"
-    text = f"train.schedule {kind} after {warmup}: HALOs is cosine for sft and constant for all others"
-    draft.derive(
-        "train.schedule", {"kind": kind, "warmup": warmup}, f"{text}; its warmup begins at a tenth of the rate"
-    )
+        keys.refuse("weight_decay", f"{why}; write 0, or optimizer=AdamW")
+
+
+def _set_schedule(draft: Draft, facts: HalosFacts) -> None:
+    kind = "cosine" if facts.method == "sft" and not facts.is_legacy else "constant"
+    text = f"train.schedule {kind} after {facts.warmup}: "
+    if facts.is_legacy:
+        text += "the branch legacy is constant after its warmup for every method, sft included"
+    else:
+        text += "HALOs is cosine for sft and constant for all others; its warmup begins at a tenth of the rate"
+    draft.derive("train.schedule", {"kind": kind, "warmup": facts.warmup}, text)
 
 
 def _set_precision(draft: Draft, keys: Keys) -> None:
@@ -228,9 +285,13 @@ def _set_eval(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     else:
         draft.to_do.append("eval.samples: say how many rows to hold out; there all of the test split is evaluated")
         draft.set("eval.samples", 0)
-    every = facts.eval_every // facts.batch * facts.batch
-    if every:
-        lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as there"
+    every = facts.eval_every // facts.lowered_to * facts.lowered_to
+    lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as there"
+    if every and every % facts.batch:
+        why = f"not a multiple of {facts.batch}; there every accumulation step of {facts.written} counts"
+        text = f"eval.every {every} examples rounded{lowered}: {why}"
+        draft.derive("eval.every", f"{every} examples rounded", text)
+    elif every:
         draft.derive("eval.every", f"{every} examples", f"eval.every {every} examples{lowered}")
     else:
         draft.derive("eval.every", "1 step", f"eval.every 1 step: eval_every {facts.eval_every} is less than a batch")

@@ -31,7 +31,8 @@ class HalosFacts(Sliced):
     eval_every: int
     n_examples: int | None
     n_epochs: float | None
-    warmup: float
+    warmup: str
+    """a cadence"""
     is_fsdp: bool
     model_choice: str
     clip_norm: float | None
@@ -45,13 +46,23 @@ class HalosFacts(Sliced):
         """The system's name."""
         return "HALOs"
 
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is of the branch legacy, which slices batches itself as the DPO repository does."""
+        return self.meaning == "legacy"
+
+    @property
+    def lowered_to(self) -> int:
+        """What `eval_every` is lowered to a multiple of."""
+        return self.written if self.is_legacy else self.batch
+
     def divisor(self, gpus: int) -> int:
         """What batch and evaluation batch must be multiples of."""
         return gpus * self.accumulation if self.meaning == "total" else gpus
 
     def outcome(self, gpus: int) -> Outcome:
         """What happens at a GPU count."""
-        if self.meaning == "legacy":
+        if self.is_legacy:
             return self._legacy(gpus)
         text = self._refusal(gpus)
         if text:
@@ -86,6 +97,9 @@ class HalosFacts(Sliced):
         each = self.written // processes * processes
         if not each:
             return Outcome(gpus=gpus, verdict="error", batch=None, text=f"{self.written} rows, {gpus} slices: empty")
+        if not self.eval_every // self.written:
+            text = f"ZeroDivisionError: eval_every {self.eval_every} < {self.written}"
+            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
         return Outcome(
             gpus=gpus,
             verdict="exact" if each == self.written else "other batch",
@@ -100,18 +114,20 @@ class HalosFacts(Sliced):
 
     def units(self) -> list[Unit]:
         """Numbers in units that mislead."""
-        rows = [eval_every_unit(self.eval_every, self.batch, self.unit)]
-        rows.append(
-            Unit(
-                key="warmup",
-                value=number(self.warmup),
-                there="a fraction of the steps, from a tenth of the rate",
-                here=f"warmup: {number(round(self.warmup * 100, 6))}%",
-            )
-        )
+        rows = [eval_every_unit(self.eval_every, self.batch, self.unit, self.lowered_to), self._warmup()]
         if self.n_examples:
             rows.append(self._n_examples())
         return rows
+
+    def _warmup(self) -> Unit:
+        """One row, in the unit that the recipe writes it in."""
+        here = f"warmup: {self.warmup}"
+        if self.warmup.endswith("steps"):
+            steps = int(self.warmup.split()[0])
+            there = f"optimizer steps, of {self.batch} {self.unit}s: {steps * self.batch}"
+            return Unit(key="warmup_steps", value=str(steps), there=there, here=here)
+        share = number(float(self.warmup[:-1]) / 100)
+        return Unit(key="warmup", value=share, there="a fraction of the steps, from a tenth of the rate", here=here)
 
     def steps(self, accumulation: int) -> int:
         """Optimizer steps of a run that n_examples ends: it is counted and checked after each micro-batch.
@@ -171,7 +187,7 @@ class HalosFacts(Sliced):
         return Trap(name="starts nowhere", text=text)
 
     def _clip(self) -> Trap | None:
-        if not self.is_fsdp:
+        if not self.is_fsdp or self.is_legacy:
             return None
         norm = f"to {number(self.clip_norm)} " if self.clip_norm else ""
         text = (
@@ -184,6 +200,13 @@ class HalosFacts(Sliced):
     def _kto(self, question: Question) -> Trap | None:
         if not self.method.startswith("kto"):
             return None
+        if self.is_legacy:
+            text = (
+                f"The KL baseline is averaged over the {self.written} completions of an accumulation step, not over "
+                f"the {self.batch} of an optimizer step, so it changes with accumulation. planner pools the whole "
+                "global batch."
+            )
+            return Trap(name="KL baseline", text=text) if self.accumulation > 1 else None
         ones = [count for count in question.counts if self.outcome(count).verdict == "exact" and self.micro(count) == 1]
         pool = self.batch // self.accumulation
         text = (
@@ -223,7 +246,7 @@ class HalosFacts(Sliced):
 
     def _varies(self) -> Trap | None:
         why = _VARIES.get(self.method)
-        if why is None:
+        if why is None or (self.is_legacy and self.method == "sft"):
             return None
         text = f"The same batch is not the same {self.method}: {why}, so it changes with GPUs and accumulation."
         return Trap(name="depends on the split", text=text)
@@ -239,7 +262,7 @@ class HalosFacts(Sliced):
         return Trap(name="evaluation", text=text)
 
     def _no_sync(self) -> Trap | None:
-        if self.accumulation == 1 or not self.is_fsdp or self.method == "ppo":
+        if self.accumulation == 1 or not self.is_fsdp or self.is_legacy or self.method == "ppo":
             return None
         text = (
             "Accumulation runs under no_sync: each GPU holds the gradient of the whole model, 2 bytes a "
@@ -251,15 +274,15 @@ class HalosFacts(Sliced):
     def _n_examples_trap(self) -> Trap | None:
         if not self.n_examples or not self.n_examples % self.batch:
             return None
+        told = "" if self.is_legacy else f", and the schedule was told {self.n_examples // self.written}"
         text = (
             f"n_examples {self.n_examples} is no multiple of {self.batch}: the run has {self.steps(1)} steps at "
-            "A=1 and "
-            f"{self.steps(2)} at A=2, and the schedule was told {self.n_examples // self.batch}."
+            f"A=1 and {self.steps(2)} at A=2{told}."
         )
         return Trap(name="n_examples", text=text)
 
     def _one_gpu(self, question: Question) -> Trap | None:
-        if 1 not in question.counts or self.outcome(1).verdict == "error":
+        if self.is_legacy or 1 not in question.counts or self.outcome(1).verdict == "error":
             return None
         text = (
             "At 1 GPU the last, partial batch of an epoch is trained on, with full weight; at 2 and more it is dropped."
@@ -267,8 +290,11 @@ class HalosFacts(Sliced):
         return Trap(name="one GPU", text=text)
 
     def _tail(self, question: Question) -> Trap:
-        rows = question.rows
-        lost = f"here {rows % self.batch} of {rows}" if rows else f"rows mod {self.batch} (--rows N says how many)"
+        rows, size = question.rows, self.lowered_to
+        lost = f"here {rows % size} of {rows}" if rows else f"rows mod {size} (--rows N says how many)"
+        if self.is_legacy:
+            text = f"The last rows of each epoch that fill no batch are dropped: {lost}."
+            return Trap(name="epoch ends", text=f"{text} planner runs on into the next epoch.")
         return Trap(
             name="epoch ends",
             text=(

@@ -2,21 +2,19 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from planner.files.words import cut, quote
-from planner.interop.entries import Entry, flat
-from planner.interop.scalars import Unresolved, hydra_value, written
+from planner.interop.entries import COMMAND_LINE, Entry, flat
+from planner.interop.scalars import Unresolved, hydra_value, scalar, shell_names, written
 from planner.interop.texts import mapping_of, recipe_error, text_of
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
-# `$NAME` or `${NAME}`, which is the shell's by its capitals; `${name}` is Hydra's.
-_SHELL = re.compile(r"\$([A-Za-z0-9_]+|\{[A-Z_][A-Z0-9_]*\})")
-_COMMAND_LINE = "the command line"
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)(?:,[^${}]*)?\}")
 _MAX_DEPTH = 10
 # No recipe comes near either. Together they bound what is made: each lookup makes at most one text so long.
 _MAX_LOOKUPS = 20_000
@@ -55,17 +53,24 @@ def parse_overrides(words: Sequence[str]) -> tuple[list[Override], list[str]]:
 
 def _value(text: str) -> Any:
     value = hydra_value(text)
-    if isinstance(value, str) and _SHELL.search(value):
+    if isinstance(value, str) and shell_names(value):
         return Unresolved(value, "a shell variable that the file does not set")
     return value
 
 
 def compose(
-    base: Mapping[str, Entry], folder: Path | None, words: Sequence[str], *, source: str, groups: Sequence[str]
+    base: Mapping[str, Entry],
+    folder: Path | None,
+    words: Sequence[str],
+    *,
+    source: str,
+    groups: Sequence[str],
+    env: Mapping[str, str],
 ) -> Composed:
     """The configuration that Hydra would make.
 
     `base` stands for the files where there is no folder; then a key that is not in it needs a `+`, as in Hydra.
+    `env` fills in `${oc.env:NAME}`.
 
     Raises:
         RecipeError: a file is missing, or an override names a key that the configuration does not have.
@@ -86,9 +91,17 @@ def compose(
             if its.sign == "~":
                 made.entries.pop(its.key, None)
             else:
-                made.entries[its.key] = Entry(value=its.value, where=_COMMAND_LINE)
-    made.entries = resolve(made.entries)
+                made.entries[its.key] = Entry(value=its.value, where=COMMAND_LINE)
+    made.entries = resolve({key: _in_environment(its, env) for key, its in made.entries.items()})
     return made
+
+
+def _in_environment(entry: Entry, env: Mapping[str, str]) -> Entry:
+    """With `${oc.env:NAME}` filled in where somebody said what NAME is."""
+    if not isinstance(entry.value, str) or not _ENVIRONMENT.search(entry.value):
+        return entry
+    filled = _ENVIRONMENT.sub(lambda found: env.get(found[1], found[0]), entry.value)
+    return replace(entry, value=scalar(filled))
 
 
 def _has(known: Mapping[str, Entry], key: str) -> bool:

@@ -8,7 +8,8 @@ from planner.interop import accelerate, halos, trl
 from planner.interop.accelerate import Launch
 from planner.interop.command import Command
 from planner.interop.drafting import Options
-from planner.interop.texts import recipe_error
+from planner.interop.entries import Keys
+from planner.interop.scalars import shell_names
 
 _MAX_DIGITS = 12
 # trl/accelerate_configs of TRL 0.19 to 1.16: these say 8 processes and bf16.
@@ -21,8 +22,8 @@ def beside(source: str, path: str) -> str:
     return str(next((place for place in places if place.is_file()), places[0]))
 
 
-def launch_of(command: Command, options: Options, source: str) -> Launch | None:
-    """What the launcher's own options, its file, or the file's shipped name say."""
+def launch_of(command: Command, options: Options, keys: Keys, source: str) -> Launch | None:
+    """What the launcher's own options, its file, or the file's shipped name say. Mistakes are noted in `keys`."""
     launcher = command.launcher
     said, whose = launcher.get("--num_processes"), "--num_processes"
     if not said and (each := launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")):
@@ -44,11 +45,13 @@ def launch_of(command: Command, options: Options, source: str) -> Launch | None:
         )
     elif file and (shipped := halos.processes_of(file)):
         launch = Launch(num_processes=shipped, kind="FSDP", source=f"{file}, as HALOs ships it")
-    if said:
-        if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
-            raise recipe_error(source, f"{whose}: found {cut(said)}; write a count")
-        launch = replace(launch or Launch(num_processes=None), num_processes=int(said), source=whose)
-    return launch
+    names = shell_names(said or "")
+    if not said or (names and options.gpus):
+        return launch
+    if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
+        keys.missing(whose, said, f"{whose}: found {cut(said)}; write a count")
+        return replace(launch or Launch(num_processes=None), num_processes=options.gpus or 1, source=whose)
+    return replace(launch or Launch(num_processes=None), num_processes=int(said), source=whose)
 
 
 def _processes(each: str, nodes: str) -> str:

@@ -1,7 +1,7 @@
 """A recipe on disk or on a command line -> a `Recipe`: which system's it is goes by its keys."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,20 +9,24 @@ from typing import Any
 
 from planner.files import read_job
 from planner.files.words import cut
-from planner.interop import accelerate, deepspeed, dpo, halos, hydra, trl
-from planner.interop.command import Command, command_of, is_command
+from planner.interop import accelerate, deepspeed, dpo, halos, hydra, known, strangers, trl
+from planner.interop.command import Command, command_of, is_command, refuse_other, starts_program
 from planner.interop.drafting import Options
-from planner.interop.entries import Entry, Keys, flat
+from planner.interop.entries import COMMAND_LINE, Entry, Keys, flat
 from planner.interop.halos_runs import Meaning
 from planner.interop.launcher import beside, launch_of
 from planner.interop.recipe import Draft, Recipe
+from planner.interop.refusals import refuse_command, refuse_script, refuse_toml, require_own
+from planner.interop.scalars import Unresolved, shell_names
 from planner.interop.texts import mapping_of, recipe_error, text_of
 
 _SYSTEMS = (
-    "the DPO repository (batch_size, trainer), HALOs (model.batch_size, loss), TRL (per_device_train_batch_size), "
+    "the DPO repository (batch_size, trainer, loss.name), HALOs (model.batch_size, loss.trainer), TRL "
+    "(per_device_train_batch_size), "
     "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
 )
 _GROUPS = ("model", "loss")
+_YAML = (".yaml", ".yml", ".json")
 
 
 @dataclass(kw_only=True)
@@ -50,7 +54,7 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
         JobError: it is a job of ours, and wrong.
     """
     options = options or Options()
-    found = _find(path, list(words))
+    found = _find(path, list(words), options.env)
     found.asked = list(words)
     if found.command is not None:
         recipe = _of_command(found, options)
@@ -62,29 +66,39 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
     return replace(recipe, launch_file=options.accelerate or named)
 
 
-def _find(path: str, words: list[str]) -> _Found:
+def _find(path: str, words: list[str], env: Mapping[str, str]) -> _Found:
     if not path:
         raise recipe_error("RECIPE", "found nothing; write the path of a recipe")
-    if is_command(path) and not _is_there(path):
-        return _of_text(path, "the command", None, words)
+    if not _is_there(path) and is_command(path):
+        return _of_text(path, "the command", None, words, env)
+    if not _is_there(path) and (starts_program(path) or strangers.by_program(path)):
+        refuse_other(path, "the command")
     place = Path(path)
     if _is_there(path) and place.is_dir():
-        for folder in (place, place / "config"):
-            if (folder / "config.yaml").is_file():
-                return _Found(source=str(folder), folder=folder, words=words)
-        near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
-        hint = f"; the files there are {near}, write the path of one" if near else ""
-        raise recipe_error(
-            path, f"found a folder without config.yaml{hint}, or write the folder of a Hydra configuration"
-        )
+        return _of_folder(place, words)
     text = text_of(path)
-    looks_like_yaml = place.suffix in {".yaml", ".yml", ".json"}
-    if not looks_like_yaml and is_command(text):
-        return _of_text(text, path, place.parent, words)
+    if place.suffix == ".toml":
+        refuse_toml(text, path)
+    if place.suffix not in _YAML:
+        if is_command(text):
+            return _of_text(text, path, place.parent, words, env)
+        refuse_script(text, path, place.suffix)
     tree = mapping_of(text, path)
     if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
         return _Found(source=path, folder=place.parent, words=words)
     return _Found(source=path, tree=tree, words=words, text=text)
+
+
+def _of_folder(place: Path, words: list[str]) -> _Found:
+    """Hydra's, itself or below the folder of a checkout."""
+    for folder in (place, place / "config"):
+        if (folder / "config.yaml").is_file():
+            return _Found(source=str(folder), folder=folder, words=words)
+    near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
+    hint = f"; the files there are {near}, write the path of one" if near else ""
+    raise recipe_error(
+        str(place), f"found a folder without config.yaml{hint}, or write the folder of a Hydra configuration"
+    )
 
 
 def _is_there(path: str) -> bool:
@@ -94,9 +108,9 @@ def _is_there(path: str) -> bool:
         return False
 
 
-def _of_text(text: str, source: str, beside: Path | None, words: list[str]) -> _Found:
+def _of_text(text: str, source: str, beside: Path | None, words: list[str], env: Mapping[str, str]) -> _Found:
     """A command, with the Hydra folder of the checkout that its script lies in, if it does."""
-    command = command_of(text, source)
+    command = command_of(text, source, env)
     folders = [] if beside is None else [beside / "config", beside.parent / "config", beside]
     folder = next((each for each in folders if (each / "config.yaml").is_file() and (each / "model").is_dir()), None)
     return _Found(source=source, folder=folder, command=command, words=[*command.words, *words])
@@ -105,13 +119,17 @@ def _of_text(text: str, source: str, beside: Path | None, words: list[str]) -> _
 def _of_command(found: _Found, options: Options) -> Recipe:
     command = found.command
     assert command is not None
+    refuse_command(command, found.words, found.source)
     if command.script in {"train.py", "launch.py"}:
         if command.script == "train.py" and command.launcher.get("CUDA_VISIBLE_DEVICES") and not options.gpus:
             options = replace(options, gpus=len(command.launcher["CUDA_VISIBLE_DEVICES"].split(",")))
         return _of_hydra(found, options)
     entries: dict[str, Entry] = {}
     words = list(found.words)
-    config = _config_of(words)
+    config = _config_of(words, found.source)
+    config_first = not config and bool(words) and _is_file(words[0])
+    if config_first:
+        config = _first_of(words, command.script, found.source)
     written = tuple(words)
     if config:
         tree = mapping_of(text_of(beside(found.source, config)), config)
@@ -121,52 +139,98 @@ def _of_command(found: _Found, options: Options) -> Recipe:
     keys.mistakes += [
         f"{cut(word)}: neither --key value nor key=value; take it out" for word in others if "$" not in word
     ]
-    _shell_variables(keys)
-    recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, found.source))
+    trl.leave_unresolved(keys)
+    recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, keys, found.source))
+    for word in others:
+        recipe.draft.drop(cut(word), "words that the script takes from a variable; give them by --env NAME=VALUE")
     keys.raise_mistakes()
-    return replace(recipe, words=written, config=config)
+    return replace(recipe, words=written, config=config, config_first=config_first)
 
 
-def _config_of(words: list[str]) -> str:
+def _is_file(word: str) -> bool:
+    return word.endswith(_YAML) and not word.startswith("-")
+
+
+def _first_of(words: list[str], script: str, source: str) -> str:
+    """The file that the older handbook's scripts take as their first word; it is taken out of the words.
+
+    Raises:
+        RecipeError: TRL's scripts want `--config` before it.
+    """
+    if script.startswith("run_"):
+        return _named(words.pop(0), source)
+    text = f"found {cut(words[0])} without --config, which TRL wants before its file; write --config {cut(words[0])}"
+    raise recipe_error(source, text)
+
+
+def _config_of(words: list[str], source: str) -> str:
     """The file that `--config` names; it is taken out of the words."""
     for at, word in enumerate(words):
         if word.startswith("--config="):
-            return words.pop(at).partition("=")[2]
+            return _named(words.pop(at).partition("=")[2], source)
         if word == "--config" and at + 1 < len(words):
             words.pop(at)
-            return words.pop(at)
+            return _named(words.pop(at), source)
     return ""
 
 
-def _shell_variables(keys: Keys) -> None:
-    for key, entry in keys.entries.items():
-        if isinstance(entry.value, str) and entry.value.startswith("$"):
-            keys.wrong(
-                f"{key}: found {cut(entry.value)}, a shell variable that is not set; write --{key} VALUE behind "
-                "the recipe"
-            )
+def _named(file: str, source: str) -> str:
+    """The file, if the name of it is known."""
+    if names := shell_names(file):
+        env = " ".join(f"--env {name}=VALUE" for name in names)
+        raise recipe_error(source, f"--config: found {cut(file)}, a shell variable that is not set; write {env}")
+    return file
 
 
 def _of_hydra(found: _Found, options: Options) -> Recipe:
     """The DPO repository's or HALOs', by the keys of the folder, or by the script that the command starts."""
     script = found.command.script if found.command else ""
     is_halos = script == "launch.py"
-    if found.folder is not None and not script:
-        keys = mapping_of(text_of(found.folder / "config.yaml"), str(found.folder / "config.yaml"))
-        is_halos = "batch_size" not in keys
-    chosen = {its.key: str(its.value) for its in hydra.parse_overrides(found.words)[0] if its.key in _GROUPS}
-    module = halos if is_halos else dpo
-    base = module.base(chosen) if found.folder is None else {}
-    made = hydra.compose(base, found.folder, found.words, source=found.source, groups=_GROUPS)
+    missing, words = _without_choices(found)
+    overrides = hydra.parse_overrides(words)[0]
+    chosen = {its.key: str(its.value) for its in overrides if its.key in _GROUPS}
+    if found.folder is None:
+        said = {its.key: Entry(value=its.value, where=found.source) for its in overrides if its.key not in _GROUPS}
+        require_own(said, chosen, found.source, script, is_halos=is_halos)
+        base = (halos if is_halos else dpo).base(chosen)
+    else:
+        file = found.folder / "config.yaml"
+        is_halos, base = "batch_size" not in mapping_of(text_of(file), str(file)), {}
+    made = hydra.compose(base, found.folder, words, source=found.source, groups=_GROUPS, env=options.env)
+    if found.folder is not None:
+        require_own(made.entries, made.choices, found.source, script, is_halos=is_halos)
     keys_found = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    for key, value in missing.items():
+        keys_found.unresolved(key, value, COMMAND_LINE)
     recipe = _hydra_recipe(keys_found, made.choices, found, options, is_halos=is_halos)
     for word in made.words:
         if word in found.asked:
             keys_found.wrong(f"{cut(word)}: no option of planner, nor key=value; take it out")
-        elif not word.startswith("-"):
+        elif word.startswith("-"):
+            recipe.draft.drop(cut(word), "an option of Hydra's; config.yaml is read as it is, once")
+        else:
             recipe.draft.drop(cut(word), "a word that is no override and cannot be resolved here")
     keys_found.raise_mistakes()
     return replace(recipe, words=tuple(found.words)) if found.command else recipe
+
+
+def _without_choices(found: _Found) -> tuple[dict[str, Unresolved], list[str]]:
+    """The groups whose choice is a variable that is not set, and the words without them.
+
+    The rest is read all the same, so that one refusal names all that is missing; a folder has no file for a stand-in.
+
+    Raises:
+        RecipeError: there is a folder.
+    """
+    overrides = hydra.parse_overrides(found.words)[0]
+    missing = {its.key: its.value for its in overrides if its.key in _GROUPS and isinstance(its.value, Unresolved)}
+    if missing and found.folder is not None:
+        keys = Keys(source=found.source, entries={})
+        for key, value in missing.items():
+            keys.unresolved(key, value, COMMAND_LINE)
+        keys.raise_mistakes()
+    words = [word for word in found.words if word.partition("=")[0].lstrip("+") not in missing]
+    return missing, [*words, *(["loss=sft"] if "loss" in missing else [])]
 
 
 def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: Options, *, is_halos: bool) -> Recipe:
@@ -178,7 +242,7 @@ def _hydra_recipe(keys: Keys, choices: dict[str, str], found: _Found, options: O
         keys.raise_mistakes()
     if not is_halos:
         return dpo.read(keys, choices, options)
-    launch = launch_of(found.command, options, found.source) if found.command else None
+    launch = launch_of(found.command, options, keys, found.source) if found.command else None
     if options.accelerate and launch is None:
         launch = accelerate.read_launch(options.accelerate)
     if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
@@ -203,6 +267,7 @@ def _of_tree(path: str, found: _Found, options: Options) -> Recipe:
     batch, model = tree.get("batch"), tree.get("model")
     if isinstance(batch, dict) and "global" in batch:
         return _of_job(path, found.words)
+    strangers.refuse_keys(flat(tree, source), source)
     if "per_device_train_batch_size" in tree or (
         "gradient_accumulation_steps" in tree and "model_name_or_path" in tree
     ):
@@ -229,7 +294,8 @@ def _of_tree(path: str, found: _Found, options: Options) -> Recipe:
 def _nearest(tree: dict[str, Any]) -> str:
     fingerprints = ("batch_size", "per_device_train_batch_size", "train_batch_size", "gradient_accumulation_steps")
     for key in tree:
-        if near := get_close_matches(key, fingerprints, n=1, cutoff=0.8):
+        near = get_close_matches(key, fingerprints, n=1, cutoff=0.8)
+        if near and key not in fingerprints:
             return f"{cut(key)} is near {near[0]}; write it so if it is meant"
     return f"its keys are {cut(', '.join(tree), 100)}; write one of {_SYSTEMS}"
 
@@ -237,7 +303,10 @@ def _nearest(tree: dict[str, Any]) -> str:
 def _of_resolved(found: _Found, options: Options, *, is_halos: bool) -> Recipe:
     """One file with all keys, as the DPO repository leaves it in a run's folder."""
     entries = flat({key: value for key, value in found.tree.items() if key != "defaults"}, found.source)
-    made = hydra.compose(entries, None, found.words, source=found.source, groups=())
+    both = "batch_size" in entries and "model.batch_size" in entries
+    if not both and not (known.is_halos if is_halos else known.is_dpo)(entries, {}):
+        raise recipe_error(found.source, f"found no recipe that planner knows: {_nearest(found.tree)}")
+    made = hydra.compose(entries, None, found.words, source=found.source, groups=(), env=options.env)
     keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     keys.mistakes += [f"{cut(word)}: no option of planner, nor key=value; take it out" for word in made.words]
     recipe = _hydra_recipe(keys, {}, found, options, is_halos=is_halos)

@@ -157,6 +157,8 @@ class Recipe:
     """the training script or command that the recipe names"""
     config: str = ""
     """the file that the recipe's own command names"""
+    config_first: bool = False
+    """whether the script takes its file as its first word, without --config: the older handbook's do"""
     words: tuple[str, ...] = ()
     """overrides of the recipe's own command, as they stand there"""
     launch_file: str = ""

@@ -5,13 +5,16 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 
 from planner.errors import NotExact
-from planner.interop import accelerate, deepspeed, dpo, halos, say, torchtitan, trl
+from planner.interop import accelerate, deepspeed, dpo, halos, torchtitan, trl
 from planner.interop.halos_runs import HalosFacts
 from planner.interop.job_text import job_of
 from planner.interop.launcher import SHIPPED_BY_TRL, beside
 from planner.interop.recipe import Recipe, Rewrite, product
+from planner.interop.say_hydra import to_dpo, to_halos
+from planner.interop.say_trl import to_trl
+from planner.interop.saying import Saying
 from planner.interop.split import accumulation_for, nearest_counts, nearest_multiple, percent
-from planner.interop.texts import text_of
+from planner.interop.texts import mapping_of, text_of
 from planner.interop.trl_runs import TrlFacts
 from planner.job import Job
 
@@ -38,11 +41,11 @@ _BATCH_KEYS = (
     "per_device_train_batch_size",
     "trainer",
 )
-_SAY: dict[str, Callable[[Job], say.Said]] = {
-    "dpo": say.to_dpo,
-    "halos": say.to_halos,
-    "trl": say.to_trl,
-    "torchtitan": say.to_torchtitan,
+_SAY: dict[str, Callable[[Saying], None]] = {
+    "dpo": to_dpo,
+    "halos": to_halos,
+    "trl": to_trl,
+    "torchtitan": torchtitan.say,
 }
 
 
@@ -56,7 +59,7 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
         NotExact: there is no such split; the message names the nearest counts and the nearest batch.
     """
     job = job_of(recipe)[0] if needs_job(recipe, target) else None
-    if job is not None and not job.is_own and job.objective.kind not in _METHODS[target]:
+    if job is not None and not job.is_own and job.objective.kind not in _METHODS.get(target, (job.objective.kind,)):
         raise NotExact(
             f"{_TITLES[target]} has no {job.objective.kind}: it trains {', '.join(_METHODS[target])}; planner run "
             "keeps "
@@ -68,18 +71,10 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
     micro = recipe.global_batch // gpus // accumulation
     command, file, notes = _written(recipe, target, gpus, micro, accumulation)
     unsaid: list[str] = []
-    if job is not None and job.is_own:
-        unsaid = ["model, data, loss and length: only the batch is said here", *recipe.draft.to_do]
-    if job is not None and not job.is_own:
-        extra, unsaid = _SAY[target](job)
-        # Weights to begin with, or a chat template, that lie in no key of the job yet.
-        unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
-        command = _with(recipe, target, gpus, micro, accumulation, extra)
-    if target == "trl" and not _launch_file(recipe):
-        unsaid.append(
-            f"the launcher: the recipe names no accelerate file, and {PurePath(trl.SHIPPED_FILE).name} stands for it; "
-            "write your own there, or give it as --accelerate FILE"
-        )
+    if job is not None:
+        words, unsaid = _said(recipe, job, target)
+        command = _with(recipe, target, gpus, micro, accumulation, words) if target in _SAY else command
+    unsaid += _launcher_unsaid(recipe, target)
     return Rewrite(
         command=command,
         file=file,
@@ -91,7 +86,40 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
 
 def needs_job(recipe: Recipe, target: str) -> bool:
     """Whether more than batch sizes must be said: another system does not know the rest of the recipe."""
-    return recipe.system != target and target in _SAY
+    return recipe.foreign is None or (target in _SAY and not _is_its_own(recipe, target))
+
+
+def _is_its_own(recipe: Recipe, target: str) -> bool:
+    """Whether the target reads the recipe as it stands; the HALOs that is written for is not the branch legacy."""
+    is_legacy = isinstance(recipe.foreign, HalosFacts) and recipe.foreign.is_legacy
+    return recipe.system == target and not is_legacy
+
+
+def _said(recipe: Recipe, job: Job, target: str) -> tuple[list[str], list[str]]:
+    """A job in the target's words, and each of its values that they do not say."""
+    saying = Saying(job=job)
+    saying.write("batch.global")
+    if target in {"accelerate", "deepspeed"}:
+        saying.write("" if job.is_own else "train.precision")
+        saying.close("YOUR_SCRIPT must say it: this file has no word for it")
+        return saying.words, saying.unsaid
+    if job.is_own:
+        saying.remark("model, data, loss and length: only the batch is said here")
+        saying.unsaid += recipe.draft.to_do
+    else:
+        _SAY[target](saying)
+        # Weights to begin with, or a chat template, that lie in no key of the job yet.
+        saying.unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
+    saying.close(f"no option of {_TITLES[target]} says it")
+    return saying.words, saying.unsaid
+
+
+def _launcher_unsaid(recipe: Recipe, target: str) -> list[str]:
+    if target != "trl" or _launch_file(recipe):
+        return []
+    named = f"{recipe.launch_file} does not lie here" if recipe.launch_file else "the recipe names no accelerate file"
+    text = f"the launcher: {named}, and {PurePath(trl.SHIPPED_FILE).name} stands for it"
+    return [f"{text}; write your own there, or give it as --accelerate FILE"]
 
 
 def _accumulation(recipe: Recipe, gpus: int) -> int | None:
@@ -134,7 +162,7 @@ def _written(recipe: Recipe, target: str, gpus: int, micro: int, steps: int) -> 
         return launcher, *_accelerate_file(recipe, gpus, micro, steps)
     if target == "deepspeed":
         command = f"deepspeed --num_gpus {gpus} YOUR_SCRIPT --deepspeed ds_config.json"
-        return command, deepspeed.file_text(gpus, micro, steps), ["the script must not set other batch sizes"]
+        return command, *_deepspeed_file(recipe, gpus, micro, steps)
     if target in {"dpo", "halos"}:
         unit = gpus if target == "dpo" else gpus * steps
         if recipe.eval_batch and recipe.eval_batch % unit:
@@ -150,6 +178,9 @@ def _written(recipe: Recipe, target: str, gpus: int, micro: int, steps: int) -> 
         )
     if target == "trl":
         notes += _launch_notes(recipe, gpus, steps)
+    if target == "torchtitan":
+        context = recipe.draft.job.get("model", {}).get("context")
+        notes.append(torchtitan.version_note(micro, recipe.global_batch, context))
     if recipe.micro and micro < recipe.micro:
         notes.append(f"the micro-batch is {micro} in place of {recipe.micro}")
     return _with(recipe, target, gpus, micro, steps, _same(recipe, target)), "", notes
@@ -173,10 +204,30 @@ def _accelerate_file(recipe: Recipe, gpus: int, micro: int, steps: int) -> tuple
     """The user's own with the counts changed, or one of ours; and what else must hold."""
     must = f"the script must use micro-batches of {micro}"
     if not (path := _local_launch(recipe)):
-        return accelerate.file_text(gpus, steps), [must]
+        return accelerate.file_text(gpus, steps, precision=_precision(recipe)), [must, *_guessed_precision(recipe)]
     is_in_file = accelerate.read_launch(path).accumulation is not None
     notes = [must if is_in_file else f"{must}, and {steps} accumulation steps, which {path} does not say"]
     return accelerate.with_counts(text_of(path), gpus, steps), [*notes, *_machines(path, gpus)]
+
+
+def _deepspeed_file(recipe: Recipe, gpus: int, micro: int, steps: int) -> tuple[str, list[str]]:
+    """The user's own with the three numbers changed, or one of ours; and what else must hold."""
+    must = "the script must not set other batch sizes"
+    if recipe.system == "deepspeed":
+        return deepspeed.with_sizes(mapping_of(text_of(recipe.source), recipe.source), gpus, micro, steps), [must]
+    text = deepspeed.file_text(gpus, micro, steps, precision=_precision(recipe))
+    return text, [must, *_guessed_precision(recipe)]
+
+
+def _precision(recipe: Recipe) -> str:
+    """Of the passes; empty where the recipe does not say it, or leaves it to a loop of the user's own."""
+    train = recipe.draft.job.get("train", {})
+    is_own = train.get("optimizer", {}).get("kind") == "own"
+    return "" if is_own else train.get("precision", "")
+
+
+def _guessed_precision(recipe: Recipe) -> list[str]:
+    return [] if _precision(recipe) else ["mixed precision in the file is bf16: write your own if it is another"]
 
 
 def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
@@ -189,13 +240,17 @@ def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
 
 
 def _machines(path: str, gpus: int) -> list[str]:
+    """What a file of more than one machine asks for: `--num_processes` is of all of them."""
     machines = accelerate.read_launch(path).machines
-    return [f"num_machines is {machines} in {path}, which does not divide {gpus}"] if gpus % machines else []
+    if gpus % machines:
+        return [f"num_machines is {machines} in {path}, which does not divide {gpus}"]
+    each = f"start the command on each of them (--machine_rank), with {gpus // machines} GPUs there"
+    return [f"num_machines is {machines} in {path}: {each}; for one machine write 1"] if machines > 1 else []
 
 
 def _same(recipe: Recipe, target: str) -> list[str]:
     """In its own system the recipe's own words stay, but for those that say batches."""
-    if recipe.system != target:
+    if not _is_its_own(recipe, target):
         return []
     if not recipe.words:
         return [] if target == "trl" else ["..."]
@@ -223,6 +278,7 @@ def _with(recipe: Recipe, target: str, gpus: int, micro: int, steps: int, extra:
             steps,
             script=recipe.script,
             config=config,
+            config_first=recipe.config_first,
             method=method,
             launch_file=_launch_file(recipe),
             extra=extra,

@@ -7,6 +7,9 @@ from typing import Any
 
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _DECIMAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
+# `$NAME` or `${NAME}`, which is the shell's by its capitals; `${name}` is Hydra's.
+_SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*)(?::?-[^{}]*)?\})")
+_HYDRAS_ENV = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)")
 _WORDS = {"null": None, "none": None, "~": None, "true": True, "false": False}
 # More than any value of a recipe needs; far below the 4300 digits at which Python's int() gives up.
 _MAX_DIGITS = 40
@@ -18,6 +21,16 @@ class Unresolved:
 
     text: str
     why: str
+
+
+def shell_names(text: str) -> list[str]:
+    """The variables of the shell in a word: `$LR`, `${BETA}` -> `LR`, `BETA`."""
+    return list(dict.fromkeys(plain or braced for plain, braced in _SHELL.findall(text)))
+
+
+def env_names(text: str) -> list[str]:
+    """The variables of the shell that a value leans on, by `$NAME` or by Hydra's `${oc.env:NAME}`."""
+    return [*shell_names(text), *_HYDRAS_ENV.findall(text)]
 
 
 def scalar(text: str) -> Any:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from planner.interop.recipe import Outcome, Unit
+from planner.interop.scalars import number
 from planner.interop.split import dropped_by_slicing, used_by_slicing
 
 
@@ -42,16 +43,16 @@ class Sliced:
         return f"{used} of {self.eval_batch}" if used != self.eval_batch else str(used)
 
 
-def eval_every_unit(eval_every: int, batch: int, unit: str) -> Unit:
-    """`eval_every`, which counts examples and is lowered to whole batches."""
-    whole = eval_every // batch * batch
+def eval_every_unit(eval_every: int, batch: int, unit: str, lowered_to: int | None = None) -> Unit:
+    """`eval_every`, which counts examples and is lowered to a multiple of `lowered_to`, by default of the batch."""
+    whole = eval_every // (lowered_to or batch) * (lowered_to or batch)
     if not whole:
         return Unit(key="eval_every", value=str(eval_every), there="less than a batch: becomes 0, and ends the run",
                     here="every: 1 step")  # fmt: skip
     lowered = "" if whole == eval_every else f", lowered to {whole}"
     return Unit(
-        key="eval_every", value=str(eval_every), there=f"{unit}s{lowered}: every {whole // batch} steps",
-        here=f"eval.every: {whole} examples",
+        key="eval_every", value=str(eval_every), there=f"{unit}s{lowered}: every {number(whole / batch)} steps",
+        here=f"eval.every: {whole} examples{' rounded' if whole % batch else ''}",
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from planner.errors import RecipeError
 from planner.files.bounded_yaml import BoundedLoader
 from planner.files.text_file import Unreadable, read_text
 from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
+from planner.interop.json_text import JsonError, object_of
 from planner.interop.scalars import scalar
 
 # Past either, a file is no recipe; the second stops aliases that multiply (a "billion laughs").
@@ -45,7 +46,21 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
         RecipeError: it is neither, holds no mapping, has a key twice, or is too deep.
     """
     try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+        value = object_of(text)
+    except JsonError as error:
+        raise recipe_error(source, str(error)) from None
+    value = _yaml_of(text, source) if value is None else value
+    if not isinstance(value, dict):
+        found = "nothing in it" if value is None else "neither keys and values nor a training command"
+        raise recipe_error(source, f"found {found}; write the path of a recipe")
+    _measure(value, source)
+    return {str(key): its for key, its in value.items()}
+
+
+def _yaml_of(text: str, source: str) -> Any:
+    """What a YAML text holds."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
@@ -55,11 +70,6 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     except (yaml.YAMLError, *_NO_YAML) as error:
         reason = cut(next(iter(str(error).splitlines()), type(error).__name__), 100)
         raise recipe_error(source, f"found what YAML cannot read ({reason}); write the path of a recipe") from None
-    if not isinstance(value, dict):
-        found = "nothing in it" if value is None else "neither keys and values nor a training command"
-        raise recipe_error(source, f"found {found}; write the path of a recipe")
-    _measure(value, source)
-    return {str(key): its for key, its in value.items()}
 
 
 def _measure(value: Any, source: str) -> None:

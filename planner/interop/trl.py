@@ -10,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import PurePath
 
+from planner.interop import trl_older
 from planner.interop.accelerate import Launch
 from planner.interop.drafting import (
     DATA_OF,
@@ -17,12 +18,12 @@ from planner.interop.drafting import (
     finish,
     make_own,
 )
-from planner.interop.entries import Entry, Keys
+from planner.interop.entries import COMMAND_LINE, Entry, Keys
 from planner.interop.recipe import Draft, Note, Recipe
-from planner.interop.scalars import Unresolved, number, scalar
+from planner.interop.scalars import Unresolved, number, scalar, shell_names
 from planner.interop.trl_facts import facts_of
 from planner.interop.trl_job import fill
-from planner.interop.trl_keys import FALSE_WORDS, KNOWN, TRUE_WORDS, TRUTHS
+from planner.interop.trl_keys import FALSE_WORDS, KNOWN, TRUE_BY_DEFAULT, TRUE_WORDS, TRUTHS
 from planner.interop.trl_loss import changing
 from planner.interop.trl_runs import TrlFacts
 
@@ -32,12 +33,29 @@ SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
 # What is not another value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
+# Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
+_FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
 # The values of loss_type that are the method itself.
 _PLAIN_LOSSES = {
     "sft": ("", "nll", "chunked_nll"),
     "dpo": ("", "sigmoid"),
     "kto": ("", "kto"),
 }
+# Of a job alone, so that a check needs none of them.
+_OF_JOBS = (
+    "dataset_name", "dataset_config", "dataset_train_split", "beta", "seed", "weight_decay", "max_length",
+    "max_seq_length", "max_prompt_length", "model_revision", "lr_scheduler_type", "optim", "lora_r", "lora_alpha",
+    "lora_dropout", "lora_target_modules", "chat_template", "chat_template_path", "max_grad_norm",
+)  # fmt: skip
+# Read as a number or a text, and noted there.
+_ASKED = (
+    "model_name_or_path", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "per_device_eval_batch_size", "num_generations",
+)  # fmt: skip
+# Dropped for what they mostly say; another value decides something.
+_DECIDING = ("max_steps", "dataloader_drop_last", "packing_strategy", "accelerator_config", "average_tokens")
+# Candidates for a job's name.
+_NAMES = ("run_name", "hub_model_id", "output_dir", "logging_dir")
 _SHARING = ("tp_size", "cp_size", "sp_size")
 _REASONS = {
     "output_dir": "where a run lives is checkpoint.path",
@@ -80,8 +98,8 @@ _BY_PREFIX = {
 }
 
 
-def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = "the command line") -> list[str]:
-    """`--key value`, `--key=value`, `--flag` and `key=value` laid over `keys_of`; returns the words that are none."""
+def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
+    """`--key value`, `--key=value`, `--flag`, `--no_flag`, `key=value` laid over `keys_of`; returns the other words."""
     others, index = [], 0
     while index < len(words):
         word = words[index]
@@ -97,6 +115,8 @@ def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = "the
             values.append(words[index])
             index += 1
         read = [scalar(each) for each in values]
+        if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:
+            key, read = positive, [False]
         keys_of[key] = Entry(value=True if not read else read[0] if len(read) == 1 else read, where=where)
     return others
 
@@ -108,6 +128,8 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
     stem = PurePath(script).stem.removeprefix("run_")
     if stem in METHODS:
         return stem, script
+    if stem == trl_older.CPT or PurePath(source).parent.name == trl_older.CPT:
+        return "sft", f"{trl_older.CPT}, continued pretraining"
     tells = {
         "num_generations": "grpo",
         "desirable_weight": "kto",
@@ -126,12 +148,13 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
         return "dpo", "loss_type"
     # The handbook's launch.slurm looks recipes up as recipes/MODEL/METHOD/config_NAME.yaml.
     folder = PurePath(source).parent.name
-    return (folder, f"the folder {folder}/") if folder in METHODS else ("", "")
+    return (folder, f"the folder {folder}/") if folder in METHODS else trl_older.method_of(entries)
 
 
 def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) -> Recipe:
     """The recipe. Mistakes are noted in `keys`."""
     _refuse_unknown(keys)
+    trl_older.rename(keys)
     _read_truths(keys)
     _refuse_parallel(keys)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
@@ -139,6 +162,13 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         found = f"found {method[:40]}" if method else "the recipe does not say"
         keys.wrong(f"method: {found}; write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
         method = "sft"
+    trl_older.add_defaults(keys, method)
+    is_older = trl_older.is_older(keys.entries)
+    if told_by.startswith(trl_older.CPT):
+        keys.lacks(
+            f"{told_by}: the rows are plain text, which convert has no job for; write one with data.kind jsonl and "
+            "objective lm (planner init), and the global batch that planner check shows"
+        )
     loss = _loss_of(keys, method)
     unit = "pair" if method in {"dpo", "orpo"} else "example" if method == "sft" else "completion"
     unit = "packed row" if keys.flag("packing") else unit
@@ -171,16 +201,30 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         eval_batch=None,
         draft=draft,
         foreign=facts,
-        script=script,
+        script=script or (f"run_{method}.py" if is_older else ""),
+        config_first=is_older and not script,
     )
 
 
 def _refuse_unknown(keys: Keys) -> None:
+    of_older = {"hub_model_revision", "logging_first_step"} if trl_older.is_older(keys.entries) else set()
     for key in dict.fromkeys(name.partition(".")[0] for name in keys.entries):
-        if key not in KNOWN:
-            near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
-            hint = f"did you mean {near[0]}? Or take it out" if near else "take it out"
-            keys.wrong(f"{key}: not known to TRL, which refuses the file for it; {hint}")
+        if key in KNOWN or key in of_older:
+            continue
+        positive = key.removeprefix("no_")
+        if positive != key and positive in KNOWN:
+            keys.wrong(f"{key}: {_why_not(positive)}; write --{positive} false")
+            continue
+        near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
+        hint = f"did you mean {near[0]}? Or take it out" if near else "take it out"
+        keys.wrong(f"{key}: not known to TRL, which refuses the file for it; {hint}")
+
+
+def _why_not(positive: str) -> str:
+    """Why a key with `no_` before it is refused there, too."""
+    if positive in TRUE_BY_DEFAULT:
+        return f"--no_{positive} stands on the command line, without a value"
+    return "transformers makes --no_NAME only of options that are true by default"
 
 
 def _read_truths(keys: Keys) -> None:
@@ -265,9 +309,26 @@ def _gpus(keys: Keys, options: Options, launch: Launch | None) -> int:
     return options.gpus or said or 1
 
 
+def leave_unresolved(keys: Keys) -> None:
+    """`$NAME` on the command line: noted as a mistake where the value decides something and nobody asks for it by kind.
+
+    What is dropped may be anything; a number or a text that is missing is noted where it is read.
+    """
+    dropped = {key for key in _reasons(keys) if not key.startswith(_DECIDING)}
+    entries, free = dict(keys.entries), {*_NAMES, *_ASKED, *dropped, *(() if keys.is_for_job else _OF_JOBS)}
+    for key, entry in keys.entries.items():
+        words = " ".join(map(str, entry.value)) if isinstance(entry.value, list) else str(entry.value)
+        if entry.where == COMMAND_LINE and shell_names(words):
+            value = Unresolved(words, "a shell variable that is not set")
+            entries[key] = replace(entry, value=value)
+            if key not in free:
+                keys.unresolved(key, value, entry.where)
+    keys.entries = entries
+
+
 def _reasons(keys: Keys) -> dict[str, str]:
     """The named reasons, and those of keys that begin alike."""
-    found = dict(_REASONS)
+    found = _REASONS | trl_older.REASONS
     for key in keys.entries:
         for prefix, why in _BY_PREFIX.items():
             if key.startswith(prefix):
@@ -282,19 +343,21 @@ def command(
     *,
     script: str,
     config: str,
+    config_first: bool = False,
     method: str,
     launch_file: str = "",
     extra: Sequence[str] = (),
 ) -> str:
     """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
     stem = PurePath(script).name if script else f"{method}.py"
+    # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
+    sign, before = ("=", "") if config_first else (" ", "--config ")
     words = [
-        *([f"--config {config}"] if config else []),
+        *([f"{before}{config}"] if config else []),
         *extra,
-        f"--per_device_train_batch_size {micro}",
-        f"--gradient_accumulation_steps {accumulation}",
+        f"--per_device_train_batch_size{sign}{micro}",
+        f"--gradient_accumulation_steps{sign}{accumulation}",
     ]
     launcher = f"accelerate launch --config_file {launch_file or SHIPPED_FILE} --num_processes {gpus}"
-    # Alone in the examples of TRL's repository.
-    folder = "examples/scripts" if stem == "cpo.py" else "scripts"
-    return " ".join([launcher, f"{folder}/{stem if stem.endswith('.py') else stem + '.py'}", *words])
+    stem = stem if stem.endswith(".py") else f"{stem}.py"
+    return " ".join([launcher, f"{_FOLDERS.get(stem, 'scripts')}/{stem}", *words])

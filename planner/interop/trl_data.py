@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from planner.interop import trl_older
 from planner.interop.drafting import DATA_OF, Dataset, carry, set_data
 from planner.interop.entries import Keys
 from planner.interop.recipe import Draft
@@ -10,7 +11,7 @@ from planner.interop.recipe import Draft
 def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
     """The data section, and what is to do until the rows lie there."""
     kind = DATA_OF.get(method, "pairs" if method == "orpo" else "chat")
-    datasets, columns = _datasets(keys)
+    datasets, columns = _datasets(keys, draft)
     set_data(draft, kind, datasets)
     _set_cut(draft, keys, method)
     if keys.has("eos_token"):
@@ -96,9 +97,11 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _datasets(keys: Keys) -> tuple[list[Dataset], set[str]]:
+def _datasets(keys: Keys, draft: Draft) -> tuple[list[Dataset], set[str]]:
     """What the recipe names, and the columns that it names."""
     columns: set[str] = set()
+    if trl_older.is_older(keys.entries):
+        return trl_older.datasets(keys, draft), columns
     for name in [key for key in keys.entries if key.startswith("dataset_mixture.")]:
         keys.value(name)
     mixture = keys.value("dataset_mixture.datasets")

@@ -1,5 +1,6 @@
 """A TRL recipe's keys -> what its verdicts depend on."""
 
+from planner.interop import trl_older
 from planner.interop.accelerate import Launch
 from planner.interop.entries import Keys
 from planner.interop.scalars import number
@@ -60,6 +61,7 @@ def facts_of(
         eval_every=_eval_every(keys, strategy) if evaluates else "",
         old_keys=tuple(key for key in _REMOVED if keys.has(key)),
         packs=unit == "packed row",
+        handbook_keys=trl_older.keys_of(keys.entries),
     )
 
 

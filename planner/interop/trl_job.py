@@ -7,6 +7,7 @@ from typing import Any
 from planner.interop.accelerate import Launch
 from planner.interop.drafting import Options, carry, job_name, order_sections, set_batch, set_workers, whole_if
 from planner.interop.entries import Keys
+from planner.interop.peft_targets import default_targets
 from planner.interop.recipe import Draft, Note, product
 from planner.interop.scalars import number
 from planner.interop.trl_data import set_data_of
@@ -91,9 +92,10 @@ def _set_lora(draft: Draft, keys: Keys) -> None:
         how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
         alpha *= sqrt(rank)
     lora: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": keys.number("lora_dropout", 0.05)}
-    if targets := _lora_targets(keys):
+    targets, whose = _lora_targets(draft, keys)
+    if targets:
         lora["targets"] = targets
-    shown = ", ".join(targets) or "all linear layers but the head"
+    shown = (", ".join(targets) or "all linear layers but the head") + whose
     draft.derive("model.lora", lora, f"model.lora rank {rank}, alpha {number(alpha)}{how}, on {shown}")
     for name in ("use_dora", "lora_modules_to_save", "lora_target_parameters"):
         if keys.value(name):
@@ -108,17 +110,34 @@ def _set_lora(draft: Draft, keys: Keys) -> None:
             )
 
 
-def _lora_targets(keys: Keys) -> list[str]:
-    """The layers that get adapters; none: all linear ones. peft takes a single word as a pattern of whole names."""
+def _lora_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
+    """The layers that get adapters, and whose choice that is if not the recipe's; no layers: all linear ones.
+
+    peft takes a single word as a pattern of whole names.
+    """
     found = keys.value("lora_target_modules")
     names = [str(each) for each in found] if isinstance(found, list) else [str(found)] if found else []
     if names == ["all-linear"]:
-        return []
+        return [], ""
     if not names:
-        keys.lacks(
-            "lora_target_modules: found nothing, and TRL leaves the choice to peft (q_proj and v_proj in Llamas); "
-            "write the layers' names in the recipe, or lora_target_modules=all-linear"
-        )
-    elif len(names) == 1:
+        return _default_targets(draft, keys)
+    if len(names) == 1:
         keys.refuse("lora_target_modules", "write two names or more, as a list in the file, or all-linear")
-    return names
+    return names, ""
+
+
+def _default_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
+    """What peft chooses for the model's family, where that is known."""
+    model = keys.value("model_name_or_path")
+    targets, whose = default_targets(model) if isinstance(model, str) else ((), "")
+    if not targets:
+        keys.lacks(
+            "lora_target_modules: found nothing, and peft's choice depends on the model's family, which neither a "
+            "config.json nor the model's name says; write the layers' names in the recipe, or "
+            "lora_target_modules=all-linear"
+        )
+        return [], ""
+    draft.to_do.append(
+        f"model.lora.targets {', '.join(targets)}: {whose}; write others if the model is of another family"
+    )
+    return list(targets), f": {whose}"

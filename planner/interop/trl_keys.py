@@ -59,6 +59,19 @@ vespo_lambda_pos vllm_enable_sleep_mode vllm_group_port vllm_importance_sampling
 vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_correction
 vllm_importance_sampling_mode vllm_max_model_length vllm_structured_outputs_regex
 """
+# The alignment-handbook's own up to v0.3 (src/alignment/configs.py), which TRL's scripts refuse.
+_OLDER = """
+dataset_mixer dataset_splits dataset_configs preprocessing_num_workers use_flash_attention_2 text_column
+truncation_side auto_insert_empty_system_msg base_model_revision model_code_revision
+"""
+# True by default in one of the versions: transformers' HfArgumentParser makes --no_NAME of these alone.
+_TRUE = """
+average_tokens_across_devices log_on_each_node logging_nan_inf_filter eval_do_concat_batches dataloader_pin_memory
+dataloader_in_order remove_unused_columns skip_memory_metrics save_safetensors gradient_checkpointing disable_dropout
+ds3_gather_for_generation shuffle_dataset scale_rewards vllm_importance_sampling_correction log_multimodal
+use_bias_correction_kl logging_first_step auto_insert_empty_system_msg
+"""
+OLDER_HANDBOOK, TRUE_BY_DEFAULT = frozenset(_OLDER.split()), frozenset(_TRUE.split())
 VERSIONS = "in TRL 0.19 to 1.16"
 TRUTHS = (
     "bf16",
@@ -85,4 +98,4 @@ TRUTHS = (
 """keys whose truth is asked for here"""
 TRUE_WORDS, FALSE_WORDS = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 """as transformers' HfArgumentParser reads them, in any case"""
-KNOWN = frozenset((_TRAINING + _TRL).split())
+KNOWN = frozenset((_TRAINING + _TRL).split()) | OLDER_HANDBOOK

@@ -49,6 +49,8 @@ class TrlFacts:
     eval_every: str
     old_keys: tuple[str, ...]
     packs: bool
+    handbook_keys: tuple[str, ...] = ()
+    """those that the alignment-handbook's scripts took up to v0.3, and nobody else"""
 
     @property
     def title(self) -> str:
@@ -136,6 +138,7 @@ class TrlFacts:
             self._last_step(question),
             self._no_sync(),
             self._versions(question),
+            self._handbook(),
         ]
         if self.packs:
             text = (
@@ -259,6 +262,15 @@ class TrlFacts:
         return Trap(
             name="does not load", text=f"Newer TRL and transformers 5 refuse {shown}: the recipe wants older ones."
         )
+
+    def _handbook(self) -> Trap | None:
+        if not self.handbook_keys:
+            return None
+        text = (
+            f"{', '.join(self.handbook_keys)} are keys of the alignment-handbook up to v0.3. Its scripts of that time "
+            "take the file; those of today and TRL's own refuse it."
+        )
+        return Trap(name="older handbook", text=text)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -33,6 +33,16 @@ def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> Non
         carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
         if keys.number("weight_decay"):
             draft.to_do.append("train.optimizer.weight_decay: there biases and norms do not decay, here all weights do")
+    _set_adam(draft, keys)
+
+
+def _set_adam(draft: Draft, keys: Keys) -> None:
+    """What Adam alone reads; transformers passes none of it to another optimizer."""
+    if draft.job["train"]["optimizer"].get("kind") in {"sgd", "rmsprop"}:
+        for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
+            if keys.value(key) is not None:
+                draft.drop(key, "of Adam alone, there as here")
+        return
     if keys.has("adam_beta1") or keys.has("adam_beta2"):
         betas = [keys.number("adam_beta1", 0.9), keys.number("adam_beta2", 0.999)]
         draft.derive("train.optimizer.betas", betas, f"train.optimizer.betas {betas}: adam_beta1, adam_beta2")
@@ -43,7 +53,7 @@ def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> Non
 def _set_kind(draft: Draft, keys: Keys, *, is_own: bool) -> None:
     name = str(keys.value("optim", "adamw_torch"))
     if name in {"sgd", "rmsprop"}:
-        draft.set("train.optimizer.kind", name)
+        carry(draft, keys, "optim", "train.optimizer.kind", name)
     elif name.startswith(("adamw", "paged_adamw")):
         carry(draft, keys, "optim", "train.optimizer.kind", "adamw", whose=VERSIONS)
         if "bit" in name or "paged" in name or "anyprecision" in name:

@@ -7,7 +7,7 @@ from planner.plan.capacity import CapacityChange
 from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
 from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
-from planner.plan.patience import UNMEASURED_S, longest_silence_s
+from planner.plan.patience import UNMEASURED_S, longest_collective_s, longest_deafness_s, longest_silence_s
 from planner.plan.plan import Plan
 from planner.plan.reach import Mix, Reach, workers_per_node
 from planner.plan.revise import Decision, Situation, revise, worth_asking
@@ -29,6 +29,8 @@ __all__ = [
     "batch_sizes",
     "checkpoint_interval",
     "choose",
+    "longest_collective_s",
+    "longest_deafness_s",
     "longest_silence_s",
     "revise",
     "workers_per_node",

@@ -1,21 +1,49 @@
-"""How long a group that is well may go without a step: hangs are told from slow steps by what steps took so far."""
+"""Limits on silence: how long a group of workers may make no progress before it counts as hung.
 
-# Before a step, an evaluation and a commit were seen. A large model is loaded from slow storage, compiled, and first
-# uploaded in half an hour; who gives it less ends it in the midst of it, again and again.
+Progress is any unit of work of any worker: a round computed, rows loaded, bytes read or written. A step may take as
+long as it likes.
+"""
+
+# While no step or no commit was measured. A large model is compiled and first uploaded within half an hour, and a
+# storage client may hold bytes back until it closes a file; a shorter limit would end the same work again and again.
 UNMEASURED_S = 3600.0
-_AT_LEAST_S = 60.0
+_AT_LEAST_S = 600.0
+_ROUNDS = 20
+_COMMITS = 3
+# A worker whose process answers no question is likely to be stopped for good.
+_DEAF_AT_LEAST_S = 60.0
 
 
-def longest_silence_s(*, step_s: float, commit_s: float, eval_s: float, has_eval: bool) -> float:
-    """Seconds after which nothing but a hang explains that no step is done.
+def longest_silence_s(*, round_s: float, commit_s: float) -> float:
+    """Seconds without progress after which a group is hung: `max(10 min, 20 round_s, 3 commit_s)`.
 
     Args:
-        step_s: what a step takes; 0 if none was measured.
-        commit_s: what the last commit took; 0 before the first.
-        eval_s: what the last evaluation took; 0 before the first.
-        has_eval: whether there will be any.
+        round_s: seconds of the longest round expected at the group's size; 0 if no step was measured.
+        commit_s: seconds of a commit; 0 before the first. Storage may take bytes and write them only at the end, so a
+            commit may be silent.
     """
-    is_known = step_s > 0 and commit_s > 0 and (eval_s > 0 or not has_eval)
-    if not is_known:
-        return max(UNMEASURED_S, 20 * step_s)
-    return max(_AT_LEAST_S, 20 * step_s + 3 * (commit_s + eval_s))
+    at_least_s = _AT_LEAST_S if round_s > 0 and commit_s > 0 else UNMEASURED_S
+    return max(at_least_s, _ROUNDS * round_s, _COMMITS * commit_s)
+
+
+def longest_deafness_s(*, round_s: float, commit_s: float) -> float:
+    """Seconds without progress after which a group is hung if a worker does not answer: `max(1 min, 20 round_s)`.
+
+    Never longer than `longest_silence_s`. Arguments as there.
+    """
+    silence_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
+    return silence_s if round_s <= 0 else min(silence_s, max(_DEAF_AT_LEAST_S, _ROUNDS * round_s))
+
+
+def longest_collective_s(*, step_s: float, commit_s: float, eval_s: float) -> float:
+    """Seconds that a collective may wait for the slowest worker: 1.5 times what the controller waits, at least.
+
+    The controller finds a hang first and knows whom to blame. A collective cannot see progress, so it also waits for
+    20 steps and three commits and evaluations.
+
+    Args:
+        step_s: seconds of a step.
+        commit_s: seconds of the last commit, above 0.
+        eval_s: seconds of the last evaluation; 0 if the job has none.
+    """
+    return 1.5 * max(_AT_LEAST_S, _ROUNDS * step_s + _COMMITS * (commit_s + eval_s))

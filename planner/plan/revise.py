@@ -18,6 +18,8 @@ from planner.plan.words import counted, duration
 
 # Medians of the same step differ by so much from one generation to the next; less is no gain that one could see.
 _LEAST_FASTER = 0.02
+# Before the first measurement. The plan's cost leaves out what a step takes at any size, so it promises too much.
+_LEAST_FASTER_UNMEASURED = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +108,7 @@ def revise(situation: Situation) -> Decision:
     if not counts:
         return _keep(now, _nothing_to_gain(now))
     if not now.speeds.measured:
-        reason = f"no step was measured yet at {counted(now.plan.world_size, 'worker')}"
-        return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
+        return _grow_unmeasured(now, counts[0])
     judged = [_grow(now, count) for count in counts]
     resizes = [decision for decision in judged if decision.kind == "resize"]
     waits = sorted((d for d in judged if d.kind == "wait"), key=lambda d: d.until_s)
@@ -151,6 +152,24 @@ def _step_times(now: Situation, count: int) -> str:
         return f"the time of {counted(plan.step_cost, 'sample')} per step instead of {now.plan.step_cost}"
     shared = " (if nodes had cores of their own)" if now.speeds.on_one_machine and count != now.plan.world_size else ""
     return f"{duration(now.speeds.seconds_per_step(plan))} per step instead of {duration(now.step_s)}{shared}"
+
+
+def _grow_unmeasured(now: Situation, count: int) -> Decision:
+    """What to do about more workers before any step was measured: the plan's cost stands for time.
+
+    It must promise 1.5 times the speed, and the room must not have changed for as long as a pause takes.
+    """
+    ratio = now.plan.step_cost / now.plan.at(count).step_cost
+    move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
+    if ratio < _LEAST_FASTER_UNMEASURED:
+        reason = f"{move}: less than {_LEAST_FASTER_UNMEASURED:g} times as fast, and no step was measured yet"
+        return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
+    quiet_s = now.capacity[-1].time_s + now.cost.grow_s
+    if quiet_s > now.now_s:
+        reason = f"{move}: no step was measured yet, and the room has just changed; {_in(now, quiet_s)}"
+        return _wait(now, quiet_s, reason)
+    reason = f"{move}: {ratio:.1f} times as fast by the plan; no step was measured yet"
+    return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
 
 
 def _grow(now: Situation, count: int) -> Decision:

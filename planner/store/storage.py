@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
+from planner import heartbeat
 from planner.disk import open_regular, read_part, sync_folder
 from planner.errors import StoreError
 from planner.privacy import is_within, make_folder, opener_within
@@ -134,6 +135,7 @@ class Storage:
         with _translated(self.url, name), self._opened(name) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
+                heartbeat.beat()
         return digest.hexdigest()
 
     def delete(self, name: str) -> None:
@@ -220,6 +222,7 @@ def _made(make: Callable[[], object]) -> bool:
 def _translated(url: str, name: str) -> Iterator[None]:
     try:
         yield
+        heartbeat.beat()
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from planner import heartbeat
 from planner.data import Dataset, check_sum_of_parts
 from planner.data.dataset import TokenIds
 from planner.data.samples import NO_LOSS
@@ -140,4 +141,5 @@ class Loader:
         if self.is_coupled and rows:
             following = slot.stop % self.plan.global_batch
             rows += [int(row) for row in rows_at(following, following + 1)]
+        heartbeat.beat()
         return self.make_batch(self.dataset, rows, cursor + slot.start)

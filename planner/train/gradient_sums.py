@@ -4,7 +4,7 @@ FSDP2 hands every module's unsharded gradient to a reduce-scatter, which may be 
 it into integers, sums those over workers and rounds, and gives FSDP nothing but zeros until the last round.
 """
 
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from planner.train import collectives
 from planner.train.fixed_point import Exponents
-from planner.train.world import World
+
+if TYPE_CHECKING:  # at run time this file needs torch alone: `bench/gpu.py` runs it where no pydantic is
+    from planner.train.world import World
 
 STATE_KEY = "fixed_point/exponents"
 
@@ -64,6 +67,10 @@ class FloatSums:
     def norm(self) -> float:
         """By torch, over the shards: a norm per shard would clip differently at every world size."""
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        if gradients and isinstance(gradients[0], DTensor):
+            group = gradients[0].device_mesh.get_group()
+            if collectives.is_staged(gradients[0], group):
+                return _staged_norm([_local(gradient) for gradient in gradients], group)
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
@@ -81,7 +88,7 @@ class FixedPointSums:
     """
 
     def __init__(
-        self, model: nn.Module, world: World, num_micro_batches: int, where: Literal["sharded", "local"]
+        self, model: nn.Module, world: "World", num_micro_batches: int, where: Literal["sharded", "local"]
     ) -> None:
         self._model, self._world, self._num_micro_batches = model, world, num_micro_batches
         self._modules: list[_ModuleSum] = []
@@ -139,7 +146,9 @@ class FixedPointSums:
         return {STATE_KEY: self._exponents, f"{STATE_KEY}/known": self._known}
 
     def _largest(self) -> tuple[float, ...]:
-        largest = torch.stack([module_sum.largest for module_sum in self._modules]).double().cpu()
+        # A module whose parameters are all frozen was given no gradient: what it holds is still on the CPU.
+        on_device = [module_sum.largest.to(self._world.device) for module_sum in self._modules]
+        largest = torch.stack(on_device).double().cpu()
         # A maximum with NaN is not the same everywhere; infinity is.
         largest = torch.nan_to_num(largest, nan=torch.inf, posinf=torch.inf)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._world.words)
@@ -175,19 +184,19 @@ class _ModuleSum:
     ) -> None:
         """One round: `(W * n,)` float32 in, `(n,)` float32 out, zeros but in the last round."""
         if self._is_plain:
-            _reduce_scatter(output_tensor, input_tensor, group)
+            collectives.reduce_scatter(output_tensor, input_tensor, group)
             return
         if self._where == "local":
             self._add(input_tensor)
-        elif _is_gloo(input_tensor):
+        elif collectives.is_gloo(input_tensor, group):
             # Every worker gets what the others have for its shard, 4 bytes an element, and makes the integers of it
             # itself: the same ones that their owners would have made, at half the bytes.
-            for gradient in _exchange(input_tensor, group):
+            for gradient in collectives.exchange(input_tensor, group):
                 self._add(gradient)
         else:
             self._note(input_tensor)
             mine = torch.empty_like(output_tensor, dtype=torch.int64)
-            _reduce_scatter(mine, self._quanta(input_tensor), group)
+            collectives.reduce_scatter(mine, self._quanta(input_tensor), group)
             self._sum = mine if self._sum is None else self._sum.add_(mine)
         self._hand_out(output_tensor, group)
 
@@ -229,35 +238,12 @@ class _ModuleSum:
         self._sum = None
 
 
-def _reduce_scatter(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
-    """By the name that this torch has for it: 2.13 deprecates the older one, 2.9 knows no other."""
-    newer = getattr(dist, "reduce_scatter_single", None)
-    (newer or dist.reduce_scatter_tensor)(output, tensor, op=dist.ReduceOp.SUM, group=group)
-
-
-def _is_gloo(tensor: Tensor) -> bool:
-    """Whether the collectives of this tensor's device are gloo's.
-
-    gloo does a reduce-scatter as an all-reduce, which sends everything twice (torch 2.13 at W = 4: 1.5 bytes per byte
-    handed in, seen on the loopback device; an exchange sends 0.75), so an exchange and W - 1 additions are faster.
-    NCCL has a real one, and its rings cross between nodes once where an exchange crosses once per GPU.
-    """
-    return tensor.device.type == "cpu"
-
-
-def _exchange(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """`(W * n,)` on each worker -> `(W, n)`: this worker's n elements, as every worker has them."""
-    received = torch.empty_like(tensor)
-    dist.all_to_all_single(received, tensor, group=group)
-    return received.view(group.size(), -1)
-
-
 def _sum_over_workers(quanta: Tensor, like: Tensor, group: dist.ProcessGroup) -> Tensor:
     """`(W * n,)` int64 on each worker -> `(n,)`, the sum of everybody's for this worker's shard."""
-    if _is_gloo(quanta):
-        return _exchange(quanta, group).sum(dim=0)
+    if collectives.is_gloo(quanta, group):
+        return collectives.exchange(quanta, group).sum(dim=0)
     total = torch.empty_like(like, dtype=torch.int64)
-    _reduce_scatter(total, quanta, group)
+    collectives.reduce_scatter(total, quanta, group)
     return total
 
 
@@ -277,7 +263,7 @@ _SQUARE_BITS = 29
 _LARGEST_PIECE = 2 ** (53 - _SQUARE_BITS)
 
 
-def exact_norm(world: World, shards: list[Tensor]) -> float:
+def exact_norm(world: "World", shards: list[Tensor]) -> float:
     """The Euclidean norm over all elements of all workers' shards, with the same bits for every split.
 
     With x the largest magnitude, each (g / x)^2 in [0, 1] is cut into two integers of 29 bits, which are summed
@@ -308,6 +294,13 @@ def _square_sums(piece: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     high = squares.round()
     low = squares.sub_(high).mul_(2.0**_SQUARE_BITS).round_()
     return high.sum(), low.sum()
+
+
+def _staged_norm(shards: list[Tensor], group: dist.ProcessGroup) -> float:
+    """The norm of all workers' shards where DTensor's own collectives cannot be used: a sum of squares on the CPU."""
+    squares = torch.nn.utils.get_total_norm(shards, foreach=True).double().square().cpu()
+    dist.all_reduce(squares, op=dist.ReduceOp.SUM, group=group)
+    return float(squares.sqrt())
 
 
 def _local(gradient: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 import platform
 import time
+from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 
@@ -188,11 +189,14 @@ class Journal:
             ledger_head=head,
             files=files,
             tensors=tensors,
-            versions={
-                "planner": planner.__version__,
-                "python": platform.python_version(),
-                "ray": metadata.version("ray"),
-                "torch": torch.__version__,
-            },
+            versions=_versions(),
             time_s=time.time(),
         )
+
+
+def _versions() -> dict[str, str]:
+    """What a commit was made with. Ray need not be there: `planner.train` runs without it."""
+    found = {"planner": planner.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    with suppress(metadata.PackageNotFoundError):
+        found["ray"] = metadata.version("ray")
+    return found

@@ -1,4 +1,4 @@
-"""Worker processes on this machine without Ray: real FSDP on gloo, for tests and for checking a job.
+"""Worker processes on this machine without Ray: real FSDP, for tests and for checking a job.
 
 The processes live on and serve one call after another, since importing torch costs more than a short run.
 """
@@ -25,11 +25,14 @@ _KILLED_S = 10.0
 
 
 class LocalWorkers:
-    """Up to `most` worker processes. A context manager: leaving it ends them."""
+    """Up to `most` worker processes. A context manager: leaving it ends them.
 
-    def __init__(self, most: int) -> None:
+    `backend` is torch's. With gloo alone several workers can share a GPU (`planner.train.collectives`).
+    """
+
+    def __init__(self, most: int, backend: str = "gloo") -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._workers = []
+        self._workers, self._backend = [], backend
         # They are no daemons, which may have no processes of their own to load data. So Python would wait for them.
         atexit.register(self.close)
         for _ in range(most):
@@ -49,7 +52,7 @@ class LocalWorkers:
         with tempfile.TemporaryDirectory(prefix="planner-") as folder:
             workers = self._workers[:world_size]
             for rank, (_, pipe) in enumerate(workers):
-                pipe.send((function, arguments, rank, world_size, str(Path(folder) / "rendezvous")))
+                pipe.send((function, arguments, rank, world_size, self._backend, str(Path(folder) / "rendezvous")))
             answers = [self._answer(rank, pipe) for rank, (_, pipe) in enumerate(workers)]
         for answer in answers:
             if isinstance(answer, PlannerError):
@@ -93,10 +96,10 @@ def _serve(pipe: Connection) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            function, arguments, rank, world_size, rendezvous = pipe.recv()
+            call = pipe.recv()
         except EOFError:
             return
-        pipe.send(_call(function, arguments, rank, world_size, rendezvous))
+        pipe.send(_call(*call))
 
 
 def _die_with_parent() -> None:
@@ -105,11 +108,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, file: str) -> Any:
+def _call(
+    function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, backend: str, file: str
+) -> Any:
     import torch.distributed as dist
 
     dist.init_process_group(
-        "gloo", init_method=f"file://{file}", rank=rank, world_size=world_size, timeout=timedelta(seconds=120)
+        backend, init_method=f"file://{file}", rank=rank, world_size=world_size, timeout=timedelta(seconds=120)
     )
     try:
         return function(rank, *arguments)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from planner import heartbeat
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
 from planner.lengths import Lengths, learning_rate
@@ -76,8 +77,7 @@ class Hooks:
     """What the one who started this worker wants to hear and to say."""
 
     report: Callable[[dict[str, Any]], None] = lambda _metrics: None
-    """called on every worker at the same step, about once a second; and with `progress` of what is long in the doing
-    before the first step"""
+    """called on every worker at the same step, about once a second"""
     should_stop: Callable[[int], bool] = lambda _step: False
     """asked before every step, with its number; one worker's yes stops all of them before it"""
     messages: Callable[[], Sequence[str]] = lambda: ()
@@ -95,6 +95,8 @@ class Outcome:
     total_steps: int
     repeated_steps: int
     """steps done again because a gradient outgrew its fixed point (the first one always, to learn the magnitudes)"""
+    commit_s: float = 0.0
+    """seconds of the last commit; 0 if none was made"""
 
     @property
     def finished(self) -> bool:
@@ -172,7 +174,12 @@ class Loop:
     @property
     def outcome(self) -> Outcome:
         """Where it stands."""
-        return Outcome(step=self._step, total_steps=self._total_steps, repeated_steps=self._repeated_steps)
+        return Outcome(
+            step=self._step,
+            total_steps=self._total_steps,
+            repeated_steps=self._repeated_steps,
+            commit_s=self._commit_s,
+        )
 
     def steps(self, step: int, cursor: int) -> Iterator[Step]:
         """The same, for somebody else who computes the gradients: all of a step's, before he asks for the next one.
@@ -368,6 +375,7 @@ class _PassCounter:
         model.register_forward_pre_hook(self._note)
 
     def _note(self, model: nn.Module, _inputs: object) -> None:
+        heartbeat.beat()
         self._count += model.training
 
     def __call__(self) -> int:

@@ -31,8 +31,9 @@ class Observer:
         """Called on every worker with the gradient ready and the weights as the step began with them."""
         gradients = {f"gradient/{n}": p.grad for n, p in state.model.named_parameters() if p.grad is not None}
         tensors = {**gradients, **state.tensors()}
-        sums = [_bit_sums(tensor) for tensor in tensors.values()]
-        passes = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=sums[0].device)
+        # On the CPU: an optimizer keeps the number of its steps there while the weights are on a GPU.
+        sums = [_bit_sums(tensor).cpu() for tensor in tensors.values()]
+        passes = torch.zeros(dist.get_world_size(), dtype=torch.int64)
         passes[dist.get_rank()] = work.forward_passes
         flat = torch.cat([passes, *sums])
         dist.all_reduce(flat, op=dist.ReduceOp.SUM)

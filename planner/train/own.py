@@ -25,11 +25,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from planner.data.own import OwnDataset, check_sum, function_of
 from planner.errors import DataError, TrainingFailed
 from planner.job import Job
+from planner.train.collectives import stage, sum_gradients
 from planner.train.determinism import require_shard_invariant
 from planner.train.loop import Hooks, Outcome
 from planner.train.session import Generation, begin, looping, make_sums
 from planner.train.setup import Launch
-from planner.train.shard import sum_gradients
 from planner.train.state import TrainState
 from planner.train.step import Step
 
@@ -130,6 +130,8 @@ class Run:
         generation = self._generation
         generation.world.agree(partial(_require_usable, generation, model, optimizer, objective))
         sum_gradients(model)
+        if generation.world.is_staged:
+            stage(model)
         state = TrainState.of(model, optimizer, make_sums(generation, model))
         make_batch = _MakeBatch(collate)
         with looping(generation, state, lambda _note: objective, make_batch) as loop:

@@ -1,16 +1,13 @@
-"""How long a collective may take, by what steps took so far: torch's own half an hour says nothing of a small model."""
+"""Sets the timeout of collectives from measured steps: torch's own half an hour says nothing of a given model."""
 
 from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from planner.plan import UNMEASURED_S, longest_silence_s
+from planner.plan import UNMEASURED_S, longest_collective_s
 
-# Who controls the workers finds a hang out first, and knows whom to blame: those who wait for him would only be heard
-# to fail. Where nobody does, the collective that hangs is what ends the run.
-_LONGER_THAN_SILENCE = 1.5
-AT_FIRST_S = _LONGER_THAN_SILENCE * UNMEASURED_S
-"""for collectives that begin before anything was measured"""
+AT_FIRST_S = 1.5 * UNMEASURED_S
+"""for collectives that begin before anything was measured: later than the controller gives a group up"""
 _REMEMBERED_STEPS = 20
 # Medians wander; a limit that is this near the right one is left alone.
 _TOLERANCE = 0.25
@@ -29,9 +26,7 @@ class Patience:
         self._steps_s.append(step_s)
         if not commit_s or (self._has_eval and not eval_s):
             return
-        limit_s = _LONGER_THAN_SILENCE * longest_silence_s(
-            step_s=median(self._steps_s), commit_s=commit_s, eval_s=eval_s, has_eval=self._has_eval
-        )
+        limit_s = longest_collective_s(step_s=median(self._steps_s), commit_s=commit_s, eval_s=eval_s)
         if abs(limit_s - self._limit_s) > _TOLERANCE * self._limit_s:
             self._limit_s = limit_s
             self._set_timeout(limit_s)

@@ -5,13 +5,16 @@ import logging
 import pickle
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from ctypes import c_uint64
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from planner import heartbeat
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.batches import MicroBatch
 
@@ -73,11 +76,15 @@ def _here(load: Load, cursors: range) -> _Steps:
 
 def _in_processes(load: Load, cursors: range, processes: int) -> _Steps:
     """Spawned, never forked: this process has threads, and perhaps a GPU. Who outlives it ends within 5 s (torch's)."""
+    # Plain shared memory without a lock: that the number changes is all that counts.
+    done = get_context("spawn").RawValue(c_uint64)
+    heartbeat.listen_to(done)
     loader = DataLoader(
         _Pickled(load),
         batch_size=None,
         sampler=cursors[1:],
         num_workers=processes,
+        worker_init_fn=partial(heartbeat.report_to, done),
         multiprocessing_context="spawn",
         # Its own, or it would draw from the one that dropout uses.
         generator=torch.Generator(),

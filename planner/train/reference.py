@@ -8,6 +8,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from planner import heartbeat
 from planner.job import GptModel, HfModel, Job
 from planner.train.log_probs import log_probs, measuring
 from planner.train.sample_batches import Sequences
@@ -75,4 +76,6 @@ def make_reference_model(job: Job, world: World) -> nn.Module:
         config = config.model_copy(update={"lora": None})
         if other is not None:
             config = config.model_copy(update={"path": other, "revision": None, "weights": "pretrained"})
-    return make_model(config, job.train, world).requires_grad_(requires_grad=False)
+    model = make_model(config, job.train, world).requires_grad_(requires_grad=False)
+    model.register_forward_pre_hook(heartbeat.beat)
+    return model

@@ -12,12 +12,14 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from planner import heartbeat
 from planner.data.dataset import SampleDataset
 from planner.errors import TrainingFailed
 from planner.job import Job
@@ -38,8 +40,6 @@ _PART_ROWS = 2048
 _MOST_PARTS = 1024
 _DIGEST_BYTES = 32
 _NOTE_S = 30.0
-# Who watches the workers takes half an hour of silence for a hang.
-_REPORT_S = 10.0
 
 
 class StopAsked(Exception):  # not an error: somebody wants the workers to stop, and all of them do
@@ -153,7 +153,6 @@ class Computing:
     """called if anything is missing, on every worker"""
     note: Callable[[str], None]
     should_stop: Callable[[], bool]
-    report: Callable[[dict[str, object]], None]
 
     def table(self) -> LogProbs:
         """All numbers, read or computed. Every worker calls it.
@@ -180,10 +179,9 @@ class Computing:
         num_rows = sum(len(chunk) for start in missing for chunk in self.parts.chunks(start))
         model, done = self.make_model(), 0
         found: dict[int, LogProbs | None] = {}
-        reporter = _Reporter(self, num_rows)
         with measuring(model):
             for start in missing:
-                values = self._compute_part(model, start, lambda: reporter.heard(done))  # noqa: B023  # called at once
+                values = self._compute_part(model, start, partial(self._hear, done, num_rows))
                 self.world.from_first(lambda: self.parts.write(start, values))  # noqa: B023
                 found[start] = values
                 done += len(values)
@@ -194,7 +192,7 @@ class Computing:
         self.note(f"reference log-probabilities of {counted(num_rows, 'row')} computed in {took}")
         return found
 
-    def _compute_part(self, model: nn.Module, start: int, round_done: Callable[[], None]) -> LogProbs:
+    def _compute_part(self, model: nn.Module, start: int, hear: Callable[[], None]) -> LogProbs:
         world, chunks = self.world, self.parts.chunks(start)
         num_rounds = -(-len(chunks) // world.world_size)
         mine = chunks[world.rank :: world.world_size]
@@ -203,33 +201,19 @@ class Computing:
         batches = world.agree(lambda: [pair_batch(self.dataset, list(rows), rows.start) for rows in mine])
         values = []
         for batch in batches:
-            round_done()
+            hear()
+            heartbeat.beat()
             found = log_probs(model, batch.sequences).view(2, -1)[:, : len(batch.rows)]
             values.append(found.T.cpu().numpy())
         by_rank = world.gather(values)
         return np.concatenate([by_rank[i % world.world_size][i // world.world_size] for i in range(len(chunks))])
 
-
-class _Reporter:
-    """Asks all workers, round by round, whether to stop; and tells who watches them that they are alive."""
-
-    def __init__(self, computing: Computing, num_rows: int) -> None:
-        self._computing, self._num_rows = computing, num_rows
-        self._reported_s = time.monotonic()
-
-    def heard(self, done: int) -> None:
-        """Every worker calls it equally often.
+    def _hear(self, done: int, num_rows: int) -> None:
+        """Ask all workers, round by round, whether to stop. Every worker calls it equally often.
 
         Raises:
             StopAsked: on every worker, if one of them was asked to.
         """
-        computing = self._computing
-        due = computing.world.rank == 0 and time.monotonic() - self._reported_s > _REPORT_S
-        mine = Tally(denominators=(), stop=int(computing.should_stop()), report=int(due))
-        heard = control.exchange(computing.world, mine)
-        if heard.stop:
-            computing.note(f"stopped at {done} of {self._num_rows} rows whose reference log-probabilities were missing")
+        if control.exchange(self.world, Tally(denominators=(), stop=int(self.should_stop()))).stop:
+            self.note(f"stopped at {done} of {num_rows} rows whose reference log-probabilities were missing")
             raise StopAsked
-        if heard.report:
-            self._reported_s = time.monotonic()
-            computing.report({"progress": done, "of": self._num_rows})

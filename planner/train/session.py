@@ -211,7 +211,6 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
         make_model=lambda: state.model if has_first_weights else make_reference_model(job, world),
         note=note,
         should_stop=lambda: generation.hooks.should_stop(start.step),
-        report=generation.hooks.report,
     )
     return CachedReference(computing.table())
 

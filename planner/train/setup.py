@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from planner import model_files
+from planner import heartbeat, model_files
 from planner.data import AnyDataset
 from planner.data.paths import model_stamps, source_stamps
 from planner.identity import DEVICE, MODEL, identity_of, open_data
@@ -37,7 +37,7 @@ def open_once(job: Job) -> tuple[AnyDataset, Order]:
     settings = (job.data, job.model, job.eval.samples, job.train.seed)
     key = (*settings, source_stamps(job.data.path), model_stamps(job.model))
     if _opened.get("key") != key:
-        _opened.update(key=key, data=open_data(job))
+        _opened.update(key=key, data=open_data(job, heartbeat.beat))
     data: tuple[AnyDataset, Order] = _opened["data"]
     return data
 

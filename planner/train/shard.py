@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
+from planner.train.collectives import stage, sum_gradients
 from planner.train.models.gpt import Gpt
 from planner.train.world import World
 
@@ -80,6 +81,8 @@ def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
         fully_shard(block, mesh=world.mesh, mp_policy=precision)
     fully_shard(model, mesh=world.mesh, mp_policy=precision)
     sum_gradients(model)
+    if world.is_staged:
+        stage(model)
     return model
 
 
@@ -109,12 +112,3 @@ def _largest_list(model: nn.Module) -> dict[str, nn.Module]:
         )
     name, largest = max(lists, key=lambda item: sum(p.numel() for p in item[1].parameters()))
     return {f"{name}.{number}": block for number, block in enumerate(largest)}
-
-
-def sum_gradients(model: nn.Module) -> None:
-    """Let FSDP sum gradients over workers: the loss is divided by the global count already, so the sum is the mean."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            # gloo has no PREMUL_SUM, which FSDP would use for a factor of its own.
-            module.set_force_sum_reduction_for_comms(True)

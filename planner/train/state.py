@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.errors import TrainingFailed
-from planner.train import optimize
+from planner.train import collectives, optimize
 from planner.train.gradient_sums import GradientSums
 
 MODEL, OPTIMIZER = "model", "optimizer"
@@ -58,7 +58,7 @@ class TrainState:
         """SHA-256 of every whole tensor, on rank 0; every worker must call it. One tensor is gathered at a time."""
         found = {}
         for name, tensor in self.tensors().items():
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            whole = collectives.whole(tensor)
             if rank == 0:
                 found[name] = tensor_digest(whole)
         return found

@@ -1,5 +1,6 @@
 """This process among its peers: rank, device, mesh, and a gloo group of its own for words between workers."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,9 +12,14 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from planner.errors import PlannerError, TrainingFailed
+from planner.train.collectives import needs_staging
 from planner.train.patience import AT_FIRST_S
 
 T = TypeVar("T")
+
+SHARED_GPU = "PLANNER_SHARED_GPU"
+"""environment: workers that would train on the CPU train on the node's first GPU, all of them; for tests of a job, or
+of planner, on a machine with one GPU (`planner.train.collectives` says how their tensors travel)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +32,8 @@ class World:
     mesh: DeviceMesh
     words: dist.ProcessGroup
     """gloo: small messages and agreements, apart from the gradients' collectives"""
+    is_staged: bool = False
+    """whether tensors on the device pass through the CPU to other workers: gloo is all there is for them"""
 
     @classmethod
     def join(cls, choose_device: Callable[[], torch.device]) -> "World":
@@ -35,13 +43,16 @@ class World:
             PlannerError: on every worker, if any of them has no device to train on.
         """
         words = dist.new_group(backend="gloo", timeout=timedelta(seconds=AT_FIRST_S))
-        device = _agree(words, choose_device)
+        device = _agree(words, lambda: _shared_gpu(choose_device()))
+        _make_current(device)
+        is_staged = needs_staging(device.type, dist.get_backend_config())
         return cls(
             rank=dist.get_rank(),
             world_size=dist.get_world_size(),
             device=device,
-            mesh=init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("shard",)),
+            mesh=_mesh(device.type, is_staged=is_staged),
             words=words,
+            is_staged=is_staged,
         )
 
     def gather(self, value: T) -> list[T]:
@@ -85,6 +96,33 @@ class World:
                     f"{what} differs between workers: {values[0]} on worker 0, {theirs} on worker {rank}; "
                     "give every node the same files and the same versions"
                 )
+
+
+def _shared_gpu(chosen: torch.device) -> torch.device:
+    if chosen.type != "cpu" or os.environ.get(SHARED_GPU, "0") == "0":
+        return chosen
+    if not torch.cuda.is_available():
+        raise TrainingFailed(f"{SHARED_GPU} is set, and torch sees no GPU here; unset it to train on the CPU")
+    return torch.device("cuda", 0)
+
+
+def _make_current(device: torch.device) -> None:
+    """Let this process compute on its own GPU: FSDP takes the current one, which is the node's first until it is set.
+
+    DeviceMesh would choose by LOCAL_RANK, but only in a process that has not used CUDA yet.
+    """
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+
+
+def _mesh(device_type: str, *, is_staged: bool) -> DeviceMesh:
+    names = ("shard",)
+    if not is_staged:
+        return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=names)
+    # `init_device_mesh` makes a group of its own where the default one is gloo's and CUDA is there.
+    group = dist.group.WORLD
+    assert group is not None  # the process group is initialised
+    return DeviceMesh.from_group(group, device_type, mesh_dim_names=names)
 
 
 def on_cpu() -> torch.device:

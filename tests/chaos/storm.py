@@ -71,7 +71,7 @@ class Storm:
         self, scratch: Path, *, disk: Path | None, isolated: bool, patience_s: float, say: Callable[[str], None]
     ) -> None:
         self.scratch, self.say, self._patience_s = scratch, say, patience_s
-        self.has_disk, self.disk = disk is not None, disk or scratch
+        self.disk = disk or scratch
         self.folder = self.disk / "run"
         self.run = Run(Storage(str(self.folder)))
         self.job = write_job(scratch / "watched", self.folder)

@@ -216,3 +216,87 @@ def test_the_datasets_of_halos_are_those_to_train_on(cli):
     """Its key for them has another name than the DPO repository's."""
     command = "accelerate launch launch.py loss=dpo model=llama datasets=[ultrabin] ++model.batch_size=32"
     assert "did you mean train_datasets?" in cli("check", command).err
+
+
+def test_variables_of_the_shell_are_given_by_env(cli, tmp_path):
+    """All that are missing are named at once."""
+    (tmp_path / "run.sh").write_text("python train.py model=pythia69 loss=dpo loss.beta=$BETA lr=${LR} batch_size=$B\n")
+    answer = cli("convert", "run.sh")
+    assert answer.code == 2
+    assert all(f"--env {name}=VALUE" in answer.err for name in ("BETA", "LR", "B"))
+    given = ("--env", "LR=5e-7", "--env", "BETA=0.1", "--env", "B=16")
+    answer = cli("convert", "run.sh", *given)
+    assert answer.code == 0, answer.err
+    assert "lr: 5e-7" in answer.out
+    assert "16 pairs per step" in cli("check", "run.sh", "--env", "B=16").out
+    assert "write NAME=VALUE" in cli("check", "run.sh", "--env", "LR").err
+    assert "write NAME=VALUE" in cli("check", "run.sh", "--env", "a b=1").err
+
+
+OF_A_TRAINER = "--model_name_or_path x --per_device_train_batch_size 2 --gradient_accumulation_steps 16"
+NEGATED = "--model_name_or_path m --dataset_name d --per_device_train_batch_size 2 --gradient_accumulation_steps 8"
+TRAINED = (
+    "per_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 2.0e-05\nnum_train_epochs: 1\n"
+)
+OLDER = "model_name_or_path: m\ndataset_mixer:\n  HuggingFaceH4/ultrachat_200k: 1.0\npreprocessing_num_workers: 12\n"
+READ = [
+    pytest.param(
+        None, f"trl dpo {NEGATED} --no_remove_unused_columns", ("--tuned-for", "4"), "64 pairs per step", id="no"
+    ),
+    pytest.param(
+        "ds_32.json",
+        '{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 16}',
+        ("--tuned-for", "8"),
+        "32 samples per step, tuned for 8 GPUs",
+        id="deepspeed at a count that does not fit",
+    ),
+    pytest.param(
+        "ds_tabs.json",
+        '{\n\t"train_batch_size": 32,\n\t"gradient_accumulation_steps": 2\n}\n',
+        (),
+        "32 samples per step",
+        id="tabs",
+    ),
+    pytest.param(
+        "handbook_v02.yaml",
+        f"{OLDER}use_flash_attention_2: true\n{TRAINED}",
+        ("--tuned-for", "8"),
+        "128 packed rows per step, tuned for 8 GPUs",
+        id="older handbook",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "words", "says"), READ)
+def test_what_was_refused_for_a_false_reason_is_read(cli, name, text, words, says):
+    """A line of what it is, the table, and exit code 0."""
+    if name:
+        Path(name).write_text(text)
+    answer = cli("check", name or text, *words)
+    assert answer.code == 0, answer.err
+    assert says in answer.out.splitlines()[0]
+    assert not [line for line in answer.out.splitlines()[1:] if len(line) > 100]
+
+
+def test_deepspeeds_own_words_stand_beside_planners_plan(cli):
+    """At the count that the file does not fit."""
+    Path("ds.json").write_text('{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 16}')
+    answer = cli("check", "ds.json", "--tuned-for", "8", "--gpus", "8")
+    assert "AssertionError: A = 32 // 16 // 8 = 0" in answer.out
+    assert "8 x 4" in answer.out
+    assert "Gradient accumulation steps: 0 has to be greater than 0" in " ".join(answer.out.split())
+
+
+def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
+    """It names the system, or says what the script is not."""
+    answer = cli("check", f"torchrun --nproc_per_node=8 train.py {OF_A_TRAINER}", "--gpus", "4,8")
+    assert (answer.code, answer.out) == (2, "")
+    assert "looks like a script of its own on transformers' Trainer" in answer.err
+    Path("axolotl.yaml").write_text(
+        "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nadapter: lora\n"
+    )
+    for command in ("check", "convert"):
+        answer = cli(command, "axolotl.yaml")
+        assert (answer.code, answer.out) == (2, "")
+        assert "this looks like axolotl (base_model, micro_batch_size, adapter); planner does not read it" in answer.err
+        assert len(answer.err.splitlines()) == 1

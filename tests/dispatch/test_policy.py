@@ -51,10 +51,9 @@ def hear(policy, metrics, rank=0):
 
 
 def test_a_group_that_steps_is_no_longer_loading(policy, words):
-    """Each group anew; before the first step there may be reports of progress."""
+    """Each group anew."""
     for _ in range(2):
         start(policy)
-        hear(policy, {"progress": 1, "of": 2})
         hear(policy, {"step": 0}, rank=1)
         assert words[state_key("l")] == "2 workers started; loading"
         hear(policy, {"step": 0})
@@ -129,3 +128,56 @@ def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):
     autoscaler.ask(coordinator, "us", SimpleNamespace(_resources_per_worker_not_none={"CPU": 1}), 16)
     assert autoscaler.asked == 0
     assert autoscaler.is_due
+
+
+class Actor:
+    """Answers when the test says so, or dies."""
+
+    def __init__(self):
+        self.asked = []
+        self.execute = SimpleNamespace(remote=lambda question: self.asked.append(question) or len(self.asked) - 1)
+
+
+class TestHeartbeats:
+    """The work that a group has done, as its workers say."""
+
+    @pytest.fixture
+    def ray_answers(self, monkeypatch):
+        """(actor's number of the question) -> what it says; an error is raised."""
+        from planner.dispatch.private import heartbeats
+
+        answers = {}
+
+        def get(reference):
+            if isinstance(answers[reference], Exception):
+                raise answers[reference]
+            return answers[reference]
+
+        monkeypatch.setattr(heartbeats.ray, "wait", lambda found, **_: ([r for r in found if r in answers], []))
+        monkeypatch.setattr(heartbeats.ray, "get", get)
+        return answers
+
+    def test_answers_count_when_they_are_there_and_the_deaf_are_asked_once(self, ray_answers):
+        from planner.dispatch.private.heartbeats import Heartbeats
+
+        now = [0.0]
+        heartbeats, worker = Heartbeats(lambda: now[0]), SimpleNamespace(actor=Actor())
+        for now[0] in (0.0, 1.0, 10.0):
+            assert heartbeats.total([worker]) == 0
+        assert len(worker.actor.asked) == 1
+        ray_answers[0] = 7
+        assert heartbeats.total([worker]) == 7
+        now[0] = 20.0
+        assert heartbeats.total([worker]) == 7
+        ray_answers[1] = 9
+        assert heartbeats.total([worker]) == 9
+
+    def test_a_worker_that_died_counts_for_nothing(self, ray_answers):
+        from ray.exceptions import RayError
+
+        from planner.dispatch.private.heartbeats import Heartbeats
+
+        heartbeats, worker = Heartbeats(lambda: 0.0), SimpleNamespace(actor=Actor())
+        heartbeats.total([worker])
+        ray_answers[0] = RayError()
+        assert heartbeats.total([worker]) == 0

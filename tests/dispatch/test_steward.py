@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.dispatch.steward import Steward, View
 from planner.errors import TrainingFailed
-from planner.plan import BatchSizes, ResizeCost
+from planner.plan import BatchSizes, Facts, ResizeCost, choose
 
 TICK_S = 0.25
 
@@ -18,7 +18,10 @@ TICK_S = 0.25
 class Cluster:
     """Nodes of one worker each, a group that trains on some of them, and a steward that watches."""
 
-    def __init__(self, nodes, *, global_batch=48, least=1, most=16, total_steps=100_000, grow_s=1.4, shrink_s=1.0):
+    def __init__(
+        self, nodes, *, global_batch=48, least=1, most=16, total_steps=100_000, grow_s=1.4, shrink_s=1.0, sample_s=0.1
+    ):
+        self.sample_s = sample_s
         self.now = 0.0
         self.nodes = [f"n{i}" for i in range(nodes)]
         self.numbered = nodes
@@ -37,6 +40,8 @@ class Cluster:
         self.hung = False
         self.grow_s, self.shrink_s = grow_s, shrink_s
         self.progress = 0.0
+        self.units = 0.0
+        self.deaf = frozenset()
         self.steward = Steward(
             sizes=BatchSizes(global_batch=global_batch, max_micro=8),
             workers_min=least,
@@ -48,7 +53,7 @@ class Cluster:
 
     @property
     def step_s(self):
-        return 0.1 * math.ceil(self.global_batch / len(self.group))
+        return self.sample_s * math.ceil(self.global_batch / len(self.group))
 
     def add(self, count=1):
         for _ in range(count):
@@ -90,7 +95,15 @@ class Cluster:
         draining = {node: max(at - self.now, 0.0) for node, at in self.draining.items()}
         if self.newcomers == "warming" and self.now - self.warm_since > 4:
             self.newcomers = "ready"
-        view = View(room=room, draining=draining, nodes=self.group, parked=frozenset(parked), newcomers=self.newcomers)
+        view = View(
+            room=room,
+            draining=draining,
+            nodes=self.group,
+            parked=frozenset(parked),
+            silent=self.deaf,
+            newcomers=self.newcomers,
+            progress=int(self.units),
+        )
         self.act(self.steward.running(view))
 
     @property
@@ -99,6 +112,15 @@ class Cluster:
             return False
         return self.now - self.stopping_since > self.step_s + self.commit_s
 
+    def compute(self):
+        """A part of a step; each round of it counts as progress."""
+        self.progress += TICK_S / self.step_s
+        self.units += TICK_S / self.step_s * self.plan.accumulation_steps
+
+    @property
+    def plan(self):
+        return choose(BatchSizes(global_batch=self.global_batch, max_micro=8), len(self.group), Facts())
+
     def train(self):
         if self.hung or self.now < self.blocked_until:
             return
@@ -106,7 +128,7 @@ class Cluster:
             if self.is_parked:
                 self.committed = self.step
             return
-        self.progress += TICK_S / self.step_s
+        self.compute()
         while self.progress >= 1:
             self.progress -= 1
             self.step += 1
@@ -364,15 +386,64 @@ def test_a_bad_node_is_better_than_too_few():
 
 
 def test_a_hang_ends_the_group():
-    """No step for a minute where steps take a second or two."""
+    """No progress for ten minutes, though every process answers."""
     cluster = Cluster(4).run(60)
-    cluster.commit_s = 0.5
     cluster.hung = True
-    cluster.run(50)
+    cluster.run(590)
     assert cluster.sizes == [4]
-    cluster.run(60)
+    cluster.run(20)
     assert cluster.sizes == [4, 4]
-    assert any("no step for" in words for words in cluster.words)
+    assert any("no progress for 10 min; the limit was 10 min" in words for words in cluster.words)
+
+
+def test_a_worker_that_does_not_answer_either_ends_the_group_sooner():
+    """Its process was stopped: a minute, where rounds take less than three seconds."""
+    cluster = Cluster(4).run(60)
+    cluster.hung, cluster.deaf = True, frozenset({2})
+    cluster.run(55)
+    assert cluster.sizes == [4]
+    cluster.run(20)
+    assert cluster.sizes[:2] == [4, 4]
+    assert any("and 1 worker did not answer; the limit was 60 s" in words for words in cluster.words)
+
+
+def test_a_worker_that_does_not_answer_while_the_others_make_progress_is_left_alone():
+    """A busy process answers late."""
+    cluster = Cluster(4)
+    cluster.deaf = frozenset({2})
+    assert cluster.run(1000).sizes == [4]
+
+
+def test_a_deep_shrink_is_no_hang():
+    """16 nodes become one: steps of a minute take 16 there, and go on for two hours."""
+    cluster = Cluster(16, global_batch=128, sample_s=7.5).run(400)
+    before = cluster.step
+    for node in cluster.nodes[1:]:
+        cluster.drain(node, 120)
+    cluster.run(7200)
+    assert cluster.sizes == [16, 1]
+    assert cluster.step >= before + 7
+    cluster.add(15)
+    cluster.run(3000)
+    assert cluster.sizes == [16, 1, 16]
+    assert cluster.recomputed == 0
+
+
+def test_a_step_may_take_hours_from_the_start():
+    """Its rounds are progress."""
+    cluster = Cluster(1, global_batch=128, sample_s=60.0, most=1).run(3 * 7700)
+    assert cluster.sizes == [1]
+    assert cluster.step == 3
+
+
+def test_a_hang_is_measured_by_the_rounds_of_the_size_at_hand():
+    """Rounds of a minute: ten minutes are too few, twenty are enough."""
+    cluster = Cluster(16, global_batch=128, sample_s=7.5).run(400)
+    cluster.hung = True
+    cluster.run(1100)
+    assert cluster.sizes == [16]
+    cluster.run(200)
+    assert cluster.sizes == [16, 16]
 
 
 def test_a_pause_of_everything_is_no_hang():
@@ -380,17 +451,17 @@ def test_a_pause_of_everything_is_no_hang():
     cluster = Cluster(4).run(60)
     cluster.now += 3600
     cluster.hung = True
-    cluster.run(40)
+    cluster.run(580)
     assert cluster.sizes == [4]
     cluster.run(60)
     assert cluster.sizes == [4, 4]
 
 
 def test_a_controller_that_is_always_slow_finds_a_hang():
-    """Each of its turns takes 40 s."""
+    """Each of its turns takes 40 s, of which it counts 15."""
     cluster = Cluster(4).run(60)
     cluster.hung = True
-    for _ in range(10):
+    for _ in range(60):
         cluster.now += 40
         cluster.tick()
     assert cluster.sizes[:2] == [4, 4]
@@ -401,9 +472,9 @@ def test_progress_before_the_first_step_is_a_sign_of_life():
     cluster = Cluster(4)
     cluster.tick()
     cluster.hung = True
-    for done in range(8):
+    for _ in range(8):
         cluster.run(3000)
-        cluster.steward.reported({"progress": done, "of": 8})
+        cluster.units += 1
     assert cluster.sizes == [4]
     cluster.run(3700)
     assert cluster.sizes == [4, 4]
@@ -482,7 +553,7 @@ class Blocking(Cluster):
             return
         if self.now < self.evaluating_until:
             return
-        self.progress += TICK_S / self.step_s
+        self.compute()
         while self.progress >= 1:
             self.progress -= 1
             self.step += 1
@@ -699,3 +770,106 @@ def test_the_driver_ends_a_run_when_all_have_committed(nodes):
     assert kinds[-1] == "end"
     assert "resize" not in kinds
     assert cluster.committed == cluster.step
+
+
+class TestBeforeTheFirstStep:
+    def test_many_free_nodes_are_not_left_waiting_for_a_long_step(self):
+        """A step of one worker takes twenty minutes; 24 nodes come in its first minute."""
+        cluster = Cluster(1, global_batch=240, sample_s=5.0, most=24, grow_s=10.0).run(30)
+        cluster.add(23)
+        cluster.run(90)
+        assert cluster.sizes == [1, 24]
+        assert cluster.steward._memory.cost == ResizeCost(grow_s=10.0, shrink_s=1.0, lead_s=4.25)
+        assert cluster.run(60).step >= 1
+
+    def test_a_step_that_is_soon_done_is_not_given_up(self):
+        """It ends while the newcomers start."""
+        cluster = Cluster(1, global_batch=48, sample_s=0.5, most=24, grow_s=10.0).run(12)
+        cluster.add(23)
+        cluster.run(60)
+        assert cluster.sizes == [1, 24]
+        assert cluster.recomputed == 0
+        assert not any("begun again" in words for words in cluster.words)
+
+    def test_room_that_changes_all_the_time_is_not_followed(self):
+        """A node more every five seconds, and a pause takes ten."""
+        cluster = Cluster(1, global_batch=240, sample_s=5.0, most=24, grow_s=10.0).run(30)
+        for _ in range(20):
+            cluster.add()
+            cluster.run(5)
+        assert cluster.sizes == [1]
+        assert cluster.run(200).sizes == [1, 20]
+
+    def test_a_little_more_is_not_worth_it_without_a_measurement(self):
+        """Four workers of three may be no faster at all."""
+        cluster = Cluster(3, global_batch=240, sample_s=5.0).run(30)
+        cluster.add()
+        assert cluster.run(300).sizes == [3]
+
+
+class Priced(Cluster):
+    """Steps take two minutes, every resize stops training for exactly 15 s, and commits take 5 s of them."""
+
+    def __init__(self, nodes, **options):
+        super().__init__(nodes, global_batch=48, sample_s=120 * nodes / 48, grow_s=10.0, shrink_s=10.0, **options)
+        self.commit_s = 5.0
+
+    @property
+    def is_parked(self):
+        """The step in flight is finished first."""
+        if self.stopping_since is not None and self.progress > 0 and not self.hung:
+            return False
+        return super().is_parked and self.now - self.parked_since >= self.commit_s
+
+    def train(self):
+        if self.stopping_since is not None and self.progress > 0 and self.now >= self.blocked_until:
+            self.compute()
+            if self.progress >= 1:
+                self.progress, self.step, self.parked_since = 0.0, self.step + 1, self.now
+            return
+        if self.is_parked:
+            self.steward.committed(self.commit_s)
+        super().train()
+
+
+class TestThePriceOfAResize:
+    def test_work_is_no_part_of_it(self):
+        """Neither the step in flight when the signal came nor the new group's first step."""
+        cluster = Priced(2, most=3).run(500)
+        cluster.add()
+        cluster.run(600)
+        assert cluster.sizes == [2, 3]
+        assert cluster.steward._memory.cost.grow_s == pytest.approx(15, abs=2 * TICK_S)
+        assert "2 -> 3 workers cost 15 s of training" in cluster.words
+
+    def test_a_loss_without_notice_costs_what_is_done_again(self):
+        """Twenty seconds of a step and three whole ones since the commit, ten seconds without workers."""
+        cluster = Priced(3).run(25)
+        while cluster.step < 3:
+            cluster.tick()
+        cluster.run(20)
+        cluster.kill("n2")
+        cluster.run(400)
+        assert cluster.sizes == [3, 2]
+        assert cluster.steward._memory.cost.shrink_s == pytest.approx(20 + 3 * 120 + 10, abs=4 * TICK_S)
+        assert any("with 3 steps done again" in words for words in cluster.words)
+
+    def test_time_without_nodes_is_no_part_of_a_loss(self):
+        """For an hour there is no room at all."""
+        cluster = Priced(1).run(25)
+        while cluster.step < 2:
+            cluster.tick()
+        cluster.kill("n0")
+        cluster.run(3600)
+        cluster.add()
+        cluster.run(400)
+        assert cluster.sizes == [1, 1]
+        assert cluster.steward._memory.cost.shrink_s == pytest.approx(2 * 120 + 10, abs=4 * TICK_S)
+
+    def test_fewer_workers_write_more_each(self):
+        """What a commit took at sixteen says what it takes at two."""
+        memory = Cluster(1).steward._memory
+        memory.committed(16, 3.0)
+        assert [memory.commit_s(size) for size in (32, 16, 2)] == [3.0, 3.0, 24.0]
+        memory.committed(2, 0.0)
+        assert memory.commit_s(16) == 3.0

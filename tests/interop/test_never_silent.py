@@ -262,3 +262,12 @@ def test_what_only_a_version_of_trl_has_names_the_version(tmp_path):
     assert " examples/scripts/cpo.py " in made.command
     assert "trl.experimental.cpo" in " ".join(made.unsaid)
     assert "for transformers 5 write --warmup_steps 0.1" in " ".join(made.unsaid)
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "sgd"])
+def test_an_optimizer_that_both_have_is_listed(tmp_path, name):
+    """And what Adam alone reads is no setting of it."""
+    draft = _job(tmp_path, f"optim: {name}\nadam_beta1: 0.8\nadam_epsilon: 1e-6\n")
+    assert any(note.key == "optim" and name in note.text for note in draft.carried)
+    assert {"adam_beta1", "adam_epsilon"} <= {note.key for note in draft.dropped}
+    assert set(draft.job["train"]["optimizer"]) == {"kind", "lr"}

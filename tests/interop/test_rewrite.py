@@ -1,5 +1,6 @@
 """What is written for another system is read back: the same batch, exact at that count; else a refusal."""
 
+import json
 import shlex
 
 import pytest
@@ -225,3 +226,132 @@ def test_of_a_loss_that_is_a_loop_of_ones_own_only_the_batch_is_said(tmp_path):
     written = rewrite(read_recipe(str(file), [], Options(gpus=8, method="dpo")), "halos", 8)
     assert "only the batch" in written.unsaid[0]
     assert "beta: 0.3" in " ".join(written.unsaid)
+
+
+def _said(tmp_path, target, kind="chat", objective="sft", train="", gpus=8):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        f"name: j\nmodel: {{kind: hf, path: org/m, context: 512}}\ndata: {{kind: {kind}, path: d}}\n"
+        f"objective: {objective}\nbatch: {{global: 64, max_micro: 8}}\ntrain: {{{train}}}\n"
+    )
+    return rewrite(read_recipe(str(file)), target, gpus)
+
+
+RMSPROP = "epochs: 1, optimizer: {kind: rmsprop, lr: 5e-7, alpha: 0.9}"
+
+
+@pytest.mark.parametrize(
+    ("target", "train", "typed"),
+    [
+        ("halos", RMSPROP, "++lr=5e-7"),
+        ("halos", RMSPROP, "++model.policy_dtype=float32"),
+        ("halos", f"{RMSPROP}, precision: bf16", "++model.policy_dtype=bfloat16"),
+        ("halos", "steps: 9, optimizer: {kind: adamw, lr: 1e-6}", "++n_epochs=null ++n_examples=576"),
+        ("torchtitan", "steps: 9, optimizer: {kind: adamw, lr: 1e-6}", "--optimizer.weight_decay 0"),
+        ("torchtitan", "steps: 9, optimizer: {kind: adamw, lr: 1e-6}", "--optimizer.beta1 0.9 --optimizer.beta2 0.999"),
+        ("torchtitan", "examples: 600, optimizer: {kind: sgd, lr: 0.1}", "--training.steps 10"),
+        ("torchtitan", RMSPROP, "--optimizer.lr 5e-7"),
+        ("torchtitan", f"{RMSPROP}, seed: 7", "--debug.seed 7"),
+        ("torchtitan", RMSPROP, "--training.mixed_precision_param float32"),
+        ("torchtitan", RMSPROP, "--lr_scheduler.decay_ratio 0"),
+        ("torchtitan", f"{RMSPROP}, clip_norm: null", "--training.max_norm inf"),
+        (
+            "torchtitan",
+            f"{RMSPROP}, schedule: {{kind: cosine, final_fraction: 0.1}}",
+            "--lr_scheduler.decay_type cosine",
+        ),
+        ("trl", "epochs: 1, optimizer: {kind: adamw, lr: 1e-6, eps: 1e-6}", "--adam_epsilon 1e-6"),
+        ("trl", RMSPROP, "--gradient_checkpointing false"),
+        ("dpo", RMSPROP, "activation_checkpointing=false"),
+    ],
+)
+def test_values_that_were_dropped_are_written(tmp_path, target, train, typed):
+    assert typed in _said(tmp_path, target, train=train).command
+
+
+@pytest.mark.parametrize(
+    ("target", "train", "listed"),
+    [
+        ("halos", RMSPROP, "train.optimizer.kind rmsprop, train.optimizer.alpha 0.9"),
+        ("halos", "epochs: 1.5, optimizer: {kind: adamw, lr: 1e-6}", "train.epochs 1.5"),
+        ("torchtitan", RMSPROP, "train.optimizer.kind rmsprop, train.optimizer.alpha 0.9"),
+        ("torchtitan", RMSPROP, "train.epochs 1: torchtitan counts steps"),
+        ("trl", RMSPROP, "train.optimizer.alpha 0.9"),
+        ("trl", f"{RMSPROP}, schedule: {{kind: linear, final_fraction: 0.1}}", "train.schedule.final_fraction 0.1"),
+        ("deepspeed", RMSPROP, "train.optimizer.lr 5e-7"),
+    ],
+)
+def test_values_without_a_word_are_listed(tmp_path, target, train, listed):
+    assert any(listed in line for line in _said(tmp_path, target, train=train).unsaid)
+
+
+def test_the_version_of_torchtitan_that_is_written_is_named(tmp_path):
+    """Since August 2026 the batch is said in tokens: 8 x 512 in a micro-batch, 64 x 512 in a step."""
+    made = _said(tmp_path, "torchtitan", train=RMSPROP)
+    note = next(text for text in made.notes if "torchtitan 0.2.2" in text)
+    assert "--training.num_tokens_per_microbatch_per_dp_rank 4096 " in note
+    assert "--training.num_tokens_per_train_step 32768 --training.max_context_length 512" in note
+
+
+@pytest.mark.parametrize(
+    ("precision", "accelerate", "deepspeed"), [("fp32", "'no'", "false"), ("bf16", "bf16", "true")]
+)
+def test_files_are_of_the_jobs_precision(tmp_path, precision, accelerate, deepspeed):
+    train = f"{RMSPROP}, precision: {precision}"
+    assert f"mixed_precision: {accelerate}\n" in _said(tmp_path, "accelerate", train=train).file
+    assert f'"enabled": {deepspeed}\n' in _said(tmp_path, "deepspeed", train=train).file
+
+
+def test_a_file_of_deepspeed_stays_the_users_own(tmp_path):
+    """But for the three numbers."""
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}')
+    made = json.loads(rewrite(read_recipe(str(file), (), Options(gpus=4)), "deepspeed", 8).file)
+    assert (made["train_batch_size"], made["train_micro_batch_size_per_gpu"]) == (64, 8)
+    assert (made["zero_optimization"], made["fp16"]) == ({"stage": 2}, {"enabled": True})
+    assert "bf16" not in made
+
+
+@pytest.mark.parametrize("target", ["trl", "accelerate"])
+def test_a_launcher_of_two_machines_is_named(tmp_path, target):
+    """Half of the processes run on each, from a HALOs recipe as from another."""
+    file = tmp_path / "fsdp_2x4gpu.yaml"
+    file.write_text(FSDP)
+    command = (
+        "accelerate launch --config_file {} launch.py loss=dpo model=llama ++model.name_or_path=m ++model.batch_size=32"
+    )
+    made = rewrite(read_recipe(command.format(file)), target, 8)
+    said = next(note for note in made.notes if "num_machines is 2" in note)
+    assert "4 GPUs there" in said
+
+
+def test_a_launcher_that_lies_elsewhere_is_named():
+    command = (
+        "accelerate launch --config_file accelerate_config/fsdp_2x4gpu.yaml launch.py loss=dpo model=llama "
+        "++model.name_or_path=m ++model.batch_size=32"
+    )
+    made = rewrite(read_recipe(command), "trl", 8)
+    assert any("accelerate_config/fsdp_2x4gpu.yaml does not lie here" in text for text in made.unsaid)
+
+
+@pytest.mark.parametrize(
+    ("kind", "objective", "script"),
+    [
+        ("feedback", "kto", "trl/scripts/kto.py"),
+        ("pairs", "dpo", "scripts/dpo.py"),
+        ("chat", "sft", "scripts/sft.py"),
+        ("pairs", "simpo", "examples/scripts/cpo.py"),
+    ],
+)
+def test_a_script_is_named_where_it_lies(tmp_path, kind, objective, script):
+    """kto.py is not in the alignment-handbook."""
+    assert f" {script} " in _said(tmp_path, "trl", kind, objective, RMSPROP).command
+
+
+def test_a_path_is_one_word_of_a_shell(tmp_path):
+    made = _said(tmp_path, "halos", train=RMSPROP)
+    assert "++model.name_or_path=org/m" in shlex.split(made.command)
+    file = tmp_path / "job.yaml"
+    file.write_text(file.read_text().replace("path: org/m", "path: 'my models/m; x'"))
+    for target, word in [("halos", "++model.name_or_path=my models/m; x"), ("trl", "my models/m; x")]:
+        assert word in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)

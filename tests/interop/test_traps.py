@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from planner.errors import RecipeError
 from planner.interop import Options, Question, read_recipe
 
 COUNTS = list(range(1, 17))
@@ -232,3 +233,45 @@ def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count
     found = recipe.foreign.outcome(count)
     assert found.batch == (total if fits else None)
     assert (found.verdict == "error") is not fits
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "error", "words"),
+    [
+        ((32, 16, None), 8, "A = 32 // 16 // 8 = 0", "Gradient accumulation steps: 0 has to be greater"),
+        ((32, None, 8), 5, "m = 32 // 5 // 8 = 0", "Micro batch size per gpu: 0 has to be greater than 0"),
+        ((32, 16, 2), 3, "train_batch_size 32 != 16 x 2 x 3", "* world_size 32 != 16 * 2 * 3"),
+        ((100, 8, 2), 8, "train_batch_size 100 != 8 x 2 x 8", "* world_size 100 != 8 * 2 * 8"),
+    ],
+)
+def test_a_deepspeed_file_that_does_not_fit_its_own_count_still_says_its_batch(tmp_path, sizes, gpus, error, words):
+    """The batch and the micro-batch are the file's; DeepSpeed's own refusal stands beside them."""
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({name: value for name, value in zip(names, sizes, strict=True) if value}))
+    recipe = read(str(file), gpus=gpus)
+    assert (recipe.global_batch, recipe.micro) == (sizes[0], sizes[1])
+    assert recipe.foreign.outcome(gpus).text == f"AssertionError: {error}"
+    assert words in traps(recipe)["tuned for"]
+    assert "tuned for" not in traps(read(str(file)))
+    with pytest.raises(RecipeError, match=r"no multiple|write numbers that fit"):
+        read_recipe(str(file), (), Options(gpus=gpus))
+
+
+def test_a_json_file_may_be_indented_by_tabs(tmp_path):
+    """As no YAML may; a key that stands twice is a mistake in both."""
+    file = tmp_path / "ds.json"
+    file.write_text('{\n\t"train_batch_size": 32,\n\t"gradient_accumulation_steps": 2\n}\n')
+    assert read(str(file)).global_batch == 32
+    file.write_text('{\n\t"train_batch_size": 32,\n\t"train_batch_size": 64\n}\n')
+    with pytest.raises(RecipeError, match="found train_batch_size twice"):
+        read(str(file))
+    # Neither JSON nor YAML with tabs: a trailing comma, as DeepSpeed itself would refuse it, is YAML's.
+    file.write_text('{"train_batch_size": 32,}')
+    assert read(str(file)).global_batch == 32
+    file.write_text('{\n\t"train_batch_size": 32\n\t"gradient_accumulation_steps": 2\n}\n')
+    with pytest.raises(RecipeError, match="line 3: found a mistake"):
+        read(str(file))
+    file.write_text('{"a":' * 100_000)
+    with pytest.raises(RecipeError, match="found"):
+        read(str(file))

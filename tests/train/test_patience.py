@@ -1,20 +1,34 @@
-"""When a collective is given up."""
+"""How long silence may last, and when a collective is given up."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.plan import longest_silence_s
+from planner.plan import longest_collective_s, longest_deafness_s, longest_silence_s
 from planner.train.patience import Patience
 
 SECONDS = st.floats(1e-4, 1e4)
+MAYBE_SECONDS = st.just(0.0) | SECONDS
 
 
-@given(SECONDS, SECONDS, SECONDS, st.booleans())
-def test_no_step_commit_or_evaluation_like_the_last_ones_is_taken_for_a_hang(step_s, commit_s, eval_s, has_eval):
-    """Steps may take twenty times, commits and evaluations three times what they took."""
-    limit_s = longest_silence_s(step_s=step_s, commit_s=commit_s, eval_s=eval_s if has_eval else 0, has_eval=has_eval)
-    assert limit_s >= 60
-    assert limit_s * (1 + 1e-9) >= 20 * step_s + 3 * commit_s + (3 * eval_s if has_eval else 0)
+@given(MAYBE_SECONDS, MAYBE_SECONDS)
+def test_no_round_or_commit_like_the_last_ones_is_taken_for_a_hang(round_s, commit_s):
+    """Rounds may take twenty times, commits three times what they took; ten minutes are no hang, ever."""
+    limit_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
+    assert limit_s >= max(600, 20 * round_s, 3 * commit_s)
+    assert limit_s >= 3600 or (round_s and commit_s)
+    deaf_s = longest_deafness_s(round_s=round_s, commit_s=commit_s)
+    assert 60 <= deaf_s <= limit_s
+    assert deaf_s >= 20 * round_s
+
+
+@given(SECONDS, SECONDS, MAYBE_SECONDS, st.floats(0, 1))
+def test_a_collective_is_given_up_later_than_the_controller_acts(step_s, commit_s, eval_s, share):
+    """A round is a part of a step; the controller knows whom to blame, the others would only be heard to fail."""
+    collective_s = longest_collective_s(step_s=step_s, commit_s=commit_s, eval_s=eval_s)
+    assert collective_s >= 600 * 1.5
+    if share:
+        assert collective_s > longest_silence_s(round_s=share * step_s, commit_s=commit_s)
+    assert collective_s * (1 + 1e-9) >= 20 * step_s + 3 * (commit_s + eval_s)
 
 
 def test_nothing_is_set_before_a_commit_and_an_evaluation_were_seen():
@@ -25,15 +39,15 @@ def test_nothing_is_set_before_a_commit_and_an_evaluation_were_seen():
         patience.did_step(1.0, commit_s, eval_s)
     assert limits == []
     patience.did_step(1.0, 5, 5)
-    assert limits == [1.5 * 60]
+    assert limits == [1.5 * 600]
 
 
 def test_it_is_set_again_only_where_it_changed_much():
     """And always later than whoever controls the workers would act."""
     limits = []
     patience = Patience(limits.append, has_eval=False)
-    for seconds in [10.0] * 5 + [11.0] * 20 + [30.0] * 21:
+    for seconds in [100.0] * 5 + [110.0] * 20 + [300.0] * 21:
         patience.did_step(seconds, 2.0, 0.0)
-    assert limits[0] == 1.5 * (200 + 6)
-    assert limits[-1] == 1.5 * (600 + 6)
+    assert limits[0] == 1.5 * (2000 + 6)
+    assert limits[-1] == 1.5 * (6000 + 6)
     assert len(limits) <= 3  # on its way, the median stands between two steps once

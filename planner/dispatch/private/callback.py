@@ -10,9 +10,11 @@ from typing import Any
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
 from planner.dispatch import signals
+from planner.dispatch.private.heartbeats import Heartbeats
 
 _log = logging.getLogger(__name__)
-_PATIENCE_S = 60.0
+# Without any progress of any worker. What steps take is not known here.
+_SILENCE_S = 600.0
 _POLL_S = 0.05
 
 
@@ -31,16 +33,18 @@ class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[m
         self._group = None
 
     def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:  # noqa: ARG002
-        """Stop all workers at one step, and poll them until they are parked, or one fails, or it takes too long."""
+        """Stop all workers at one step, and poll them until they are parked, or one fails, or none makes progress."""
         group = self._group
         if group is None or not group.has_started():
             return
         group.execute_async(signals.request_stop)
         parked: set[int] = set()
-        deadline_s = time.monotonic() + _PATIENCE_S
+        heartbeats, progress, seen_s = Heartbeats(), 0, time.monotonic()
         while len(parked) < len(group.get_workers()):
             status = group.poll_status(timeout=0.5)
-            if status.errors or time.monotonic() > deadline_s:
+            before, progress = progress, heartbeats.total(group.get_workers())
+            seen_s = time.monotonic() if progress != before else seen_s
+            if status.errors or time.monotonic() - seen_s > _SILENCE_S:
                 _log.warning("resizing before every worker had committed")
                 return
             for rank, worker in status.worker_statuses.items():

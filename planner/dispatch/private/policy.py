@@ -27,6 +27,7 @@ from planner.dispatch.private import get_word, put_word
 from planner.dispatch.private.autoscaler import Autoscaler
 from planner.dispatch.private.blame import cause, culprit, has_died, last_line, silent_nodes, whereabouts
 from planner.dispatch.private.groups import KeepingGroup, NewProcessesGroup, give_back_places_of_the_dead
+from planner.dispatch.private.heartbeats import Heartbeats
 from planner.dispatch.pulse import Pulse
 from planner.dispatch.steward import Act, Steward, View
 from planner.errors import PlannerError
@@ -74,6 +75,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._probed_s = float("-inf")
         self._num_bad = 0
         self._group: Any = None
+        self._heartbeats = Heartbeats()
         self._pulse: Pulse | None = None
         self._asking = Asking(time.monotonic)
         self._autoscaler = Autoscaler()
@@ -217,7 +219,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def group_started(self, group: Any) -> None:
         """A group trains."""
-        self._group = group
+        self._group, self._heartbeats = group, Heartbeats()
         self._parked.clear()
         workers = group.get_workers()
         self._steward.started(tuple(worker.metadata.node_id for worker in workers))
@@ -302,10 +304,11 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 continue
             if report.metrics.get(signals.PARKED):
                 self._parked.add(rank)
+                if rank == 0:
+                    self._steward.committed(float(report.metrics["commit_s"]))
             elif rank == 0:
                 self._steward.reported(report.metrics)
-                if "progress" not in report.metrics:
-                    self._stepped()
+                self._stepped()
 
     def _view(self, workers: list[Any]) -> View:
         return View(
@@ -315,6 +318,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             parked=frozenset(self._parked),
             silent=frozenset(self._group.silent_ranks() if self._group else ()),
             newcomers=self._group.newcomers() if self._group else "none",
+            progress=self._heartbeats.total(workers),
         )
 
     # -- mouth

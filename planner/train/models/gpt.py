@@ -3,13 +3,17 @@
 Shapes: B samples, T tokens, D width, H heads, V vocabulary.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from planner.job import GptModel
 from planner.train.models.packed import mask_of, positions_in
+
+if TYPE_CHECKING:  # at run time this file needs torch alone: `bench/gpu.py` runs it where no pydantic is
+    from planner.job import GptModel
 
 VOCABULARY = 256
 
@@ -17,7 +21,7 @@ VOCABULARY = 256
 class Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each around a residual."""
 
-    def __init__(self, config: GptModel, *, activation_checkpointing: bool) -> None:
+    def __init__(self, config: "GptModel", *, activation_checkpointing: bool) -> None:
         super().__init__()
         self.heads = config.heads
         self.dropout = config.dropout
@@ -61,7 +65,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Token ids `(B, T)` -> logits `(B, T, V)`, T at most `config.context`."""
 
-    def __init__(self, config: GptModel, *, activation_checkpointing: bool = False) -> None:
+    def __init__(self, config: "GptModel", *, activation_checkpointing: bool = False) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(VOCABULARY, config.width)
         self.position_embedding = nn.Embedding(config.context, config.width)

@@ -15,20 +15,19 @@ from planner.dispatch.processes import kill_all, reap
 from planner.dispatch.supervisor import _adopt_orphans, _handle_signals, _loopback_arguments
 
 
-def main():
+def serve(**head):
+    """Start a head with a dashboard, say where they are, and end everything when stdin closes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     _adopt_orphans()
-    os.environ.pop("PYTHONPATH", None)  # nodes know what is installed and what is sent to them, not this checkout
     try:
         from ray.cluster_utils import Cluster
 
         arguments = {
-            "num_cpus": 2,
             "object_store_memory": ONE_CPU.object_store_bytes,
             "include_dashboard": True,
             "dashboard_host": LOOPBACK,
-            "dashboard_port": int(sys.argv[1]),
+            **head,
             **_loopback_arguments(),
         }
         cluster = Cluster(initialize_head=True, head_node_args=arguments)
@@ -42,4 +41,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    os.environ.pop("PYTHONPATH", None)  # nodes know what is installed and what is sent to them, not this checkout
+    serve(num_cpus=2, dashboard_port=int(sys.argv[1]))
