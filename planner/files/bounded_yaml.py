@@ -31,12 +31,12 @@ class BoundedLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """One node with all below it."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise _too_much(f"more than {MAX_DEPTH} levels", self.get_mark())
+            raise _too_much(f"more than {MAX_DEPTH} levels", mark)
         before = self._num_values
         is_alias = self.check_event(yaml.AliasEvent)
-        mark = self.get_mark()
         node = super().compose_node(parent, index)
         if is_alias and id(node) not in self._sizes:
             raise _too_much("an alias to what it stands in", mark)
