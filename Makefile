@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast path wheel-test lint bench gpu chaos clean
+.PHONY: demo test test-fast path wheel-test lint bench gpu chaos fuzz clean
 
 demo: .venv/ready
 	$(BIN)/planner demo
@@ -41,6 +41,12 @@ MINUTES ?= 20
 SEED ?= 1
 chaos: .venv/ready
 	$(BIN)/python tests/chaos/storm.py --minutes $(MINUTES) --seed $(SEED)
+
+# Odd files for every reader, for an hour. Fails if one was neither read nor refused in a sentence; bench/results/fuzz.json
+# keeps the counts.
+fuzz: MINUTES := $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),60)
+fuzz: .venv/ready
+	$(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $(SEED) --results
 
 # torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for.
 .venv/ready: pyproject.toml constraints.txt

@@ -1,6 +1,6 @@
 """A cluster as its file describes it: how many nodes of which kind there may be, and what one of them offers to Ray.
 
-`planner.files` reads it, `planner.plan.reach` counts the workers that have room on it. Nothing here knows a cloud.
+`planner.files` reads it, `planner.reach` counts the workers that have room on it. Nothing here knows a cloud.
 """
 
 from collections.abc import Mapping

@@ -18,17 +18,63 @@ PlannerError              what it says is for the user: no traceback, a non-zero
     +-- TrainingFailed    training stopped and will not go on by itself
 """
 
+from collections.abc import Sequence
+
+# `... and 1048576 more`; and what a line is not shortened below.
+_MAX_REST, _MIN_LINE = 24, 90
+
+MAX_CHARS = 500
+"""of what is said about a file or a folder; a stranger may have written names of megabytes into it"""
+
+
+def printable(text: str) -> str:
+    """The text with control characters and halves of characters as escapes; lines stay lines."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
+def shortened(text: str, most: int = MAX_CHARS) -> str:
+    """At most `most` characters: of a longer text its beginning and its end, where the advice stands."""
+    if len(text) <= most:
+        return text
+    after = (most - 5) // 3
+    return f"{text[: most - 5 - after]} ... {text[-after:]}"
+
+
+def lines_within(lines: Sequence[str], count: int, most: int = MAX_CHARS, indent: str = "") -> list[str]:
+    """As many of the lines as have room in `most` characters, the longest ones shortened.
+
+    Of `count` things that there are to say, those that are left out are counted in a line of their own.
+    """
+    room = most - _MAX_REST
+    kept = list(lines)
+    while len(kept) > 1 and _size(kept, _MIN_LINE) > room:
+        kept.pop()
+    length = next(n for n in range(max(room, _MIN_LINE), 0, -1) if n == 1 or _size(kept, n) <= room)
+    shown = [shortened(line, length) for line in kept]
+    return [*shown, f"{indent}... and {count - len(kept)} more"] if count > len(kept) else shown
+
+
+def _size(lines: Sequence[str], most: int) -> int:
+    """Characters of the lines and their ends, each line at most so long."""
+    return sum(min(len(line), most) + 1 for line in lines)
+
 
 class PlannerError(Exception):
-    """A sentence for the user: what, with which numbers, and what to do."""
+    """A sentence for the user: what, with which numbers, and what to do. It prints on any terminal."""
 
     exit_code = 1
+    max_chars = 100_000
+
+    def __init__(self, text: str = "") -> None:
+        # Shortened twice: no more is escaped than can be shown, and an escape is longer than what it stands for.
+        super().__init__(shortened(printable(shortened(text, self.max_chars)), self.max_chars))
 
 
 class UserError(PlannerError):
     """The input is wrong; nothing was started."""
 
     exit_code = 2
+    max_chars = MAX_CHARS
 
 
 class JobError(UserError):
@@ -61,6 +107,8 @@ class RunError(PlannerError):
 
 class StoreError(RunError):
     """The run directory cannot be reached, or what lies there cannot be trusted."""
+
+    max_chars = MAX_CHARS
 
 
 class StaleGeneration(StoreError):

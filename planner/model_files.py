@@ -6,12 +6,14 @@ The driver looks here before it starts anything, and every worker before it buil
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from planner.disk import expanded, open_regular, read_bounded
 from planner.errors import UserError
 from planner.extras import how_to_install
 from planner.job import HfModel, Job
@@ -25,6 +27,13 @@ _SINGLE = "model.safetensors"
 _WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt")
 # Of every tensor, this many bytes from its middle enter the fingerprint.
 _SAMPLED_BYTES = 256
+# Ten times the largest that are known: indexes of 15 MB, tokenizers of 35 MB, templates of 50 kB.
+_MAX_CONFIG_BYTES, _MAX_JSON_BYTES = 2**22, 2**28
+_MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+# A layer is made in some milliseconds even where it takes no memory; the deepest model known has 160.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_MOST_LAYERS = 4096
+_MOST_POSITIONS = 2**40
 # The largest header that the safetensors library itself takes (its `MAX_HEADER_SIZE`).
 _MAX_HEADER_BYTES = 100_000_000
 
@@ -60,7 +69,7 @@ def folder_here(path: str, revision: str | None = None) -> Path | None:
     Raises:
         UserError: it is neither a folder nor a name.
     """
-    local = Path(path).expanduser()
+    local = expanded(path)
     if local.is_dir():
         return local
     if local.exists() or path.startswith(("/", ".", "~")) or path.count("/") > 1:
@@ -105,8 +114,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: there is none.
     """
-    found = _read_json(folder / CONFIG, f"{folder}: not the folder of a Hugging Face model")
-    if not isinstance(found.get("model_type"), str):
+    require_own(folder, folder / CONFIG)
+    found = _read_json(folder / CONFIG, f"{folder}: not the folder of a Hugging Face model", _MAX_CONFIG_BYTES)
+    if not isinstance(kind := found.get("model_type"), str) or not _MODEL_TYPE.fullmatch(kind):
         raise UserError(f"{folder / CONFIG}: names no model_type, so it is not that of a Hugging Face model")
     return found
 
@@ -152,9 +162,12 @@ def _vocabulary(folder: Path) -> Any:
     file = folder / "tokenizer.json"
     if not file.exists():
         return None
-    found = _read_json(file, f"{file}: cannot be read")
-    added = [(token.get("id"), token.get("content")) for token in found.get("added_tokens") or []]
-    return (found.get("model") or {}).get("vocab"), added
+    require_own(folder, file)
+    found = _read_json(file, f"{file}: cannot be read", _MAX_JSON_BYTES)
+    added, model = found.get("added_tokens") or [], found.get("model") or {}
+    if not isinstance(added, list) or not isinstance(model, dict) or not all(isinstance(each, dict) for each in added):
+        raise UserError(f"{file}: not a tokenizer's file; copy it again")
+    return model.get("vocab"), [(token.get("id"), token.get("content")) for token in added]
 
 
 def check(model: HfModel) -> Path:
@@ -175,15 +188,46 @@ def check_folder(folder: Path, model: HfModel) -> None:
     Raises:
         UserError: it cannot be trained as the job says.
     """
+    require_readable(folder)
     config = read_config(folder)
     _require_causal(folder, config)
+    _require_layers(folder, config)
     _require_context(folder, config, model.context)
     if model.weights == "pretrained":
         stored_tensors(folder)
 
 
+def require_readable(folder: Path) -> None:
+    """Check the files of a model's folder that libraries open by themselves, which wait for a pipe and follow links.
+
+    Raises:
+        UserError: one is no regular file, leads out of the folder, is too large, or the configuration is none.
+    """
+    try:
+        found = sorted(file for file in folder.iterdir() if any(map(file.match, _WANTED)))
+        for file in found:
+            require_own(folder, file)
+            with open_regular(file) as stream:
+                size = stream.seek(0, 2)
+            if size > _MAX_JSON_BYTES and file.suffix != ".safetensors":
+                raise UserError(f"{file}: {size} bytes; the largest that planner reads has {_MAX_JSON_BYTES}")
+    except IsADirectoryError as error:
+        raise UserError(f"{error.filename}: a folder where a model has a file; remove it") from error
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from error
+    read_config(folder)
+
+
+def _require_layers(folder: Path, config: dict[str, Any]) -> None:
+    for key in _LAYERS:
+        if isinstance(number := config.get(key), int | float) and not number <= _MOST_LAYERS:
+            raise UserError(f"{folder / CONFIG}: {key} is above {_MOST_LAYERS}, and no model has as many layers")
+
+
 def _require_causal(folder: Path, config: dict[str, Any]) -> None:
     names = config.get("architectures") or []
+    if not isinstance(names, list):
+        raise UserError(f"{folder / CONFIG}: architectures is not a list of names, so no architecture can be told")
     if names and not any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         raise UserError(f"{folder / CONFIG}: {', '.join(map(str, names))} is not a causal language model with a head")
     if "quantization_config" in config:
@@ -196,12 +240,16 @@ def _require_context(folder: Path, config: dict[str, Any], context: int) -> None
     Raises:
         UserError: the job's context is longer, or would make a token's frequencies depend on its neighbours.
     """
-    known = [config[key] for key in ("max_position_embeddings", "n_positions") if isinstance(config.get(key), int)]
+    places = [_positive(folder, config, key) for key in ("max_position_embeddings", "n_positions")]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not known or not isinstance(rope, dict):
+    if not isinstance(rope, dict):
         return
-    original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings") or 0
-    longest = max(known[0], math.floor(float(rope.get("factor") or 1) * (original or known[0])))
+    factor = _positive(folder, rope, "factor") or 1
+    originals = [_positive(folder, its, "original_max_position_embeddings") for its in (rope, config)]
+    if not (known := [math.floor(place) for place in places if place]):
+        return
+    original = math.floor(next(filter(None, originals), 0))
+    longest = max(known[0], math.floor(factor * (original or known[0])))
     kind = rope.get("rope_type", rope.get("type"))
     if kind in ("dynamic", "longrope"):
         # Their frequencies follow from the longest sample of a micro-batch, so from who is in it with whom.
@@ -214,6 +262,20 @@ def _require_context(folder: Path, config: dict[str, Any], context: int) -> None
         )
 
 
+def _positive(folder: Path, values: dict[str, Any], key: str) -> float | None:
+    """The number at `key`; none if nothing stands there.
+
+    Raises:
+        UserError: it is no number above 0; JSON of Python's has NaN and 1e999, too.
+    """
+    value = values.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST_POSITIONS:
+        raise UserError(f"{folder / CONFIG}: {key} is {repr(value)[:40]}; mend it, it is a number above 0")
+    return value
+
+
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of the model's safetensors files, by the name it has there. Only headers are read.
 
@@ -222,11 +284,12 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     index = folder / INDEX
     if index.exists():
-        where = _read_json(index, str(index)).get("weight_map")
+        require_own(folder, index)
+        where = _read_json(index, str(index), _MAX_JSON_BYTES).get("weight_map")
         if not isinstance(where, dict):
             raise UserError(f"{index}: has no weight_map")
         names = sorted({str(name) for name in where.values()})
-        if foreign := [name for name in names if Path(name).name != name]:
+        if foreign := [name for name in names if Path(name).name != name or name == ".." or not name.isprintable()]:
             raise UserError(f"{index}: names {foreign[0]!r}, which is not a file of its own folder")
     elif (folder / _SINGLE).exists():
         names = [_SINGLE]
@@ -237,6 +300,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         )
     found: dict[str, StoredTensor] = {}
     for name in names:
+        require_own(folder, folder / name)
         found.update(_header(folder / name))
     return found
 
@@ -290,15 +354,16 @@ def folder_fingerprint(folder: Path, *, weights: bool) -> str:
         UserError: the files cannot be read.
     """
     read_config(folder)
-    digest = sha256((folder / CONFIG).read_bytes())
+    digest = sha256(_content(folder / CONFIG, _MAX_CONFIG_BYTES))
     if not weights:
         return digest.hexdigest()
     tensors = stored_tensors(folder)
     for name, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].start)):
         middle = (tensor.start + tensor.end) // 2
         begin = max(tensor.start, middle - _SAMPLED_BYTES // 2)
-        digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode())
-        with tensor.file.open("rb") as stream:
+        # A name of JSON's may hold half a character, which is no UTF-8.
+        digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode(errors="surrogatepass"))
+        with open_regular(tensor.file) as stream:
             stream.seek(begin)
             digest.update(stream.read(min(_SAMPLED_BYTES, tensor.end - begin)))
     return digest.hexdigest()
@@ -311,7 +376,7 @@ def _header(file: Path) -> Mapping[str, StoredTensor]:
         UserError: the file is torn, or none of this format.
     """
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             length = int.from_bytes(stream.read(8), "little")
             content = stream.read(length) if length <= _MAX_HEADER_BYTES else b""
             size = stream.seek(0, 2)
@@ -338,14 +403,22 @@ def _stored(file: Path, beginning: int, item: dict[str, Any]) -> StoredTensor:
         ValueError: it names bytes before them, or amounts that are none; among others, for what is no entry.
     """
     (start, end), shape = item["data_offsets"], tuple(item["shape"])
-    if not all(type(number) is int and number >= 0 for number in (start, end - start, *shape)):
+    is_sound = isinstance(item["dtype"], str)
+    if not is_sound or not all(type(number) is int and number >= 0 for number in (start, end - start, *shape)):
         raise ValueError("not an entry of a safetensors file")
     return StoredTensor(file=file, dtype=item["dtype"], shape=shape, start=beginning + start, end=beginning + end)
 
 
-def _read_json(file: Path, otherwise: str) -> dict[str, Any]:
+def _content(file: Path, most_bytes: int) -> bytes:
     try:
-        found = json.loads(file.read_bytes())
+        return read_bounded(file, most_bytes)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_json(file: Path, otherwise: str, most_bytes: int) -> dict[str, Any]:
+    try:
+        found = json.loads(read_bounded(file, most_bytes))
     except OSError as error:
         raise UserError(f"{otherwise}: {file.name} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

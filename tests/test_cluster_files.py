@@ -393,7 +393,7 @@ def test_a_mistake_in_a_kuberay_file_is_a_line(told, read, old, new, says):
         ("a: !!timestamp x\n", "found what YAML cannot read"),
         ("a: 2024-99-99\n", "found what YAML cannot read"),
         ("a: !mine x\n", "line 1, column 4: found a YAML mistake (could not determine a constructor"),
-        ("[" * 1100, "found what YAML cannot read"),
+        ("[" * 1100, "line 1, column 41: found a YAML mistake (more than 40 levels)"),
         ("? [a]\n: b\n", "line 1, column 3: found a YAML mistake"),
         ("kind: RayCluster\n", "spec: found nothing; write the cluster"),
     ],

@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from planner.cli.options import JsonOption, progress_bar
+from planner.disk import expanded
 from planner.errors import UserError
 
 
@@ -35,9 +35,9 @@ def export(
         raise UserError(f"{'--output' if run else 'RUN'} is empty; write a folder")
     if step != "newest" and not step.isdecimal():
         raise UserError(f"--step {step}: write a commit's step, or newest")
-    found = Run(Storage(run if "://" in run else str(Path(run).expanduser().absolute())))
+    found = Run(Storage(run if "://" in run else str(expanded(run).absolute())))
     manifest = commit_at(found, None if step == "newest" else int(step))
-    target = Path(output).expanduser().absolute()
+    target = expanded(output).absolute()
     with progress_bar("tensors written") as progress:
         done = export_commit(found, manifest, target, dtype=dtype, merge=merge, progress=progress)
     if as_json:

@@ -10,7 +10,7 @@ from planner.errors import PlanError
 from planner.job import Job
 
 if TYPE_CHECKING:
-    from planner.plan import Reach
+    from planner.reach import Reach
 
 
 def plan(
@@ -27,13 +27,13 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show how the job's global batch is split at each GPU count. Starts nothing."""
-    from planner.files import read_cluster, read_job
-    from planner.plan import Facts, Reach, batch_sizes, choose
+    from planner.files import read_job
+    from planner.plan import Facts, batch_sizes, choose
     from planner.report.plans import plan_json, plan_table
 
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
-    reach = None if cluster is None else Reach(cluster=read_cluster(cluster), taken=spec.workers.taken)
+    reach = None if cluster is None else _reach(cluster, spec)
     counts = _counts(spec, asked) if reach is None else _reached(spec, asked, reach)
     plans = [choose(batch_sizes(spec), count, Facts()) for count in counts]
     mixes = None if reach is None else {count: reach.mix(count) for count in counts}
@@ -46,6 +46,13 @@ def plan(
     typer.echo("\n".join(rows))
     for note in filter(None, (_outside(spec, counts), *_notes(spec, asked, counts, reach))):
         typer.echo(f"\n{note}")
+
+
+def _reach(cluster: str, job: Job) -> "Reach":
+    from planner.files import read_cluster
+    from planner.reach import Reach
+
+    return Reach(cluster=read_cluster(cluster), taken=job.workers.taken)
 
 
 def _heading(job: Job, reach: "Reach | None") -> list[str]:

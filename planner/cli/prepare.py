@@ -12,7 +12,7 @@ import typer
 
 from planner.cli.options import JsonOption
 from planner.cli.verify import ended_like_ctrl_c
-from planner.errors import DataError, UserError
+from planner.errors import DataError, UserError, printable
 from planner.job import JsonlData, TextData
 from planner.report.text import counted
 
@@ -55,13 +55,18 @@ def prepare(
         typer.echo(json.dumps(found, indent=1))
         return
     rows = f"{counted(header.num_rows, 'row')}, " if header.kind == "rows" else ""
-    typer.echo(f"{output}: {rows}{header.num_tokens} tokens (bytes), in {time.monotonic() - began_s:.1f} s")
-    typer.echo(f"in a job:  data: {{kind: tokens, path: {output}}}")
+    shown = printable(output)  # a name on Linux is bytes, not always UTF-8
+    typer.echo(f"{shown}: {rows}{header.num_tokens} tokens (bytes), in {time.monotonic() - began_s:.1f} s")
+    typer.echo(f"in a job:  data: {{kind: tokens, path: {shown}}}")
 
 
 def _data(source: str, kind: Kind | None, field: str) -> TextData | JsonlData:
     if not source:
         raise UserError("SOURCE is empty; write a file, a folder or a glob")
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{source}: not a name in UTF-8; rename it, or write the folder") from error
     if not field:
         raise UserError("--field is empty; write the key that holds the text")
     if kind is None and source.endswith(".jsonl"):

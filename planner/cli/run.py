@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +24,7 @@ from planner.cli.options import (
     repeated,
     warn_of_open_token,
 )
+from planner.disk import expanded
 from planner.errors import DataError, NewerFormat, RecordMismatch, RunError, StoreError, TrainingFailed, UserError
 from planner.job import HfModel, Job, Workers
 
@@ -176,7 +176,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     from planner.store.run import Run
     from planner.store.storage import Storage
 
-    url = job.run_path if "://" in job.run_path else str(Path(job.run_path).expanduser().absolute())
+    url = job.run_path if "://" in job.run_path else str(expanded(job.run_path).absolute())
     job = absolute(job, url)
     run = Run(Storage(url))
     with _answering(url):
@@ -187,7 +187,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     adapters = ""
     if check_data:
         model_files.check_here(job)
-        adapters = _adapters(job)
+        adapters = _built(job)
     try:
         with progress_bar("data checked") as progress:
             dataset, order = open_data(job, progress)
@@ -222,20 +222,23 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     )
 
 
-def _adapters(job: Job) -> str:
-    """What the adapters that a job wants stand beside; empty where there are none, or their model is not here.
+def _built(job: Job) -> str:
+    """Build the model without its weights, as the workers would; what its adapters stand beside, if the job wants some.
+
+    Empty, and nothing is built, where the model is not here.
 
     Raises:
-        UserError: something that they are wanted at is no layer of the model.
+        UserError: transformers makes no model of it, or something that adapters are wanted at is none of its layers.
     """
     from planner.model_files import folder_here
 
     model = job.model
-    if not isinstance(model, HfModel) or model.lora is None or folder_here(model.path, model.revision) is None:
+    if not isinstance(model, HfModel) or folder_here(model.path, model.revision) is None:
         return ""
     from planner.train.models.hf import adapters_words, build_on_meta
 
-    return adapters_words(build_on_meta(model)[0])
+    built, _ = build_on_meta(model)
+    return adapters_words(built) if model.lora is not None else ""
 
 
 def _require_writable(run: "Run") -> None:

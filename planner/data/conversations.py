@@ -141,6 +141,8 @@ class _Opening:
         del is_desirable
         self._num_apart += not is_whole
         self._require_known(ids)
+        if not len(ids):
+            raise BadRow("it has no tokens; does the chat template write nothing?")
         first = int(marks.argmax())
         num_begin = min(self._tokenizer.num_begin, first)
         self._keep_conversation(ids[:first], ids[first:], marks, num_begin)

@@ -4,7 +4,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from planner.errors import MAX_CHARS, lines_within, shortened
+
 _NAMED = 5
+# A reason may quote what a stranger wrote, and there may be a million.
+_MAX_PLACE, _MAX_REASON = 200, 300
 
 
 @dataclass
@@ -16,7 +20,7 @@ class Flaws:
 
     def add(self, where: str, reason: object) -> None:
         """One more."""
-        self.found.append((where, str(reason)))
+        self.found.append((shortened(where, _MAX_PLACE), shortened(str(reason), _MAX_REASON)))
 
     def refusal(self, num_rows: int) -> str:
         """The first ones, line by line, and what to do."""
@@ -27,9 +31,9 @@ class Flaws:
             f"  {where}: {'the same' if reason == before else reason}"
             for (where, reason), before in zip(self.found[:_NAMED], reasons, strict=False)
         ]
-        more = [f"  ... and {count - _NAMED} more"] if count > _NAMED else []
         way_out = "mend them" if count == num_rows else "mend them, or leave them out: data.bad_rows: skip"
-        return "\n".join([f"data.path: {count} of {num_rows} rows cannot be used; {way_out}", *lines, *more])
+        head = f"data.path: {count} of {num_rows} rows cannot be used; {way_out}"
+        return "\n".join([head, *lines_within(lines, count, MAX_CHARS - len(head) - 1, indent="  ")])
 
     def note(self, num_rows: int) -> str:
         """How many were left out, the commonest reasons and where the first one of each is."""

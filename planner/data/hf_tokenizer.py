@@ -1,6 +1,7 @@
 """Tokenizers and chat templates of Hugging Face models. Their library is imported when a job has such a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
@@ -14,12 +15,15 @@ from planner.data.chat_template import ChatTemplate
 from planner.data.formats import Answered, BadRow, Conversation, Example, Plain
 from planner.data.samples import Ids
 from planner.data.tokenizer import Exchange, Marks, Script
-from planner.disk import local_folder
-from planner.errors import DataError
+from planner.disk import expanded, local_folder, read_bounded
+from planner.errors import DataError, UserError
 from planner.extras import how_to_install
 from planner.job import HfModel
+from planner.model_files import CONFIG, require_readable
 
 _HUB_TIMEOUT_S = 20.0
+# The longest that we know is a twentieth of it.
+_MAX_TEMPLATE_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,8 @@ class HfTokenizer:
     vocabulary: int | None
     begin: tuple[int, ...]
     end: int
+    where: str
+    """its model, for errors"""
 
     @classmethod
     def load(cls, model: HfModel) -> "HfTokenizer":
@@ -48,25 +54,29 @@ class HfTokenizer:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise DataError(f"{where}: the library transformers is not installed: {how_to_install('hf')}") from error
-        _require_somewhere(model)
+        if folder := _folder(model):
+            _require_readable(folder, where)
         try:
             path = str(local_folder(model.path) or model.path)
             # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
             tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
             config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
-        except Exception as error:  # the hub's errors, the JSON's, those of a folder that is none
+        except BaseException as error:  # the hub's errors, the JSON's, those of a folder that is none
+            _require_caught(error)
             raise DataError(f"{where} cannot be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from error
         if not tokenizer.is_fast:
             raise DataError(f"{where} is not a fast one (there is no tokenizer.json); convert it first")
         if tokenizer.eos_token_id is None:
             raise DataError(f"{where} has no end-of-sequence token; name one in its tokenizer_config.json: eos_token")
-        first = tokenizer("a")["input_ids"][:1]
+        with _tokenizing(where):
+            first = tokenizer("a")["input_ids"][:1]
         return cls(
             tokenizer=tokenizer,
             template=ChatTemplate(tokenizer=tokenizer, own=_template_file(model), where=f"model.path: {model.path}"),
             vocabulary=getattr(config.get_text_config(), "vocab_size", None),
             begin=tuple(first) if first == [tokenizer.bos_token_id] else (),
             end=tokenizer.eos_token_id,
+            where=where,
         )
 
     @property
@@ -168,7 +178,9 @@ class HfTokenizer:
         for token in reversed(ids):
             if token == self.end:
                 return ()
-            if self.tokenizer.decode([token]).strip():
+            with _tokenizing(self.where):
+                word = self.tokenizer.decode([token])
+            if word.strip():
                 break
         return (self.end,)
 
@@ -188,13 +200,34 @@ class HfTokenizer:
         return ids
 
     def _encode(self, texts: list[str]) -> Any:
-        return self.tokenizer(
-            texts or [""],
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
+        with _tokenizing(self.where):
+            return self.tokenizer(
+                texts or [""],
+                add_special_tokens=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                verbose=False,
+            )
+
+
+@contextmanager
+def _tokenizing(where: str) -> Iterator[None]:
+    """Around calls of the library, which is Rust.
+
+    Raises:
+        DataError: the tokenizer's file makes it fail.
+    """
+    try:
+        yield
+    except BaseException as error:
+        _require_caught(error)
+        raise DataError(f"{where} fails: {' '.join(str(error).split())[:300] or repr(error)}") from error
+
+
+def _require_caught(error: BaseException) -> None:
+    """Raise it again unless it is an error of a library. A panic of Rust's is one, though it is no `Exception`."""
+    if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+        raise error
 
 
 def _joined(script: Script) -> list[tuple[str, bool]]:
@@ -210,8 +243,22 @@ def _array(ids: list[int]) -> Ids:
     return np.array(ids, np.int32)
 
 
-def _require_somewhere(model: HfModel) -> None:
-    """Ask the hub once whether it has a name that is neither here nor in its cache; loading would ask for a minute.
+def _require_readable(folder: Path, where: str) -> None:
+    """Check the files that transformers would open.
+
+    Raises:
+        DataError: one is not to be opened.
+    """
+    try:
+        require_readable(folder)
+    except UserError as error:
+        raise DataError(f"{where} cannot be loaded: {error}") from error
+
+
+def _folder(model: HfModel) -> Path | None:
+    """Where a model lies, on this machine or in the hub's cache; none: it is to be downloaded.
+
+    The hub is asked once whether it has a name that is neither here nor in its cache; loading would ask for a minute.
 
     Raises:
         DataError: it has none, or does not answer.
@@ -220,8 +267,13 @@ def _require_somewhere(model: HfModel) -> None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        if local_folder(model.path) or try_to_load_from_cache(model.path, "config.json", revision=model.revision):
-            return
+        if folder := local_folder(model.path):
+            return folder
+        cached = try_to_load_from_cache(model.path, CONFIG, revision=model.revision)
+        if isinstance(cached, str):
+            return Path(cached).parent
+        if cached is not None:  # known not to be there
+            return None
         HfApi().repo_info(model.path, revision=model.revision, timeout=_HUB_TIMEOUT_S)
     except HFValidationError:
         pass  # a path and not a name; loading says what is wrong with it
@@ -231,16 +283,14 @@ def _require_somewhere(model: HfModel) -> None:
             f"model.path: no folder {model.path} here (relative to where planner is run), nor on the hub: "
             f"{type(error).__name__}: {reason}"
         ) from error
+    return None
 
 
 def _template_file(model: HfModel) -> str | None:
     if model.chat_template is None:
         return None
-    path = Path(model.chat_template).expanduser()
-    if path.is_fifo():
-        raise DataError(f"model.chat_template: {model.chat_template} is a pipe; write the path of a file")
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_bounded(expanded(model.chat_template), _MAX_TEMPLATE_BYTES).decode()
+    except (OSError, ValueError) as error:  # ValueError: of the text, or a NUL in the name
         words = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DataError(f"model.chat_template: cannot read {model.chat_template}: {words}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.data.dataset import Progress, TokenIds, no_progress
-from planner.data.paths import content_fingerprint, opened, resolve
+from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, opened, resolve
 from planner.errors import DataError
 
 # Every row begins and ends with this byte, so that even an empty text has one token to predict.
@@ -73,7 +73,7 @@ class JsonlDataset:
         file = self.files[self.file_of_row[row]]
         with opened(file) as stream:
             stream.seek(self.offset_of_row[row])
-            content = _content(stream.readline(), self.field, f"{file}, row {row}")
+            content = _content(stream.readline(MAX_LINE_BYTES), self.field, f"{file}, row {row}")
         return np.frombuffer(content[: self.context + 1], dtype=np.uint8)
 
 
@@ -86,7 +86,7 @@ def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]
     for number, file in enumerate(files):
         offset = 0
         with opened(file) as stream:
-            for line_number, line in enumerate(stream, 1):
+            for line_number, line in enumerate(lines_of(file, stream), 1):
                 if line.strip():
                     yield number, offset, _content(line, field, f"{file}:{line_number}")
                 offset += len(line)

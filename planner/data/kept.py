@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from planner.data.columns import Column
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.disk import expanded
 from planner.formats import STORED, refusal
 from planner.privacy import make_folder, opener_within
 from planner.reminders import Reminders
@@ -49,7 +50,7 @@ def kept(facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet
 
 def _home() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get("PLANNER_CACHE") or f"{home}/planner").expanduser()
+    return expanded(os.environ.get("PLANNER_CACHE") or f"{home}/planner")
 
 
 def _folder() -> Path:

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from planner.disk import local_folder
+from planner.disk import expanded, local_folder, open_regular
 from planner.errors import DataError
 from planner.job import HfModel, Model
 
@@ -22,6 +22,7 @@ Stamps = tuple[tuple[str, int, int], ...]
 """`(file, bytes, time of change in ns)`"""
 # Content above this is fingerprinted by evenly spaced blocks: reading 100 GB at each start would cost minutes.
 _READ_WHOLE_BYTES = 2**30
+_CHUNK_BYTES = 2**22
 _BLOCK_BYTES = 4096
 _NUM_BLOCKS = 4096
 
@@ -69,7 +70,7 @@ def _library_source(root: Path) -> Iterator[Path]:
 
 def absolute(path: str) -> str:
     """`path` for a process with another working directory."""
-    return path if path == STDLIB else str(Path(path).expanduser().absolute())
+    return path if path == STDLIB else str(expanded(path).absolute())
 
 
 def model_stamps(model: Model) -> Stamps:
@@ -80,7 +81,7 @@ def model_stamps(model: Model) -> Stamps:
     """
     if not isinstance(model, HfModel):
         return ()
-    template = Path(model.chat_template).expanduser() if model.chat_template else None
+    template = expanded(model.chat_template) if model.chat_template else None
     sources = [local_folder(model.path), template if template and template.is_file() else None]
     return tuple(stamp for source in sources if source for stamp in source_stamps(str(source)))
 
@@ -98,6 +99,22 @@ def source_stamps(path: str) -> Stamps:
         raise DataError(f"data.path: cannot read {error.filename}: {error.strerror}") from error
 
 
+# A row longer than a book is none; parsed, JSON takes up to twenty times its bytes.
+MAX_LINE_BYTES = 2**25
+
+
+def lines_of(file: Path, stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of an opened file, each with its end.
+
+    Raises:
+        DataError: one is too long for a row.
+    """
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(f"data.path: {file}: more than {MAX_LINE_BYTES} bytes on one line; write a row per line")
+        yield line
+
+
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
     """The file to read from.
@@ -106,7 +123,7 @@ def opened(file: Path) -> Iterator[BinaryIO]:
         DataError: it cannot be opened or read.
     """
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             yield stream
     except OSError as error:
         raise DataError(f"data.path: cannot read {file}: {error.strerror}") from error
@@ -126,7 +143,9 @@ def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
             digest.update(os.fsencode(f"{file.relative_to(root).as_posix()} {file.stat().st_size}\n"))
         if total_bytes <= _READ_WHOLE_BYTES:
             for file in files:
-                digest.update(file.read_bytes())
+                with open_regular(file) as stream:
+                    while chunk := stream.read(_CHUNK_BYTES):
+                        digest.update(chunk)
         else:
             _digest_blocks(digest, files, total_bytes)
     except OSError as error:
@@ -137,7 +156,7 @@ def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
 def _digest_blocks(digest: "hashlib._Hash", files: list[Path], total_bytes: int) -> None:
     stride_bytes = max(total_bytes // _NUM_BLOCKS, _BLOCK_BYTES)
     for file in files:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             for start in range(0, file.stat().st_size, stride_bytes):
                 stream.seek(start)
                 digest.update(stream.read(_BLOCK_BYTES))

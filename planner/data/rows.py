@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.data.arrow_types import require_plain
+from planner.data.json_array import array_values
 from planner.data.jsonl import json_type
-from planner.data.paths import opened, resolve
+from planner.data.paths import lines_of, opened, resolve
 from planner.errors import DataError
 from planner.extras import how_to_install
 
@@ -105,7 +106,7 @@ def _file_rows(files: list[Path]) -> Iterator[Row]:
 
 def _line_rows(file: Path, start: int, total: int) -> Iterator[Row]:
     with opened(file) as stream:
-        for number, line in enumerate(stream, 1):
+        for number, line in enumerate(lines_of(file, stream), 1):
             if line.strip():
                 value, flaw = _parsed(line)
                 yield _row(f"{file}:{number}", value, (start, total), flaw)
@@ -122,23 +123,20 @@ def _parsed(line: bytes) -> tuple[Any, str]:
 
 
 def _array_rows(file: Path, start: int, total: int) -> Iterator[Row]:
-    with opened(file) as stream:
-        content = stream.read()
     try:
-        values = json.loads(content)
+        with opened(file) as stream:
+            for number, (value, read) in enumerate(array_values(stream)):
+                yield _row(f"{file}, row {number}", value, (start + read, total))
     except ValueError as error:
         raise DataError(
             f"data.path: {file} begins as a JSON array and is none ({error}); mend it, or write one object per line"
         ) from error
     except RecursionError as error:
         raise DataError(f"data.path: {file} is nested too deeply") from error
-    for number, value in enumerate(values):
-        yield _row(f"{file}, row {number}", value, (start + len(content) * number // len(values), total))
 
 
 def _parquet_rows(file: Path, start: int, total: int) -> Iterator[Row]:
     try:
-        import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
         raise _missing("pyarrow", f"{file} is a parquet file") from error
@@ -146,12 +144,14 @@ def _parquet_rows(file: Path, start: int, total: int) -> Iterator[Row]:
     try:
         with parquet.ParquetFile(file) as table:
             require_plain(table.schema_arrow, str(file))
-            number, count = 0, table.metadata.num_rows
+            number, count = 0, max(table.metadata.num_rows, 1)
             for batch in table.iter_batches(_ROWS_PER_READ):
-                for value in batch.to_pylist():
+                for value in _values(batch):
                     yield _row(f"{file}, row {number}", value, (start + size * number // count, total))
                     number += 1
-    except (pa.ArrowException, OSError, ValueError) as error:  # of a column's own type, too, where one is registered
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow's, Python's of a value, those of a column's own type
         raise DataError(f"data.path: cannot read {file}: {_first_line(error)}") from error
 
 
@@ -182,11 +182,40 @@ def _table_rows(table: Any, place: str) -> Iterator[Row]:
     """Of a data set of the datasets library."""
     require_plain(table.data.schema, place)
     number, count = 0, len(table)
-    for batch in table.with_format(None).iter(_ROWS_PER_READ):
-        names = list(batch)
-        for values in zip(*batch.values(), strict=True):
-            yield _row(f"{place}, row {number}", dict(zip(names, values, strict=True)), (number, count))
-            number += 1
+    try:
+        for batch in table.with_format("arrow").iter(_ROWS_PER_READ):
+            for value in _values(batch):
+                yield _row(f"{place}, row {number}", value, (number, count))
+                number += 1
+    except Exception as error:  # its own errors, pyarrow's, Python's of a value
+        raise DataError(f"data.path: cannot read {place}: {_first_line(error)}") from error
+
+
+def _values(batch: Any) -> list[dict[str, Any]]:
+    """The rows of a `pyarrow` batch or table. Times are their numbers: Python's own do not reach as far."""
+    import pyarrow as pa
+
+    for number, column in enumerate(batch.schema):
+        if (kind := _timeless(column.type)) != column.type:
+            batch = batch.set_column(number, pa.field(column.name, kind), batch.column(number).cast(kind))
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
+
+
+def _timeless(kind: Any) -> Any:
+    """The type with whole numbers in the place of dates, times and durations, in all that it is made of."""
+    import pyarrow as pa
+
+    if any(
+        is_kind(kind) for is_kind in (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration)
+    ):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_timeless(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return made(kind.value_field.with_type(_timeless(kind.value_type)))
+    return kind
 
 
 def _row(where: str, value: Any, read: tuple[int, int], flaw: str = "") -> Row:

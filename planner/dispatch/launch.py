@@ -13,10 +13,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from planner.disk import local_folder
+from planner.disk import expanded, local_folder
 from planner.dispatch.embedded import driver_environment, token_environment
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
@@ -326,7 +325,7 @@ def _with_absolute_models(job: Job) -> Job:
     if (reference := getattr(objective, "reference_model", None)) is not None:
         objective = objective.model_copy(update={"reference_model": str(local_folder(reference) or reference)})
     if isinstance(model, HfModel):
-        template = model.chat_template and str(Path(model.chat_template).expanduser().absolute())
+        template = model.chat_template and str(expanded(model.chat_template).absolute())
         model = model.model_copy(
             update={"path": str(local_folder(model.path) or model.path), "chat_template": template}
         )

@@ -2,7 +2,8 @@
 
 import stat
 from collections.abc import Mapping
-from pathlib import Path
+
+from planner.disk import expanded
 
 _DEFAULT = "~/.ray/auth_token"
 _OF_OTHERS = stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
@@ -16,7 +17,7 @@ def token_warning(environment: Mapping[str, str]) -> str:
     # In Ray's order: the variable itself, the path, the default; without a mode it uses a token that it finds.
     if environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_MODE", "token").lower() != "token":
         return ""
-    file = Path(environment.get("RAY_AUTH_TOKEN_PATH") or _DEFAULT).expanduser()
+    file = expanded(environment.get("RAY_AUTH_TOKEN_PATH") or _DEFAULT)
     try:
         found = file.stat().st_mode
     except OSError:

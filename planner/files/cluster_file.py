@@ -10,6 +10,7 @@ import yaml
 
 from planner.cluster import Cluster, NodeGroup
 from planner.errors import ClusterError
+from planner.files.bounded_yaml import BoundedLoader
 from planner.files.ec2_types import known_resources
 from planner.files.kuberay import KINDS, read_kuberay
 from planner.files.section import Section, shown
@@ -48,11 +49,11 @@ def read_cluster(path: str | Path) -> Cluster:
 def _document(text: str) -> dict[Any, Any]:
     """The one document that describes a cluster."""
     try:
-        documents = list(yaml.safe_load_all(text))
+        documents = list(yaml.load_all(text, Loader=BoundedLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise Unreadable(f"{where}found a YAML mistake ({escape(error.problem or '')}); mend it") from None
+        raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem or '', 200)}); mend it") from None
     except _NO_YAML as error:
         reason = escape(next(iter(str(error).splitlines()), type(error).__name__)[:100])
         raise Unreadable(

@@ -20,6 +20,7 @@ from yaml.events import (
 )
 
 from planner.errors import JobError
+from planner.files.bounded_yaml import MAX_VALUES
 from planner.files.words import KeyPath, Mistake, Unusable, cut, job_error, show
 
 MAX_DEPTH = 20
@@ -77,7 +78,10 @@ class Reader:
 
     def _parse(self) -> Iterator[Event]:
         try:
-            yield from yaml.parse(self.text, Loader=yaml.SafeLoader)
+            for number, event in enumerate(yaml.parse(self.text, Loader=yaml.SafeLoader)):
+                if number > MAX_VALUES:
+                    raise self._stop(f"found more than {MAX_VALUES} values; a job has fewer, write the path of one")
+                yield event
         except yaml.MarkedYAMLError as error:
             raise self._stop(_syntax(error, self.text)) from None
         except (yaml.YAMLError, ValueError, OverflowError):  # PyYAML's int() and chr() of what was written

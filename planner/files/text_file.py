@@ -1,7 +1,9 @@
 """A file that a user names -> its text; an error says what is in its place and what to do."""
 
+import errno
 from pathlib import Path
 
+from planner.disk import read_bounded
 from planner.files.words import escape
 
 MAX_BYTES = 2**20
@@ -18,22 +20,11 @@ def read_text(path: str | Path, kind: str) -> str:
         Unreadable: no file, more than 1 MiB, or no UTF-8 text.
     """
     try:
-        _require_regular(Path(path))
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        return _decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
         raise Unreadable(_why_unread(error, kind)) from None
     except ValueError:  # a NUL, or what the file system cannot encode
         raise Unreadable("found no such file name; write the path of a file") from None
-    if len(data) > MAX_BYTES:
-        raise Unreadable(f"found more than {MAX_BYTES} bytes; a {kind} has at most 1 MiB, write the path of one")
-    return _decode(data)
-
-
-def _require_regular(path: Path) -> None:
-    """A pipe or a device might never end, or never begin."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise Unreadable("found a pipe or a device, no regular file; write the path of a file")
 
 
 def _why_unread(error: OSError, kind: str) -> str:
@@ -43,6 +34,10 @@ def _why_unread(error: OSError, kind: str) -> str:
         return f"found a directory; write the path of a {kind} in it"
     if isinstance(error, PermissionError):
         return "found a file that may not be read; give yourself permission to read it"
+    if error.errno == errno.EFBIG:
+        return f"found more than {MAX_BYTES} bytes; a {kind} has at most 1 MiB, write the path of one"
+    if error.errno in {errno.EINVAL, errno.ENXIO}:  # ENXIO: a socket
+        return "found a pipe or a device, no regular file; write the path of a file"
     return f"found a file that cannot be read ({escape(error.strerror or str(error))}); write another path"
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.errors import JobError
+from planner.errors import JobError, lines_within, shortened
 
 MAX_MISTAKES = 20
 MAX_SHOWN = 60
+_MAX_SOURCE = 200
 
 KeyPath = tuple[str | int, ...]
 
@@ -41,12 +42,13 @@ def job_error(source: str, mistakes: Sequence[Mistake]) -> JobError:
 
 
 def listed(source: str, mistakes: Sequence[Mistake]) -> str:
-    """One line per mistake, each opened by `source` and the key's path; past `MAX_MISTAKES` only their count."""
-    shown = mistakes[:MAX_MISTAKES]
-    lines = [": ".join(filter(None, (source, dotted(mistake.path), mistake.text))) for mistake in shown]
-    if more := len(mistakes) - len(shown):
-        lines.append(f"... and {more} more")
-    return "\n".join(lines)
+    """One line per mistake, each opened by `source` and the key's path, in `MAX_CHARS` together.
+
+    Where they would be longer, the longest are shortened; of those that there is no room for stands only their count.
+    """
+    source = shortened(source, _MAX_SOURCE)
+    lines = [": ".join(filter(None, (source, dotted(its.path), its.text))) for its in mistakes[:MAX_MISTAKES]]
+    return "\n".join(lines_within(lines, len(mistakes)))
 
 
 def dotted(path: KeyPath) -> str:

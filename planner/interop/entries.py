@@ -100,6 +100,15 @@ class Keys:
             self.refuse(key, "write a text")
         return default or "?"
 
+    def word(self, key: str) -> str | None:
+        """A text, a number or a truth, in words; none where nothing stands. A list or a section is no word."""
+        value = self.value(key)
+        if isinstance(value, str | int | float):
+            return str(value)
+        if value is not None:
+            self.refuse(key, "write a single word")
+        return None
+
     def refuse(self, key: str, fix: str) -> None:
         """Note what stands at `key`, and what should."""
         entry = self.entries.get(key)

@@ -122,7 +122,7 @@ def _set_model(draft: Draft, keys: Keys) -> None:
     else:
         carry(draft, keys, "model.name_or_path", "model.path", path)
     carry(draft, keys, "model.max_length", "model.context", keys.whole("model.max_length", 1024, least=2))
-    attention = keys.value("model.attn_implementation")
+    attention = keys.word("model.attn_implementation")
     if attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "model.attn_implementation", "model.attention", attention)
     if keys.flag("model.use_peft"):

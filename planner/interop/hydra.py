@@ -16,6 +16,9 @@ _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.D
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)(?:,[^${}]*)?\}")
 _MAX_DEPTH = 10
+# No recipe comes near either. Together they bound what is made: each lookup makes at most one text so long.
+_MAX_LOOKUPS = 20_000
+_MAX_TEXT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,41 +165,61 @@ def _merge_choice(made: Composed, group: str, name: Any, file: Path, folder: Pat
 
 
 def resolve(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """`${a.b}` filled in; what needs the machine, a resolver or a key that is not there becomes `Unresolved`."""
+    """`${a.b}` filled in; what needs the machine, a resolver or a key that is not there becomes `Unresolved`.
+
+    Raises:
+        RecipeError: interpolations multiply beyond what any recipe holds.
+    """
+    resolver = _Resolver(entries)
     return {
-        key: Entry(value=_resolved(its.value, key, entries, 0), where=its.where, is_default=its.is_default)
+        key: Entry(value=resolver.resolved(its.value, key, 0), where=its.where, is_default=its.is_default)
         for key, its in entries.items()
     }
 
 
-def _resolved(value: Any, key: str, entries: Mapping[str, Entry], depth: int) -> Any:
-    if isinstance(value, list):
-        return [_resolved(item, key, entries, depth) for item in value]
-    if value == "???":
-        return Unresolved(value, "a value that must be given")
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    if depth > _MAX_DEPTH:
-        return Unresolved(value, "an interpolation that leads back to itself")
-    if whole := _INTERPOLATION.fullmatch(value):
-        return _looked_up(whole[1].strip(), value, key, entries, depth)
-    return _filled(value, key, entries, depth)
+@dataclass
+class _Resolver:
+    """Fills in interpolations, and counts them: a few lines that name each other ask for more than any memory holds."""
 
+    entries: Mapping[str, Entry]
+    num_lookups: int = 0
 
-def _filled(value: str, key: str, entries: Mapping[str, Entry], depth: int) -> Any:
-    """A text with interpolations among other words."""
-    parts = [_looked_up(name.strip(), value, key, entries, depth) for name in _INTERPOLATION.findall(value)]
-    if any(isinstance(part, Unresolved) for part in parts) or not parts:
-        return Unresolved(value, "an interpolation that cannot be resolved here")
-    filled = iter(parts)
-    return _resolved(_INTERPOLATION.sub(lambda _: str(next(filled)), value), key, entries, depth + 1)
+    def resolved(self, value: Any, key: str, depth: int) -> Any:
+        """The value that stands at `key`, all its interpolations filled in."""
+        if isinstance(value, list):
+            return [self.resolved(item, key, depth) for item in value]
+        if value == "???":
+            return Unresolved(value, "a value that must be given")
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if depth > _MAX_DEPTH:
+            return Unresolved(value, "an interpolation that leads back to itself")
+        if len(value) > _MAX_TEXT:
+            raise recipe_error(
+                self.entries[key].where, f"{cut(key)}: interpolations make more than {_MAX_TEXT} characters of it"
+            )
+        if whole := _INTERPOLATION.fullmatch(value):
+            return self._looked_up(whole[1].strip(), value, key, depth)
+        return self._filled(value, key, depth)
 
+    def _filled(self, value: str, key: str, depth: int) -> Any:
+        """A text with interpolations among other words."""
+        parts = [self._looked_up(name.strip(), value, key, depth) for name in _INTERPOLATION.findall(value)]
+        if any(isinstance(part, Unresolved) for part in parts) or not parts:
+            return Unresolved(value, "an interpolation that cannot be resolved here")
+        filled = iter(parts)
+        return self.resolved(_INTERPOLATION.sub(lambda _: str(next(filled)), value), key, depth + 1)
 
-def _looked_up(name: str, value: str, key: str, entries: Mapping[str, Entry], depth: int) -> Any:
-    if ":" in name:
-        return Unresolved(value, f"an interpolation that only Hydra can resolve ({cut(name.partition(':')[0])})")
-    if name.startswith("."):
-        name = ".".join([*key.split(".")[:-1], name.lstrip(".")])
-    if name not in entries:
-        return Unresolved(value, f"an interpolation to {cut(name)}, which is not there")
-    return _resolved(entries[name].value, name, entries, depth + 1)
+    def _looked_up(self, name: str, value: str, key: str, depth: int) -> Any:
+        self.num_lookups += 1
+        if self.num_lookups > _MAX_LOOKUPS:
+            raise recipe_error(
+                self.entries[key].where, f"found more than {_MAX_LOOKUPS} interpolations; mend {cut(key)}"
+            )
+        if ":" in name:
+            return Unresolved(value, f"an interpolation that only Hydra can resolve ({cut(name.partition(':')[0])})")
+        if name.startswith("."):
+            name = ".".join([*key.split(".")[:-1], name.lstrip(".")])
+        if name not in self.entries:
+            return Unresolved(value, f"an interpolation to {cut(name)}, which is not there")
+        return self.resolved(self.entries[name].value, name, depth + 1)

@@ -1,5 +1,6 @@
 """Values as foreign files and command lines write them -> plain values, and back to one line of text."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +39,8 @@ def scalar(text: str) -> Any:
         return _WORDS[text.lower()]
     if len(text) <= _MAX_DIGITS and _INTEGER.fullmatch(text):
         return int(text)
-    if len(text) <= _MAX_DIGITS and _DECIMAL.fullmatch(text):
-        return float(text.replace("_", ""))
+    if len(text) <= _MAX_DIGITS and _DECIMAL.fullmatch(text) and math.isfinite(value := float(text.replace("_", ""))):
+        return value
     return text
 
 
@@ -66,6 +67,6 @@ def written(value: Any) -> str:
 
 def number(value: float) -> str:
     """`5e-07` -> `5e-7`; whole numbers without a point."""
-    if value == int(value) and abs(value) < 1e15:
+    if abs(value) < 1e15 and value == int(value):
         return str(int(value))
     return re.sub(r"e([-+])0+", lambda found: "e" + found[1].replace("+", ""), repr(float(value)))

@@ -1,5 +1,6 @@
 """A foreign YAML or JSON file -> a mapping; no file is trusted to be small, shallow or text."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import yaml
 
 from planner.errors import RecipeError
+from planner.files.bounded_yaml import BoundedLoader
 from planner.files.text_file import Unreadable, read_text
 from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
 from planner.interop.json_text import JsonError, object_of
@@ -82,10 +84,12 @@ def _measure(value: Any, source: str) -> None:
         children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         if isinstance(item, int) and abs(item) >= _MOST:
             raise recipe_error(source, f"found {show(item)}; a recipe has smaller ones")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise recipe_error(source, f"found {show(item)}; a recipe has no such number, mend it")
         stack += [(child, depth + 1) for child in children]
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     """Safe, with numbers as Hydra and argparse read them, and without silent duplicates."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -244,7 +244,7 @@ def _refuse_parallel(keys: Keys) -> None:
     """Tensor, context and sequence parallel GPUs share a micro-batch, so the batch would be smaller than W x m x A."""
     for key in [name for name in keys.entries if name.startswith("parallelism_config.")]:
         size = keys.value(key)
-        if key.rpartition(".")[2].removeprefix("parallelism_config_") in _SHARING and size not in {None, 1}:
+        if key.rpartition(".")[2].removeprefix("parallelism_config_") in _SHARING and size not in (None, 1):
             keys.refuse(key, "those GPUs share a micro-batch; take it out, and write the count of data-parallel GPUs")
 
 

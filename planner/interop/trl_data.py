@@ -33,7 +33,7 @@ def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
 
 def _set_cut(draft: Draft, keys: Keys, method: str) -> None:
     """What happens to rows that are too long; TRL's rules differ by method and version, planner has one."""
-    mode = keys.value("truncation_mode")
+    mode = keys.word("truncation_mode")
     if mode not in {None, "keep_end", "keep_start"}:
         keys.refuse("truncation_mode", "TRL has keep_end and keep_start; write one of them")
     if keys.has("max_prompt_length") and not keys.flag("packing"):
@@ -64,7 +64,7 @@ _KEPT_END = (
 
 def _dpo_cut(keys: Keys) -> str:
     """DPO there cuts prompt and completion together."""
-    mode = keys.value("truncation_mode")
+    mode = keys.word("truncation_mode")
     kept = {"keep_end": "last", "keep_start": "first"}.get(str(mode), "last (TRL 0.19) or first (TRL 1.16)")
     every = " and of every prompt at most max_prompt_length," if keys.has("max_prompt_length") else ""
     return (
@@ -77,7 +77,7 @@ def _dpo_cut(keys: Keys) -> str:
 def _set_packing(draft: Draft, keys: Keys) -> None:
     """Rows are filled here as best-fit decreasing fills them, each conversation whole; TRL has other ways, too."""
     carry(draft, keys, "packing", "data.packing", True)
-    way = keys.value("packing_strategy")
+    way = keys.word("packing_strategy")
     others = {
         "wrapped": "cuts conversations wherever a row is full, and attention crosses from one to the next",
         "bfd_split": "goes on in another row where a conversation is longer than one; here its end is cut",

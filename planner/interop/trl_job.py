@@ -72,7 +72,7 @@ def _set_model(draft: Draft, keys: Keys) -> None:
     if key in keys.entries and not keys.has(key):
         keys.lacks(f"{key}: found null, no limit there; write the tokens of the longest sample, such as {key}=4096")
     carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2), whose=VERSIONS)
-    attention = keys.value("attn_implementation")
+    attention = keys.word("attn_implementation")
     if attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "attn_implementation", "model.attention", attention)
     elif attention:

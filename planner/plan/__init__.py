@@ -10,7 +10,6 @@ from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
 from planner.plan.patience import UNMEASURED_S, longest_collective_s, longest_deafness_s, longest_silence_s
 from planner.plan.plan import Plan
-from planner.plan.reach import Mix, Reach
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
 
@@ -21,9 +20,7 @@ __all__ = [
     "Decision",
     "Facts",
     "Interval",
-    "Mix",
     "Plan",
-    "Reach",
     "ResizeCost",
     "Resources",
     "Situation",

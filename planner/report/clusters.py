@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from planner.cluster import Cluster, NodeGroup
-from planner.plan import Reach, workers_on_node
+from planner.plan import workers_on_node
+from planner.reach import Reach
 from planner.report.text import counted
 
 

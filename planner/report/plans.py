@@ -3,9 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
-from planner.plan import Mix, Plan
+from planner.plan import Plan
 from planner.report.text import aligned
+
+if TYPE_CHECKING:  # it brings numpy, which a plan without a cluster does not need
+    from planner.reach import Mix
 
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
 # What exact bits cost, beside what the same count costs without.
@@ -13,7 +17,7 @@ _BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "split cost")
 
 
 # World size -> the nodes that it runs on, where a cluster is known.
-Mixes = Mapping[int, Mix]
+Mixes = Mapping[int, "Mix"]
 
 
 def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
@@ -42,7 +46,7 @@ def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | N
     return table
 
 
-def _nodes_text(mix: Mix, world_size: int) -> str:
+def _nodes_text(mix: "Mix", world_size: int) -> str:
     """`2 x g6.xlarge + 1 x g6.12xlarge`; with a word on places that stay empty."""
     nodes = split_text(mix.nodes)
     return nodes if mix.num_workers == world_size else f"{nodes} ({mix.num_workers - world_size} idle)"

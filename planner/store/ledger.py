@@ -16,7 +16,7 @@ from planner.store.records import (
     parse_record,
     require_format,
 )
-from planner.store.storage import Storage
+from planner.store.storage import MAX_BLOB_BYTES, Storage
 
 # A local append costs microseconds; an object store rewrites the object, so there records wait.
 _REMOTE_FLUSH_S = 5.0
@@ -93,7 +93,7 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
     """
     name = segment_name(generation)
     head = previous
-    content = storage.read(name)
+    content = storage.read(name, MAX_BLOB_BYTES)
     require_segment_format(content, name)
     lines = content.decode(errors="replace").split("\n")
     for number, line in enumerate(lines[:-1], 1):

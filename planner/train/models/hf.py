@@ -105,9 +105,11 @@ def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) ->
             hf = from_config(
                 settings, attn_implementation=config.attention, dtype=torch.float32, trust_remote_code=False
             )
-    except (ValueError, KeyError, ImportError, OSError, AttributeError) as error:
-        # Among them: an unknown model_type, a model with code of its own, attention that is not installed.
-        raise UserError(f"{folder / CONFIG}: transformers makes no model of it: {_first_line(error)}") from error
+    except Exception as error:
+        # An unknown model_type, a model with code of its own, attention that is not installed; values of a wrong type
+        # make transformers and torch fail in any way.
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{folder / CONFIG}: transformers makes no model of it: {reason}") from error
     if activation_checkpointing:
         # The older name goes with transformers 6, the newer one came late in 5.
         enable = getattr(hf, "activation_checkpointing_enable", None) or hf.gradient_checkpointing_enable

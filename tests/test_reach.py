@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.cluster import Cluster, NodeGroup
 from planner.job import Workers
 from planner.limits import MAX_WORKERS
-from planner.plan import Reach
+from planner.reach import Reach
 
 
 def group(name, least, most, step=1, **resources):
@@ -142,3 +142,14 @@ def test_a_cluster_is_checked_at_birth():
         Cluster(name="wrong", head=group("head", 0, 1), groups=(), max_nodes=1)
     with pytest.raises(ValueError, match="at least 2 nodes, and the cluster at most 1"):
         reach(group("two", 2, 2), max_nodes=1)
+
+
+@pytest.mark.timeout(60)
+def test_as_many_node_types_as_a_file_may_have():
+    """Once this took half a minute; and the fewest nodes are still found: the largest types are taken first."""
+    found = reach(*(group(f"t{gpus}", 0, 1000, GPU=gpus) for gpus in range(1, 291)), gpus=1)
+    assert found.counts == tuple(range(1, MAX_WORKERS + 1))
+    for count in (1, 290, 291, 1000, MAX_WORKERS):
+        mix = found.mix(count)
+        assert sum(number * int(name[1:]) for number, name in mix.nodes) == count
+        assert sum(number for number, _ in mix.nodes) == -(-count // 290)

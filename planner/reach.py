@@ -1,15 +1,20 @@
 """Which worker counts a cluster can reach when all its nodes are in use, and the fewest nodes behind each."""
 
 from bisect import bisect_left
-from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.cluster import Cluster
 from planner.limits import MAX_WORKERS
-from planner.plan.fit import Resources, workers_on_node
+from planner.plan import Resources, workers_on_node
 
-_OUT_OF_REACH = 1 << 62
+# Weights are far below: 65,536 nodes of 301 each.
+_OUT_OF_REACH = 1 << 40
+# A weight and a place in one number, so that the least is found with its place.
+_PLACES = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +85,10 @@ class Reach:
         spare = min(self._spare_nodes, MAX_WORKERS)
         most = sum(min(step.most - step.least, spare // step.num_nodes) * step.num_workers for step in self._steps)
         limit = max(min(most, MAX_WORKERS - self._base), 0)
-        weights = [0] + [_OUT_OF_REACH] * limit
-        passes = []
+        weights, passes = _first_weights(limit), []
         for step in self._steps:
-            passes.append(_with_group(weights, step, 1 + len(self._steps)))
+            span = min(step.most - step.least, spare // step.num_nodes)
+            passes.append(_with_group(weights, step, span, 1 + len(self._steps)))
             weights = passes[-1].weights
         return tuple(passes)
 
@@ -93,7 +98,7 @@ class Reach:
         if not self._steps:
             return ()
         too_heavy = (self._spare_nodes + 1) * (1 + len(self._steps))
-        added = (extra for extra, weight in enumerate(self._passes[-1].weights) if weight < too_heavy)
+        added = (self._passes[-1].weights < too_heavy).nonzero()[0].tolist()
         return tuple(self._base + extra for extra in added if self._base + extra)
 
     def within(self, least: int, most: int) -> list[int]:
@@ -125,39 +130,67 @@ class Reach:
         """Steps beyond the least of each group, which together add so many workers."""
         taken: list[int] = []
         for step, done in zip(reversed(self._steps), reversed(self._passes), strict=True):
-            taken.append(done.taken[added])
-            added -= done.taken[added] * step.num_workers
+            taken.append(int(done.taken[added]))
+            added -= taken[-1] * step.num_workers
         return taken[::-1]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Pass:
     """For every number of workers added to the base: the least weight of it, and this group's steps in that."""
 
-    weights: list[int]
-    taken: list[int]
+    weights: NDArray[np.int64]
+    """int64, shape `(limit + 1,)`"""
+    taken: NDArray[np.int32]
+    """int32, of the same shape"""
 
 
-def _with_group(weights: list[int], step: _Steps, node_weight: int) -> _Pass:
-    """The least weights when one more group may add workers.
+def _first_weights(limit: int) -> NDArray[np.int64]:
+    """Without any group: no workers weigh nothing, and others are out of reach."""
+    weights = np.full(limit + 1, _OUT_OF_REACH, np.int64)
+    weights[0] = 0
+    return weights
 
-    For each remainder, counts are `step.num_workers` apart; the best number of steps is the least of a window that
-    slides over them (a queue of rising weights, each less the weight of the steps up to its place).
+
+def _with_group(weights: NDArray[np.int64], step: _Steps, span: int, node_weight: int) -> _Pass:
+    """The least weights when up to `span` steps of one more group may add workers.
+
+    Counts of one remainder stand below each other, a step apart: row p of a table has the counts `p * num_workers + r`.
+    With a level, the weight less that of p steps, the best number of steps is the least level of the `span` rows above.
     """
-    span, per_step = step.most - step.least, step.num_nodes * node_weight
-    another_kind = 0 if step.least else 1
-    best, taken = list(weights), [0] * len(weights)
-    for remainder in range(min(step.num_workers, len(weights))):
-        window: deque[tuple[int, int]] = deque()  # (place, weight at place 0)
-        for place, count in enumerate(range(remainder, len(weights), step.num_workers)):
-            if window and window[0][0] < place - span:
-                window.popleft()
-            if window and window[0][1] + place * per_step + another_kind < best[count]:
-                best[count] = window[0][1] + place * per_step + another_kind
-                taken[count] = place - window[0][0]
-            if weights[count] < _OUT_OF_REACH:
-                level = weights[count] - place * per_step
-                while window and window[-1][1] >= level:
-                    window.pop()
-                window.append((place, level))
-    return _Pass(weights=best, taken=taken)
+    width = min(step.num_workers, len(weights))
+    rows = -(-len(weights) // width)
+    places = np.arange(rows, dtype=np.int64)[:, None]
+    table = np.full(rows * width, _OUT_OF_REACH, np.int64)
+    table[: len(weights)] = weights
+    per_step = step.num_nodes * node_weight
+    levels = table.reshape(rows, width) - places * per_step
+    # Of equal levels the lowest row is taken: the fewest steps.
+    least = _least_of_rows_above(levels * _PLACES + (_PLACES - 1 - places), span)
+    found, place = least >> 17, _PLACES - 1 - (least & (_PLACES - 1))
+    candidate = (found + places * per_step + (0 if step.least else 1)).reshape(-1)[: len(weights)]
+    is_better = candidate < weights
+    taken = np.where(is_better, (places - place).reshape(-1)[: len(weights)], 0)
+    return _Pass(weights=np.where(is_better, candidate, weights), taken=taken.astype(np.int32))
+
+
+def _least_of_rows_above(table: NDArray[np.int64], span: int) -> NDArray[np.int64]:
+    """For each row the least of the `span` rows above it, column by column; very large where there is none.
+
+    In blocks of `span` rows, each such window is the end of one block and the beginning of the next: two running minima
+    answer all of them (van Herk, 1992; Gil and Werman, 1993).
+    """
+    rows, width = table.shape
+    least = np.full((rows, width), _OUT_OF_REACH * _PLACES, np.int64)
+    span = min(span, rows)
+    if not span:
+        return least
+    blocks = -(-rows // span)
+    padded = np.full((blocks * span, width), _OUT_OF_REACH * _PLACES, np.int64)
+    padded[:rows] = table
+    of_blocks = padded.reshape(blocks, span, width)
+    down = np.minimum.accumulate(of_blocks, axis=1).reshape(-1, width)
+    up = np.minimum.accumulate(of_blocks[:, ::-1], axis=1)[:, ::-1].reshape(-1, width)
+    least[1:] = down[: rows - 1]
+    least[span:] = np.minimum(least[span:], up[: rows - span])
+    return least
