@@ -270,6 +270,7 @@ def execute(
         PlannerError: the run cannot go on.
         typer.Exit: 130 after Ctrl-C.
     """
+    from planner.cli.verify import ended_like_ctrl_c
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
     from planner.dispatch.room import alive_nodes
@@ -286,6 +287,7 @@ def execute(
     interrupted = False
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(ended_like_ctrl_c())
             stack.enter_context(Lease(prepared.run.storage, launch.launch_id, partial(out.print, soft_wrap=True)))
             out.print("\n".join((opening, *(f"data: {note}" for note in prepared.notes))), soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
