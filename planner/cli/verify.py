@@ -242,7 +242,7 @@ def _run(path: Path) -> "Run":
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends what Ctrl-C ends, workers and half-written files too; also where SIGINT is ignored (`nohup`, `&`)."""
+    """SIGTERM ends workers and removes what is half done, as Ctrl-C does; also where SIGINT is ignored (`nohup`)."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -32,7 +32,8 @@ class Lease:
     """A context manager: the run is this driver's from the beginning to the end, or `AnotherDriver` is raised.
 
     A thread renews it. Should another driver have taken it meanwhile, `on_lost` is called in that thread (by default it
-    stops this process by SIGTERM, since SIGINT may be ignored), and leaving the context raises. On any way out it is given back.
+    stops this process by SIGTERM, since SIGINT may be ignored), and leaving the context raises. On any way out it is
+    given back.
     """
 
     def __init__(
