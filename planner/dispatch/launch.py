@@ -84,15 +84,13 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         # A worker's process answers at once, also while its model loads. Ray's ten minutes would be waited out in full.
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "180",
-        # Ray tries again every second: a token that is wrong now is wrong 20 s later.
-        **(
-            {**driver_environment(), **PATIENCE}
-            if embedded
-            else {"RAY_gcs_server_port_wait_time_s": f"{_CONNECT_S:.0f}"}
-        ),
     }
     if embedded:
         os.environ.update(token_environment())
+        settings |= {**driver_environment(), **PATIENCE}
+    else:
+        # Ray tries again every second: a token that is wrong now is wrong 20 s later.
+        settings["RAY_gcs_server_port_wait_time_s"] = f"{_CONNECT_S:.0f}"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 
