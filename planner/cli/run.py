@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import shlex
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -292,7 +293,9 @@ def execute(
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(ended_like_ctrl_c())
-            stack.enter_context(Lease(prepared.run.storage, launch.launch_id, partial(out.print, soft_wrap=True)))
+            stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` have SIGINT ignored
+            say = partial(out.print, soft_wrap=True)
+            stack.enter_context(Lease(prepared.run.storage, launch.launch_id, say, on_lost=stop))
             subject = Subject(
                 url=prepared.url,
                 total_steps=prepared.total_steps,

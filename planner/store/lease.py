@@ -32,8 +32,7 @@ class Lease:
     """A context manager: the run is this driver's from the beginning to the end, or `AnotherDriver` is raised.
 
     A thread renews it. Should another driver have taken it meanwhile, `on_lost` is called in that thread (by default it
-    stops this process by SIGTERM, since SIGINT may be ignored), and leaving the context raises. On any way out it is
-    given back.
+    interrupts this process as Ctrl-C does), and leaving the context raises. On any way out it is given back.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Lease:
         launch_id: str,
         say: Callable[[str], None],
         *,
-        on_lost: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
+        on_lost: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGINT),
         beat_s: float = _BEAT_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -44,7 +44,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def start(folder, *arguments):
+def start(folder, *arguments, ignores_sigint=False):
     # An address on loopback reaches an embedded cluster only with what `driver_environment` says.
     package = {"PYTHONPATH": str(Path(__file__).parents[2]), "RAY_ADDRESS": ""}
     environment = {**os.environ, **driver_environment(), **package}
@@ -56,6 +56,7 @@ def start(folder, *arguments):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignores_sigint else None,
     )
 
 
@@ -117,12 +118,19 @@ def test_a_killed_driver_is_resumed_by_the_same_command_at_once(folder):
     assert audit.returncode == 0, (out, err)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, number):
-    """Exit code 130 and no traceback; typing what it says resumes there, and the audit is clean."""
-    process = start(folder, "run", "job.yaml", "--nodes", "2")
+@pytest.mark.parametrize("ignores_sigint", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, ignores_sigint):
+    """Exit code 130 and no traceback; typing what it says resumes there, and the audit is clean.
+
+    By Ctrl-C; and by SIGTERM, where a background shell has started it with SIGINT ignored, which stays ignored.
+    """
+    process = start(folder, "run", "job.yaml", "--nodes", "2", ignores_sigint=ignores_sigint)
     run = wait_for_commits(folder, 3)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
+    if ignores_sigint:
+        wait_for_commits(folder, len(run.commits()) + 2)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in out + err
