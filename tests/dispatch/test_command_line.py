@@ -48,15 +48,15 @@ def start(folder, *arguments, ignores_sigint=False):
     # An address on loopback reaches an embedded cluster only with what `driver_environment` says.
     package = {"PYTHONPATH": str(Path(__file__).parents[2]), "RAY_ADDRESS": ""}
     environment = {**os.environ, **driver_environment(), **package}
+    shell = ["env", "--ignore-signal=INT"] if ignores_sigint else []  # as a shell starts what it puts behind itself
     return subprocess.Popen(
-        [sys.executable, "-m", "planner.cli", *arguments],
+        [*shell, sys.executable, "-m", "planner.cli", *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignores_sigint else None,
     )
 
 
