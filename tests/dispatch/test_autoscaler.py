@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from autoscaler_cluster import AutoscalerCluster
-from live_runs import make_job, notes, run_of
+from live_runs import LIMIT_S, make_job, notes, run_of
 from spot_trace import Trace
 
 from planner.audit import audit
@@ -20,9 +20,6 @@ from planner.store.follow import Follower
 from planner.store.records import GenerationRecord, StepRecord
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
-
-# Events are waited for. Only what hangs takes so long, also at a load of 20.
-LIMIT_S = 300.0
 
 
 def elastic_job(tmp_path, *, batch, most, least=1):

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from live_runs import LIMIT_S
 
 from planner.dispatch.embedded import loopback_environment
 from planner.store.run import Run
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
-
-# Events are waited for. Only what hangs takes so long, also at a load of 20.
-LIMIT_S = 300.0
 PROJECT = Path(__file__).parents[2]
 JOB = """
 name: sent
