@@ -26,7 +26,16 @@ from planner.cli.options import (
     repeated,
     warn_of_open_token,
 )
-from planner.errors import ClusterLost, DataError, NewerFormat, RunError, StoreError, TrainingFailed, UserError
+from planner.errors import (
+    ClusterLost,
+    DataError,
+    DiskFull,
+    NewerFormat,
+    RunError,
+    StoreError,
+    TrainingFailed,
+    UserError,
+)
 from planner.job import HfModel, Job, Workers
 
 if TYPE_CHECKING:
@@ -44,6 +53,8 @@ RESUME_VARIABLE = "PLANNER_RESUME"
 
 # A head and eight nodes are there by then, where nothing else runs.
 _SLOW_START_S = 30.0
+# A file of no bytes finds room on a full disk.
+_PROBE_BYTES = 4096
 
 
 def run(
@@ -250,8 +261,10 @@ def _require_writable(run: "Run") -> None:
     """
     probe = f"probe-{uuid.uuid4().hex}"
     try:
-        run.storage.write(probe, b"")
+        run.storage.write(probe, bytes(_PROBE_BYTES))
         run.storage.delete(probe)
+    except DiskFull:
+        raise
     except StoreError as error:
         reason = str(error).rpartition(f"{probe}: ")[2]
         raise StoreError(f"{run.storage.url}: cannot write there ({reason}); choose another checkpoint.path") from error
