@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -64,11 +64,12 @@ class LastWords:
         self._subject = subject
 
     def __enter__(self) -> Self:
+        package = str(Path(__file__).resolve().parents[2])
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "planner.cli.last_words"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))},
             start_new_session=True,  # Ctrl-C and a closed terminal are the driver's
         )
         self._tell(asdict(self._subject))
@@ -84,9 +85,14 @@ class LastWords:
             self._process.stdin.close()
         self._process.wait()
 
-    def watch(self, head: Head) -> None:
-        """The driver is connected from now on."""
+    @contextlib.contextmanager
+    def watching(self, head: Head) -> Iterator[None]:
+        """While the driver is connected. An embedded head ends after that, as it should."""
         self._tell(asdict(head))
+        try:
+            yield
+        finally:
+            self._tell({})
 
     def _tell(self, facts: dict[str, object]) -> None:
         assert self._process.stdin is not None
@@ -147,12 +153,18 @@ def last_words(subject: Subject, why: str) -> str:
 
 
 class _Driver:
-    """The driver's lines, as they come."""
+    """The driver's lines, as they come: who it is, then each time what it depends on, then its farewell."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.has_ended = False
         self._received = b""
+
+    @property
+    def head(self) -> Head | None:
+        """What it depends on now; none while it is not connected."""
+        facts = json.loads(self.lines[-1]) if len(self.lines) > 1 else {}
+        return Head(**facts) if facts else None
 
     def wait(self, seconds: float) -> None:
         """Until it says something, ends, or that time is over."""
@@ -172,7 +184,7 @@ def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
         driver.wait(_LOOK_S)
         if _FAREWELL.strip() in driver.lines or (driver.has_ended and not driver.lines):
             return ""
-        lost = loss_of(Head(**json.loads(driver.lines[1])), listens) if len(driver.lines) > 1 else None
+        lost = loss_of(driver.head, listens) if driver.head else None
         num_missed = num_missed + 1 if lost else 0
         if driver.has_ended:
             return lost.words if lost else "this driver was ended from outside (killed, or out of memory)"

@@ -321,7 +321,7 @@ def execute(
             place = cluster.address if cluster else address
             stack.enter_context(dispatch.connected(place, verbose=verbose, embedded=not address))
             gcs, raylet = dispatch.lifelines()
-            words.watch(Head(gcs=gcs, raylet=raylet, is_embedded=not address))
+            stack.enter_context(words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=not address)))
             if warning := room_warning(prepared.job, alive_nodes()):
                 out.print(warning, soft_wrap=True)
             watch = stack.enter_context(Watch(prepared.run, out, prepared.view))

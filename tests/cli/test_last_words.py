@@ -17,17 +17,21 @@ LIMIT_S = 120
 
 # A driver: its subject and its head as JSON; then it says that it is there, and does what it is told.
 DRIVER = """
-import json, os, sys, time
+import contextlib, json, os, sys
 from planner.cli.last_words import Head, LastWords, Subject
 subject, head = json.loads(sys.argv[1])
-with LastWords(Subject(**subject, driver=os.getpid())) as words:
+with LastWords(Subject(**subject, driver=os.getpid())) as words, contextlib.ExitStack() as stack:
     if head:
-        words.watch(Head(**head))
+        stack.enter_context(words.watching(Head(**head)))
     print("there", flush=True)
     for line in sys.stdin:
         if line == "leave\\n":
             break
-        os._exit(1)  # as Ray does from C++
+        if line == "disconnect\\n":
+            stack.close()
+            print("disconnected", flush=True)
+        if line == "end\\n":
+            os._exit(1)  # as Ray does from C++
 """
 
 
@@ -110,6 +114,18 @@ def test_who_has_lost_its_head_is_ended_with_a_word(start, listeners, run, dead,
         "gcs": f"the head's gcs_server ({head['gcs']}) has died",
     }[dead]
     assert err == f"planner: {why}; step 4 of 9 is committed in {run}; resume with: planner run job.yaml\n"
+
+
+def test_a_head_that_ends_after_the_driver_has_let_go_is_not_missed(start, listeners):
+    """An embedded cluster is closed while the driver lives."""
+    process = start(head_of(listeners, is_embedded=True))
+    process.stdin.write("disconnect\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "disconnected\n"
+    for listener in listeners:
+        listener.close()
+    _, err = process.communicate("end\n", timeout=LIMIT_S)
+    assert err.startswith("planner: this driver was ended from outside")
 
 
 def test_a_gcs_of_others_may_come_back(start, listeners):
