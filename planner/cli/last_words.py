@@ -25,7 +25,6 @@ from typing import Self
 
 from planner.errors import StoreError
 
-# One look costs two connections on this machine.
 _LOOK_S = 0.5
 # A head that was only slow to accept is there at one of the next looks.
 _LOOKS_UNTIL_GONE = 4
@@ -124,21 +123,41 @@ def loss_of(head: Head, is_there: Callable[[str], bool]) -> Loss | None:
     return None
 
 
-def listens(address: str) -> bool:
-    """Whether somebody accepts connections at `host:port`, or at the path of a Unix socket."""
-    try:
-        if address.startswith("/"):
-            with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(_LOOK_S)
-                client.connect(address)
-        else:
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
-    except (ConnectionRefusedError, FileNotFoundError):
-        return False
-    except OSError:  # too busy to accept, or a network that is away: that is no death
+class Lines:
+    """Connections to listeners, each held while both ends live: to connect at every look would fill Ray's logs."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, socket.socket] = {}
+
+    def is_there(self, address: str) -> bool:
+        """Whether somebody listens at `host:port`, or at the path of a Unix socket."""
+        if address in self._held and not _has_ended(self._held[address]):
+            return True
+        try:
+            self._held[address] = _connection(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # too busy to accept, or a network that is away: that is no death
+            return True
         return True
-    return True
+
+
+def _connection(address: str) -> socket.socket:
+    if not address.startswith("/"):
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S)
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(_LOOK_S)
+    client.connect(address)
+    return client
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other end has closed it, as a process that dies does; a gRPC server also does so after a while."""
+    try:
+        return bool(select.select([connection], [], [], 0)[0]) and not connection.recv(65536)
+    except OSError:
+        return True
 
 
 def last_words(subject: Subject, why: str) -> str:
@@ -179,12 +198,12 @@ class _Driver:
 
 def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
     """Wait until the driver or its head ends, and return which, in words; empty if the driver has taken its leave."""
-    num_missed = 0
+    num_missed, lines = 0, Lines()
     while True:
         driver.wait(_LOOK_S)
         if _FAREWELL.strip() in driver.lines or (driver.has_ended and not driver.lines):
             return ""
-        lost = loss_of(driver.head, listens) if driver.head else None
+        lost = loss_of(driver.head, lines.is_there) if driver.head else None
         num_missed = num_missed + 1 if lost else 0
         if driver.has_ended:
             return lost.words if lost else "this driver was ended from outside (killed, or out of memory)"
