@@ -13,8 +13,10 @@ PlannerError              what it says is for the user: no traceback, a non-zero
     |   +-- StaleGeneration   another driver has taken the run over
     |   +-- NewerFormat       another version of planner wrote it
     |   +-- RecordMismatch    a commit is not the one that the ledger records
+    |   +-- DiskFull          no room is left where it lies
     +-- AnotherDriver     the run is another driver's, from the start or since it was taken over
     +-- ResumeRefused     what the job says now is not what the run was made with
+    +-- ClusterLost       the Ray cluster ended under the run
     +-- TrainingFailed    training stopped and will not go on by itself
 """
 
@@ -123,12 +125,20 @@ class RecordMismatch(StoreError):
     """A commit's manifest is sealed and whole, and not the one that the ledger records: somebody replaced it."""
 
 
+class DiskFull(StoreError):
+    """No room is left where the run lies; what was committed stays."""
+
+
 class AnotherDriver(RunError):
     """Another driver holds the run, or has taken it over meanwhile; this one must not go on."""
 
 
 class ResumeRefused(RunError):
     """The job's identity (global batch, seed, data, model, optimizer) differs from the run's."""
+
+
+class ClusterLost(RunError):
+    """The Ray cluster ended under the run; the same command resumes it on another one."""
 
 
 class TrainingFailed(RunError):

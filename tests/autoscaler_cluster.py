@@ -132,7 +132,7 @@ class AutoscalerCluster:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _where(self):
-        ready = select.select([self._process.stdout], [], [], 120)[0]
+        ready = select.select([self._process.stdout], [], [], 300)[0]
         if line := self._process.stdout.readline() if ready else b"":
             return json.loads(line)
         raise RuntimeError(f"the cluster did not start: {(self.home / 'cluster.log').read_text()[-2000:]}")

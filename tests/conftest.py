@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def tiny_model(tmp_path_factory):
         return folder
 
     return make
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB of its own, which only root can make."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 # The shipped recipes are written out for more than one folder of tests.

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import shlex
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,17 @@ from planner.cli.options import (
     warn_of_open_token,
 )
 from planner.disk import expanded
-from planner.errors import DataError, NewerFormat, RecordMismatch, RunError, StoreError, TrainingFailed, UserError
+from planner.errors import (
+    ClusterLost,
+    DataError,
+    DiskFull,
+    NewerFormat,
+    RecordMismatch,
+    RunError,
+    StoreError,
+    TrainingFailed,
+    UserError,
+)
 from planner.job import HfModel, Job, Workers
 
 if TYPE_CHECKING:
@@ -40,6 +51,11 @@ if TYPE_CHECKING:
 
 RESUME_VARIABLE = "PLANNER_RESUME"
 """holds the command that resumes the run, where that is not this one: `planner submit` sets it for the cluster"""
+
+# A head and eight nodes are there by then, where nothing else runs.
+_SLOW_START_S = 30.0
+# A file of no bytes finds room on a full disk.
+_PROBE_BYTES = 4096
 
 
 def run(
@@ -249,8 +265,10 @@ def _require_writable(run: "Run") -> None:
     """
     probe = f"probe-{uuid.uuid4().hex}"
     try:
-        run.storage.write(probe, b"")
+        run.storage.write(probe, bytes(_PROBE_BYTES))
         run.storage.delete(probe)
+    except DiskFull:
+        raise
     except StoreError as error:
         reason = str(error).rpartition(f"{probe}: ")[2]
         raise StoreError(f"{run.storage.url}: cannot write there ({reason}); choose another checkpoint.path") from error
@@ -273,6 +291,8 @@ def execute(
         PlannerError: the run cannot go on.
         typer.Exit: 130 after Ctrl-C.
     """
+    from planner.cli.last_words import Head, LastWords, Subject
+    from planner.cli.verify import ended_like_ctrl_c
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
     from planner.dispatch.room import alive_nodes
@@ -289,10 +309,23 @@ def execute(
     interrupted = False
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(Lease(prepared.run.storage, launch.launch_id, partial(out.print, soft_wrap=True)))
+            stack.enter_context(ended_like_ctrl_c())
+            stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` have SIGINT ignored
+            say = partial(out.print, soft_wrap=True)
+            stack.enter_context(Lease(prepared.run.storage, launch.launch_id, say, on_lost=stop))
+            subject = Subject(
+                url=prepared.url,
+                total_steps=prepared.total_steps,
+                resume_command=resume_command,
+                driver=os.getpid(),
+            )
+            words = stack.enter_context(LastWords(subject))
             out.print("\n".join((opening, *(f"data: {note}" for note in prepared.notes))), soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
-            stack.enter_context(dispatch.connected(cluster.address if cluster else address, verbose=verbose))
+            place = cluster.address if cluster else address
+            stack.enter_context(dispatch.connected(place, verbose=verbose, embedded=not address))
+            gcs, raylet = dispatch.lifelines()
+            stack.enter_context(words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=not address)))
             if warning := room_warning(prepared.job, alive_nodes()):
                 out.print(warning, soft_wrap=True)
             watch = stack.enter_context(Watch(prepared.run, out, prepared.view))
@@ -303,8 +336,11 @@ def execute(
             dispatch.fit(launch, timings, on_cpu=on_cpu, embedded=not address, say=watch.say)
     except KeyboardInterrupt:
         interrupted = True
+    except ClusterLost as error:
+        where = standing(prepared.url, prepared.total_steps)
+        raise ClusterLost(f"{error}; {where}; resume with: {resume_command}") from error
     except TrainingFailed as error:
-        raise TrainingFailed(f"{error}; {_standing(prepared)}") from error
+        raise TrainingFailed(f"{error}; {standing(prepared.url, prepared.total_steps)}") from error
     with _answering(prepared.url):
         _conclude(prepared, out, resume_command, interrupted=interrupted)
 
@@ -344,20 +380,26 @@ def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interr
         more = f"; for plain transformers: {shlex.join(export)}" if isinstance(prepared.job.model, HfModel) else ""
         out.print(f"finished: {total} steps committed in {prepared.url}; check it: {again}{more}", soft_wrap=True)
         return
-    where = _standing(prepared)
+    where = standing(prepared.url, prepared.total_steps)
     if interrupted:
         out.print(f"interrupted: {where}; resume with: {resume_command}", soft_wrap=True)
         raise typer.Exit(130)
     raise RunError(f"the workers ended early: {where}; try again with --verbose: {resume_command}")
 
 
-def _standing(prepared: Prepared) -> str:
-    """What is safe now, in words."""
-    newest = _newest_readable(prepared.run)
+def standing(url: str, total_steps: int) -> str:
+    """What of the run in a folder is safe now, in words; `total_steps` is 0 if the driver does not know it.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    from planner.store.run import Run
+    from planner.store.storage import Storage
+
+    newest = _newest_readable(Run(Storage(url)))
     if newest is None:
-        return f"nothing was committed yet in {prepared.url}"
-    total = prepared.total_steps or newest.total_steps
-    return f"step {newest.step} of {total} is committed in {prepared.url}"
+        return f"nothing was committed yet in {url}"
+    return f"step {newest.step} of {total_steps or newest.total_steps} is committed in {url}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,12 +446,17 @@ def local_cluster(job: Job, nodes: int) -> LocalShape:
 @contextlib.contextmanager
 def _embedded(local: LocalShape, out: "Console") -> "Iterator[EmbeddedCluster]":
     from planner.dispatch.embedded import EmbeddedCluster
+    from planner.reminders import reminded
     from planner.report.text import counted
 
     if local.workers.gpus and not local.gpus:
         out.print("no GPU on this machine: training on the CPU", soft_wrap=True)
     out.print(f"starting a local Ray cluster with room for {counted(local.num_workers, 'worker')}", soft_wrap=True)
-    with EmbeddedCluster(num_nodes=local.num_workers // local.workers_per_node, shape=local.shape) as cluster:
+    say = partial(out.print, soft_wrap=True)
+    cluster = EmbeddedCluster(num_nodes=local.num_workers // local.workers_per_node, shape=local.shape, say=say)
+    with reminded(say, "the local Ray cluster is still starting", _SLOW_START_S):
+        cluster.start()
+    with contextlib.closing(cluster):
         yield cluster
 
 

@@ -242,8 +242,12 @@ def _run(path: Path) -> "Run":
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM takes the way of Ctrl-C, which ends workers and removes what is half done."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    """SIGTERM ends workers and removes what is half done, as Ctrl-C does; also where SIGINT is ignored (`nohup`)."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from planner.data.jsonl import read_rows
 from planner.data.paths import opened, source_stamps
 from planner.data.text import END_OF_FILE
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
-from planner.disk import sync_folder
+from planner.disk import no_room, no_room_words, sync_folder
 from planner.errors import DataError, RunError, UserError
 from planner.job import JsonlData, TextData
 
@@ -41,7 +41,7 @@ def prepare(
     _check_output(output, replace=replace)
     if _is_source(output, Path(source.path), files):
         raise UserError(f"{output} lies in {source.path}, where it would count as source itself; choose another place")
-    with _all_or_nothing(output, files) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
+    with _all_or_nothing(output, files, sum(sizes)) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
         writer = _Writer(stream, starts)
         is_rows = isinstance(source, JsonlData)
         parts = _rows(files, sizes, source.field) if isinstance(source, JsonlData) else _text(files, sizes)
@@ -150,7 +150,7 @@ def _check_output(output: Path, *, replace: bool) -> None:
 
 
 @contextmanager
-def _all_or_nothing(output: Path, sources: list[Path]) -> Iterator[BinaryIO]:
+def _all_or_nothing(output: Path, sources: list[Path], about_bytes: int) -> Iterator[BinaryIO]:
     """A file under another name, which gets its own when it is whole and on disk. Who may not read a source reads none.
 
     Raises:
@@ -169,6 +169,9 @@ def _all_or_nothing(output: Path, sources: list[Path]) -> Iterator[BinaryIO]:
         part.replace(output)
         sync_folder(output.parent)
     except OSError as error:
-        raise RunError(f"cannot write {output}: {error.strerror}; nothing was left behind") from error
+        part.unlink(missing_ok=True)  # what it held is free again, and is counted as such
+        full = no_room(error)
+        why = no_room_words(full, "it", about_bytes, output.parent) if full else error.strerror
+        raise RunError(f"cannot write {output}: {why}; nothing was left behind") from error
     finally:
         part.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,9 +33,11 @@ from planner.errors import RunError
 
 LOOPBACK = "127.0.0.1"
 
-# Generous: two shared cores start a head in 2-7 s and a node in 1-3 s.
-START_DEADLINE_S = 120.0
-NODE_DEADLINE_S = 90.0
+# Two shared cores start a head in 2-7 s and a node in 1-3 s; at a load of 20, ten times as slowly. Ray's own limits
+# inside a start (30 s until a raylet is registered) cannot be set: a start that hits one is tried again.
+START_DEADLINE_S = 300.0
+NODE_DEADLINE_S = 180.0
+STARTS = 3
 CLOSE_DEADLINE_S = 30.0
 # How often the supervisor looks whether its driver is still there, should the pipe not have told it.
 HEARTBEAT_S = 1.0
@@ -51,6 +53,10 @@ _HEALTH_CHECKS = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
+
+
+# For how long Ray looks for a gcs_server that is still starting; its own 20 to 30 s are short on a busy machine.
+PATIENCE = {"RAY_gcs_server_port_wait_time_s": "120"}
 
 
 def driver_environment() -> dict[str, str]:
@@ -113,7 +119,15 @@ class EmbeddedCluster:
             message ends with the last lines that the supervisor wrote.
     """
 
-    def __init__(self, num_nodes: int = 4, shape: NodeShape = ONE_CPU, *, quick_health_checks: bool = True) -> None:
+    def __init__(
+        self,
+        num_nodes: int = 4,
+        shape: NodeShape = ONE_CPU,
+        *,
+        quick_health_checks: bool = True,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self._say = say
         self.num_nodes = num_nodes
         self.shape = shape
         self.quick_health_checks = quick_health_checks
@@ -132,7 +146,7 @@ class EmbeddedCluster:
         self.close()
 
     def start(self) -> None:
-        """Start the head and the nodes.
+        """Start the head and the nodes; what fails is tried again from the beginning, and `say` says so.
 
         Raises:
             RunError: this is not Linux, the cluster runs already, or it could not be started.
@@ -141,6 +155,19 @@ class EmbeddedCluster:
             raise RunError(f"the embedded cluster needs Linux, not {sys.platform}: give a cluster's address")
         if self._link is not None:
             raise RunError(f"the embedded cluster already runs at {self._address}: close it first")
+        for number in range(1, STARTS + 1):
+            try:
+                self._start_once()
+            except RunError as error:
+                why = str(error).partition("\n")[0]
+                if number == STARTS:
+                    text = f"the local Ray cluster did not start, tried {STARTS} times: {why}; {how_busy()}"
+                    raise RunError(text) from error
+                self._say(f"the local Ray cluster did not start ({why}): trying again, {number + 1} of {STARTS}")
+            else:
+                return
+
+    def _start_once(self) -> None:
         self._link = _open_link(_HEALTH_CHECKS if self.quick_health_checks else {})
         try:
             self._address = self._ask({"op": "start"}, START_DEADLINE_S)["address"]
@@ -198,6 +225,16 @@ class EmbeddedCluster:
         return self._link.ask(command, deadline_s)
 
 
+def how_busy() -> str:
+    """What to do about a Ray that does not start in time on this machine, with its load."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > 2 * cores:
+        return f"this machine is busy (a load of {load:.0f} on {cores} cores): run again when it is less so"
+    return (
+        f"this machine is not busy (a load of {load:.0f} on {cores} cores): look at its memory and at the room in /tmp"
+    )
+
+
 def _open_link(health_checks: Mapping[str, str]) -> "_Link":
     """Start a supervisor in a directory of its own.
 
@@ -248,6 +285,7 @@ def _supervisor_environment(home: Path, health_checks: Mapping[str, str]) -> dic
     return {
         **inherited,
         **driver_environment(),
+        **PATIENCE,
         **health_checks,
         "RAY_TMPDIR": str(home),
         "GLOO_SOCKET_IFNAME": "lo",  # else gloo binds whatever address the host's name resolves to

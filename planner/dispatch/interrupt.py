@@ -21,18 +21,25 @@ _SAID_AFTER_S = 30.0
 
 
 class Interrupts:
-    """A context manager around Ray Train's `fit`, in the main thread: an interrupt leaves it as `KeyboardInterrupt`."""
+    """A context manager around Ray Train's `fit`, in the main thread: an interrupt leaves it as `KeyboardInterrupt`.
+
+    A process that was started with SIGINT or SIGHUP ignored (`nohup`, a shell's `&`) goes on ignoring it, although Ray
+    Train installs a handler of its own. SIGTERM always stops the run.
+    """
 
     def __init__(self, launch_id: str, say: Callable[[str], None]) -> None:
         self._launch_id, self._say = launch_id, say
         self._ended = threading.Event()
-        self._is_soft = self._is_asked = False
+        self._is_soft = self._is_asked = self._ignores_sigint = False
 
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS[1:]:
-            if self._before[number] != signal.SIG_IGN:  # `nohup` means that a closed terminal stops nothing
-                signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+            if self._before[number] != signal.SIG_IGN:
+                signal.signal(number, self._take_the_way_of_sigint)
+        if self._before[signal.SIGINT] == signal.SIG_IGN:
+            self._ignores_sigint = True
+            signal.signal(signal.SIGINT, self._unless_ignored(signal.default_int_handler))
         # Ray starts the drivers of submitted jobs with SIGINT blocked.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         heard, self._written = os.pipe()
@@ -53,6 +60,18 @@ class Interrupts:
         if isinstance(error, SystemExit):  # how Ray Train leaves `fit` when it has ended its workers
             raise KeyboardInterrupt from error
 
+    def _take_the_way_of_sigint(self, *_: object) -> None:
+        """From here on SIGINT counts: it is how the threads below end the run."""
+        self._ignores_sigint = False
+        signal.raise_signal(signal.SIGINT)
+
+    def _unless_ignored(self, handler: Callable[..., object]) -> Callable[..., None]:
+        def handle(number: int, frame: Any) -> None:
+            if not self._ignores_sigint:
+                handler(number, frame)
+
+        return handle
+
     def soften(self, end_now: Any) -> Callable[..., None]:
         """The handler of SIGINT to put in the place of Ray Train's, which ends the workers wherever they are."""
         self._is_soft = True
@@ -64,7 +83,7 @@ class Interrupts:
             self._is_asked = True
             threading.Thread(target=self._stop, name="planner-stop", daemon=True).start()
 
-        return handle
+        return self._unless_ignored(handle)
 
     def _stop(self) -> None:
         """Let all workers stop at one step and commit; then end them."""
@@ -95,7 +114,7 @@ class Interrupts:
         """
         num_heard = 0
         while numbers := os.read(heard, 1):
-            if numbers[0] != signal.SIGINT:
+            if numbers[0] != signal.SIGINT or self._ignores_sigint:
                 continue
             num_heard += 1
             if self._is_soft and num_heard == 1:

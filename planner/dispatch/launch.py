@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from planner.disk import expanded, local_folder
-from planner.dispatch.embedded import driver_environment, token_environment
+from planner.dispatch.embedded import PATIENCE, driver_environment, how_busy, token_environment
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
 from planner.dispatch.refused import refusal
@@ -25,7 +25,7 @@ from planner.dispatch.signals import pulse_key, state_key
 from planner.dispatch.steward import Steward
 from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
-from planner.errors import RunError, TrainingFailed, UserError
+from planner.errors import ClusterLost, RunError, TrainingFailed, UserError
 from planner.job import HfModel, Job
 from planner.plan import ResizeCost, batch_sizes
 from planner.store.run import Run
@@ -83,21 +83,24 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         # A worker's process answers at once, also while its model loads. Ray's ten minutes would be waited out in full.
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "180",
-        # Ray tries again every second: a token that is wrong now is wrong 20 s later.
-        **(driver_environment() if embedded else {"RAY_gcs_server_port_wait_time_s": f"{_CONNECT_S:.0f}"}),
     }
     if embedded:
         os.environ.update(token_environment())
+        settings |= {**driver_environment(), **PATIENCE}
+    else:
+        # Ray tries again every second: a token that is wrong now is wrong 20 s later.
+        settings["RAY_gcs_server_port_wait_time_s"] = f"{_CONNECT_S:.0f}"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
-def connected(address: str, *, verbose: bool) -> Iterator[None]:
-    """A connection to the cluster at `address`.
+def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterator[None]:
+    """A connection to the cluster at `address`; `embedded`: to one that this process has just started.
 
     Raises:
         UserError: there is no cluster, or it does not let us in.
+        RunError: the one that we have started does not answer.
     """
     _require_listener(address)
     import ray
@@ -113,12 +116,27 @@ def connected(address: str, *, verbose: bool) -> Iterator[None]:
             configure_logging=True,
         )
     except (OSError, RuntimeError, ValueError, RayError) as error:
+        if embedded:
+            words = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+            raise RunError(f"the local Ray cluster does not answer (Ray: {words}); {how_busy()}") from error
         raise UserError(f"no Ray cluster at {address}: {refusal(error)}") from error
     with contextlib.nullcontext() if verbose else quiet():
         try:
             yield
         finally:
             _leave(address, ray.shutdown)
+
+
+def lifelines() -> tuple[str, str]:
+    """Where the two processes listen that a connected driver cannot outlive: the head's GCS, and its own node's raylet.
+
+    The first is "host:port", the second the path of a Unix socket.
+    """
+    import ray
+
+    context = ray.get_runtime_context()
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    return str(context.gcs_address), str(own["RayletSocketName"])
 
 
 def _leave(address: str, shutdown: Callable[[], None]) -> None:
@@ -162,6 +180,7 @@ def fit(
 
     Raises:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers have been ended.
+        ClusterLost: the cluster has ended.
         TrainingFailed: the workers refuse to go on, or Ray does.
     """
     from ray.exceptions import RayError
@@ -216,7 +235,8 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
     """Check that another controller may do better.
 
     Raises:
-        TrainingFailed: the cluster does not answer, or the controller could not even begin (its disk is full, say).
+        ClusterLost: the cluster does not answer.
+        TrainingFailed: the controller could not even begin (its disk is full, say).
     """
     from ray.exceptions import ActorDiedError
 
@@ -228,7 +248,7 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
     try:
         get_word("")
     except Exception:  # noqa: BLE001  # whatever it says, nobody is there
-        raise TrainingFailed(f"the Ray cluster is gone: {words}") from error
+        raise ClusterLost(f"the Ray cluster is gone: {words}") from error
     if not isinstance(error, ActorDiedError):
         raise TrainingFailed(f"Ray gave up: {words}") from error
 

@@ -47,6 +47,11 @@ def members(leader: int) -> set[int]:
     return {p.pid for p in processes if not p.is_zombie and p.pid != leader and (p.session == leader or p.pid in below)}
 
 
+def children(parent: int) -> set[int]:
+    """The processes whose parent it is."""
+    return {process.pid for process in _processes() if process.parent == parent}
+
+
 def kill_all(leader: int, deadline_s: float) -> set[int]:
     """SIGKILL a session until it is empty, but for the leader if that is us; return what outlived it."""
     deadline = time.monotonic() + deadline_s

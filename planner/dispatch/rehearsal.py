@@ -39,8 +39,8 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str
     dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
     say(f"starting a Ray cluster of {history[0].world_size} nodes")
     with (
-        EmbeddedCluster(num_nodes=history[0].world_size) as cluster,
-        dispatch.connected(cluster.address, verbose=False),
+        EmbeddedCluster(num_nodes=history[0].world_size, say=say) as cluster,
+        dispatch.connected(cluster.address, verbose=False, embedded=True),
         _Director(cluster, launch, history, say),
     ):
         dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, history=tuple(history))

@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from planner.dispatch.embedded import CLOSE_DEADLINE_S, HEARTBEAT_S, LOOPBACK, ONE_CPU, NodeShape
-from planner.dispatch.processes import kill_all, kill_tree, reap
+from planner.dispatch.processes import children, kill_all, kill_tree, reap
 
 
 class Supervisor:
@@ -26,7 +27,18 @@ class Supervisor:
         self._nodes: dict[str, Any] = {}  # node id -> ray._private.node.Node, oldest first
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do one command. What goes wrong inside Ray ends the supervisor: its traceback is the message."""
+        """Do one command. What goes wrong inside Ray becomes one line, and leaves none of its processes behind."""
+        before = children(os.getpid())
+        try:
+            return self._do(command)
+        except Exception as error:  # noqa: BLE001  # Ray raises what it likes
+            traceback.print_exc()
+            for pid in children(os.getpid()) - before:  # of a node that is half there
+                kill_tree(pid)
+            line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+            return {"error": f"Ray says {type(error).__name__}: {line.rstrip('.')}"}
+
+    def _do(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["op"]:
             case "start":
                 return {"address": self._start()}

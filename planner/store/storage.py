@@ -12,8 +12,8 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
 from planner import heartbeat
-from planner.disk import open_regular, read_part, sync_folder
-from planner.errors import StoreError
+from planner.disk import no_room, no_room_words, open_regular, read_part, sync_folder
+from planner.errors import DiskFull, StoreError
 from planner.privacy import is_within, make_folder, opener_within
 
 _CHUNK_BYTES = 2**22
@@ -83,7 +83,7 @@ class Storage:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the blob in one piece: a reader sees the old content or the new, never a part."""
-        with _translated(self.url, name):
+        with self._written(name, len(content)):
             if self.is_local:
                 with self._temporary(name, content) as temporary:
                     Path(temporary).replace(self._at(name))
@@ -93,7 +93,7 @@ class Storage:
 
     def create(self, name: str, content: bytes) -> bool:
         """Put if absent: true if this call made the blob, false if it was there already."""
-        with _translated(self.url, name):
+        with self._written(name, len(content)):
             if not self.is_local:
                 return _made(lambda: self._fs.pipe_file(self._at(name), content, mode="create"))
             # Not around this: a file where a folder should be raises FileExistsError, too, and is no lost race.
@@ -103,11 +103,26 @@ class Storage:
 
     def append(self, name: str, content: bytes) -> None:
         """Add to the end of a blob that one process writes."""
-        with _translated(self.url, name):
+        with self._written(name, len(content)):
             if self.is_local:
                 make_folder(Path(self._at(name)).parent, Path(self._root))
             with self._opened_to_append(name) as stream:
                 stream.write(content)
+
+    def no_room_words(self, error: OSError, what: str, needed_bytes: int) -> str:
+        """What `planner.disk.no_room` has found, with the sizes and what to do."""
+        words = no_room_words(error, what, needed_bytes, Path(self._root) if self.is_local else None)
+        return f"{self.url}: {words}; make room there, then run the same command again"
+
+    @contextmanager
+    def _written(self, name: str, num_bytes: int) -> Iterator[None]:
+        with _translated(self.url, name):
+            try:
+                yield
+            except OSError as error:
+                if (full := no_room(error)) is None:
+                    raise
+                raise DiskFull(self.no_room_words(full, name, num_bytes)) from error
 
     def make_folder(self, name: str) -> None:
         """Make a folder for what others write, as open as the run; in an object store there are none."""

@@ -27,12 +27,13 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
+from planner.disk import no_room
 from planner.errors import StoreError, TrainingFailed
 from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.gradient_sums import STATE_KEY
-from planner.train.private_files import private_writer
+from planner.train.private_files import SaysNoRoom, private_writer
 from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
 
@@ -41,11 +42,14 @@ def save(storage: Storage, folder: str, state: TrainState) -> None:
     """Write every worker's shards below `folder`. A checkpoint only once a manifest names its files.
 
     Raises:
+        OSError: on every worker, if any of them found no room (`planner.disk.no_room`).
         TrainingFailed: on every worker, if any of them could not write.
     """
     try:
         save_tensors(state.tensors(), storage_writer=_writer(storage, folder))
     except CheckpointException as error:
+        if full := next(filter(None, (no_room(failure) for failure, _ in error.failures.values())), None):
+            raise full from error
         raise TrainingFailed(f"{storage.path(folder)}: cannot save: {_reason(error)}") from error
 
 
@@ -173,7 +177,10 @@ def _writer(storage: Storage, folder: str) -> FileSystemWriter:
         return private_writer(storage.path(folder), storage.path(""))
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
-    writer: FileSystemWriter = FsspecWriter(storage.path(folder))
+    class _RemoteWriter(SaysNoRoom, FsspecWriter):  # type: ignore[misc]
+        """The same words over fsspec."""
+
+    writer: FileSystemWriter = _RemoteWriter(storage.path(folder))
     return writer
 
 

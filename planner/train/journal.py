@@ -1,5 +1,6 @@
 """Tells the run's folder what happens: rank 0 writes the ledger, all ranks write checkpoints."""
 
+import contextlib
 import math
 import platform
 import time
@@ -10,7 +11,7 @@ from importlib import metadata
 import torch
 
 import planner
-from planner.errors import PlannerError, StoreError
+from planner.errors import DiskFull, PlannerError, StoreError
 from planner.job import Job
 from planner.plan import Facts, batch_sizes, choose
 from planner.store.ledger import LedgerWriter
@@ -54,6 +55,7 @@ class Journal:
         self._job_digest = world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
+        self._last_commit = f"step {start.step} is, and it is safe" if start.parent else "nothing is yet"
         world.from_first(self._open_ledger)
         if job.eval.samples:
             self._eval_plan = choose(
@@ -144,13 +146,20 @@ class Journal:
         Raises:
             PlannerError: on every worker: it could not be written, or the run has been taken over.
         """
+        try:
+            self._commit(step, cursor)
+        except DiskFull as error:
+            raise DiskFull(f"step {step} cannot be committed; {self._last_commit}; {error}") from error
+        self._last_commit = f"step {step} is, and it is safe"
+
+    def _commit(self, step: int, cursor: int) -> None:
         started_s = time.monotonic()
         name = commit_name(step, self._start.generation)
         folder = f"checkpoints/{name}"
         self._world.from_first(lambda: self._run.require_current(self._start.generation))
         is_certificate = self._job.batch.equality == "bitwise" and step == self._setup.lengths.total_steps
         tensors = self._state.digests(self._world.rank) if is_certificate else {}
-        checkpoint.save(self._run.storage, folder, self._state)
+        self._save(folder)
         files = checkpoint.file_digests(self._world, self._run.storage, folder)
 
         def write_manifest() -> None:
@@ -165,6 +174,25 @@ class Journal:
             self._run.prune(self._job.checkpoint.keep, self._start.generation)
 
         self._world.from_first(write_manifest)
+
+    def _save(self, folder: str) -> None:
+        """Write the shards, or remove what was written: the ledger's last lines and other programs need some room.
+
+        Raises:
+            PlannerError: on every worker: they could not be written.
+        """
+        storage = self._run.storage
+
+        def remove() -> None:
+            with contextlib.suppress(StoreError):
+                storage.delete(folder)
+
+        try:
+            checkpoint.save(storage, folder, self._state)
+        except OSError as error:
+            self._world.from_first(remove)
+            needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._state.tensors().values())
+            raise DiskFull(storage.no_room_words(error, "a commit", needed_bytes)) from error
 
     def _manifest(
         self,

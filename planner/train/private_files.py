@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from planner import heartbeat
+from planner.disk import no_room
 from planner.privacy import make_folder, opener_within
 
 
@@ -36,8 +40,25 @@ class _PrivateFiles(FileSystem):
         make_folder(Path(path), self._root)
 
 
+class SaysNoRoom(FileSystemWriter):
+    """Raises a full disk's own error. torch raises `unexpected pos` over it, and DCP passes on nothing but that."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this worker's part.
+
+        Raises:
+            OSError: there is no room for it, among other reasons.
+        """
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            if full := no_room(error):
+                raise full from None
+            raise
+
+
 def private_writer(folder: str, root: str) -> FileSystemWriter:
     """A writer to `folder`, somewhere below the run's `root`."""
-    writer = FileSystemWriter(folder)
+    writer = SaysNoRoom(folder)
     writer.fs = _PrivateFiles(Path(root))
     return writer

@@ -1,5 +1,6 @@
 """`planner run` and `planner demo` as far as they go before a cluster is started."""
 
+import contextlib
 import shlex
 import shutil
 
@@ -113,6 +114,18 @@ def test_a_dead_address_is_told_in_seconds(cli, recorded, tmp_path):
     assert answer.code == 2
     assert "no Ray cluster at 127.0.0.1:1: " in answer.err
     assert "check --address (or RAY_ADDRESS)" in answer.err
+
+
+def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):
+    """One line with the sizes, before a cluster is started."""
+    with contextlib.suppress(OSError), (small_disk / "hog").open("wb", buffering=0) as stream:
+        while stream.write(bytes(4096)):
+            pass
+    answer = cli("run", recorded.job, "--set", f'checkpoint.path="{small_disk}"')
+    assert answer.code == 1
+    assert "the disk is full: probe-" in answer.err
+    assert "needs 4.1 kB, and 0 bytes are free; make room there, then run the same command again" in answer.err
+    assert "starting a local Ray cluster" not in answer.out
 
 
 def test_an_interrupted_extension_is_not_called_finished(recorded, finished, capsys):

@@ -246,6 +246,14 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, free_bytes):
     assert [entry.name for entry in tmp_path.iterdir()] == ["source"]
 
 
+def test_a_disk_without_room_is_said_with_the_sizes(tmp_path, small_disk):
+    """Two megabytes onto one; what was written is gone, and counts as free."""
+    source = jsonl(tmp_path / "source", ["abc" * 1000] * 700)
+    with pytest.raises(RunError, match=r"the disk is full: it needs 2\.1 MB, and 1\.0 MB are free; nothing was left"):
+        prepare(source, small_disk / "tokens")
+    assert list(small_disk.iterdir()) == []
+
+
 def test_a_mistake_on_the_way_leaves_nothing(tmp_path):
     """Nor does it harm what was there before."""
     source = jsonl(tmp_path / "source", ["abc"])

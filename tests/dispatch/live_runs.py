@@ -18,6 +18,9 @@ from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run import Run
 from planner.store.storage import Storage
 
+# Events are waited for. Only what hangs takes so long, also at a load of 20.
+LIMIT_S = 300.0
+
 
 def make_job(tmp_path, *, steps, most, every_steps=5, **train):
     rows = tmp_path / "rows.jsonl"
@@ -64,7 +67,7 @@ class When(threading.Thread):
 
     def run(self):
         size = seen = 0
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             for record in self._follower.new_records():
                 if isinstance(record, GenerationRecord):
@@ -80,7 +83,7 @@ class When(threading.Thread):
 class Script(threading.Thread):
     """Does one thing after another: `(world size, steps done at it since the last act, what)`."""
 
-    def __init__(self, job, acts, within_s=120):
+    def __init__(self, job, acts, within_s=LIMIT_S):
         super().__init__(daemon=True)
         self._follower = Follower(run_of(job), from_now=True)
         self._acts, self._within_s = list(acts), within_s
@@ -119,7 +122,7 @@ class Ledger:
         self._follower = Follower(run)
         self._size = 0
 
-    def await_steps(self, world_size, steps, within_s=120):
+    def await_steps(self, world_size, steps, within_s=LIMIT_S):
         """Until so many more have been done at this size, one after another."""
         seen, deadline_s = 0, time.monotonic() + within_s
         while self._size != world_size or seen < steps:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from autoscaler_cluster import AutoscalerCluster
-from live_runs import Ledger, make_job, notes, run_of
+from live_runs import LIMIT_S, Ledger, make_job, notes, run_of
 from spot_trace import Trace
 
 from planner.audit import audit
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 
 
 def elastic_job(tmp_path, *, batch, most, least=1):
@@ -45,7 +45,7 @@ def driven(job, tmp_path, cluster):
     try:
         yield process
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, said(tmp_path)
+        assert process.wait(LIMIT_S) == 130, said(tmp_path)
     finally:
         process.kill()
         process.wait()
@@ -55,7 +55,7 @@ def said(tmp_path):
     return (tmp_path / "driver.log").read_text()
 
 
-def await_words(tmp_path, words, within_s=60):
+def await_words(tmp_path, words, within_s=LIMIT_S):
     deadline_s = time.monotonic() + within_s
     while words not in said(tmp_path):
         assert time.monotonic() < deadline_s, said(tmp_path)
@@ -64,7 +64,7 @@ def await_words(tmp_path, words, within_s=60):
 
 def called(command, folder, environment):
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False
     )
 
 
@@ -72,13 +72,15 @@ def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
     """Asked for 4 of a cluster that may have 3, it starts the 2 that help; one is taken, the other goes when idle."""
     trace = Trace(times_s=(0.0, 1.0), counts=(3, 1))
     job = elastic_job(tmp_path, batch=4, most=4)
-    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=8.0, idle_s=2.0) as cluster:
+    # A long notice, and no node taken for dead that is only slow: nothing is done again, also on a busy machine.
+    calm = {"notice_s": 60.0, "quick_health_checks": False}
+    with AutoscalerCluster(max_nodes=3, available=trace, idle_s=2.0, **calm) as cluster:
         with driven(job, tmp_path, cluster):
             ledger = Ledger(run_of(job))
             ledger.await_steps(2, 5)
             cluster.begin()
             ledger.await_steps(1, 5)
-        cluster.wait_until(lambda cloud: not cloud.nodes(), 60)
+        cluster.wait_until(lambda cloud: not cloud.nodes(), LIMIT_S)
         assert len(cluster.events("launched")) == 2
         assert len(cluster.events("notice")) == 1
     result = audit(run_of(job))
@@ -113,7 +115,7 @@ def test_a_trace_is_followed_without_a_step_lost(tmp_path):
             ledger = Ledger(run_of(job))
             ledger.await_steps(2, 10)
             cluster.begin()
-            cluster.wait_until(lambda cloud: len(cloud.nodes()) == 3 and len(cloud.events("notice")) >= 4, 120)
+            cluster.wait_until(lambda cloud: len(cloud.nodes()) == 3 and len(cloud.events("notice")) >= 4, LIMIT_S)
         assert "notice failed" not in {event["event"] for event in cluster.events()}
     result = audit(run_of(job))
     assert result.clean, result.findings
@@ -149,7 +151,7 @@ def test_a_job_sent_by_rays_own_command_with_a_token_gets_its_nodes(tmp_path):
         done = called(by_hand, tmp_path, clients)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "finished: 400 steps committed" in done.stdout + done.stderr
-        cluster.wait_until(lambda cloud: not cloud.nodes(), 60)
+        cluster.wait_until(lambda cloud: not cloud.nodes(), LIMIT_S)
         assert len(cluster.events("launched")) == 2
     phases = [
         record.world_size for record in Follower(run_of(job)).new_records() if isinstance(record, GenerationRecord)

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
-from live_runs import Script, fit, make_job, notes, run_of, workers_of
+from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of, workers_of
 
 from planner.audit import audit
 from planner.dispatch.private import drain_node, trainer
 from planner.files import read_job
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
 
 
 def sizes(result):
@@ -97,7 +97,7 @@ def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(cluster, tm
     def drain_and_kill():
         survivor = min(workers_of(cluster))
         gone.append(retire(cluster))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LIMIT_S
         while not run_of(job).commits() and time.monotonic() < deadline:
             time.sleep(0.005)
         os.kill(survivor, signal.SIGKILL)
@@ -112,7 +112,6 @@ def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(cluster, tm
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_worker_that_hangs_is_given_up(cluster, tmp_path):
     """SIGSTOP: no error ever comes, and no step either."""
     job = make_job(tmp_path, steps=2000, most=2, every_steps=10)
@@ -120,7 +119,7 @@ def test_a_worker_that_hangs_is_given_up(cluster, tmp_path):
     def stop_one():
         os.kill(workers_of(cluster)[0], signal.SIGSTOP)
 
-    with Script(job, [(2, 30, stop_one), (2, 20, interrupt)], within_s=300) as script, pytest.raises(KeyboardInterrupt):
+    with Script(job, [(2, 30, stop_one), (2, 20, interrupt)]) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
     assert script.done == 2
     assert audit(run_of(job)).clean
@@ -172,7 +171,7 @@ def test_with_callbacks_alone_a_resize_still_loses_nothing(cluster, tmp_path, mo
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_memory_is_flat_over_twenty_resizes(cluster, tmp_path):
     """2 -> 3 -> 2 ten times: the process that lives through all of them does not grow with each."""
     job = make_job(tmp_path, steps=100_000, most=3, every_steps=1000)
@@ -189,7 +188,7 @@ def test_memory_is_flat_over_twenty_resizes(cluster, tmp_path):
 
     acts = [(3, 10, drain), (2, 10, cluster.add_node)] * 10
 
-    with Script(job, [*acts, (3, 10, interrupt)], within_s=120) as script, pytest.raises(KeyboardInterrupt):
+    with Script(job, [*acts, (3, 10, interrupt)]) as script, pytest.raises(KeyboardInterrupt):
         fit(job)
     assert script.done == 21
     assert audit(run_of(job)).recomputed == 0

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from live_runs import Script, fit, make_job, notes, run_of
+from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata, Metadata
 
 from planner.audit import audit
@@ -16,7 +16,7 @@ from planner.dispatch.private import own_node
 from planner.dispatch.private.own_node import OwnNode
 from planner.errors import RunError, UserError
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def agent(tmp_path, *options, **variables):
         process.wait()
 
 
-def wait_until(condition, within_s=60):
+def wait_until(condition, within_s=LIMIT_S):
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, "it never came to that"
@@ -60,7 +60,7 @@ def shrinks_without_loss(cluster, tmp_path, server, *options):
             fit(job)
         assert script.done == 2, said()
         # The node has gone, and with it whom the agent works for.
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_S) == 0
         assert said().count("passed on to Ray") == 1
         assert "has left its Ray cluster" in said()
     result = audit(run_of(job))

@@ -5,11 +5,11 @@ import time
 
 import pytest
 from listeners import LOOPBACK, listening_addresses
-from live_runs import When, fit, make_job, processes_of, workers_of
+from live_runs import LIMIT_S, When, fit, make_job, processes_of, workers_of
 
 from planner.dispatch.private import get_word, loopback_torch_config, put_word, quiet
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(120), pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
 
 
 class TestKeyValueStore:
@@ -21,7 +21,7 @@ class TestKeyValueStore:
             put_word("test-key", "a word — with ünicode")
 
         assert get_word("test-key") == ""
-        ray.get(leave.remote(), timeout=60)
+        ray.get(leave.remote(), timeout=LIMIT_S)
         assert get_word("test-key") == "a word — with ünicode"
 
 
@@ -61,7 +61,7 @@ class TestQuiet:
         heard = []
         monkeypatch.setattr(worker, "print_to_stdstream", lambda data, **_: heard.extend(data["lines"]))
         publish_error_to_driver("test", "a notice", worker.global_worker.gcs_client)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LIMIT_S
         while "a notice" not in heard and time.monotonic() < deadline:
             time.sleep(0.05)
         assert "a notice" in heard

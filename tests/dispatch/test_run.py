@@ -9,7 +9,7 @@ from live_runs import When, fit, make_job, run_of, workers_of
 from planner.audit import audit
 from planner.errors import RunError
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
 
 
 def sizes(result):

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from live_runs import LIMIT_S
 
 from planner.dispatch.embedded import loopback_environment
 from planner.store.run import Run
 from planner.store.storage import Storage
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
-
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 PROJECT = Path(__file__).parents[2]
 JOB = """
 name: sent
@@ -71,11 +71,11 @@ def place(tmp_path_factory):
         start_new_session=True,
     )
     try:
-        assert select.select([process.stdout], [], [], 120)[0], "the cluster did not start in 120 s"
+        assert select.select([process.stdout], [], [], LIMIT_S)[0], f"the cluster did not start in {LIMIT_S:.0f} s"
         where = json.loads(process.stdout.readline())
         yield Place(f"http://{where['dashboard']}", where["gcs"], environment)
     finally:
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -112,7 +112,7 @@ def start(place, folder, run):
 
 
 def await_commits(run, least):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + LIMIT_S
     while len(run.commits()) < least and time.monotonic() < deadline:
         time.sleep(0.2)
     assert len(run.commits()) >= least
@@ -128,7 +128,7 @@ def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
     followed = start("--follow")
     await_commits(run, 1)
     followed.send_signal(signal.SIGINT)
-    out, err = followed.communicate(timeout=60)
+    out, err = followed.communicate(timeout=LIMIT_S)
     assert followed.returncode == 130, (out, err)
     assert err == ""
     assert "sent: a new run in" in out
@@ -137,7 +137,9 @@ def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
 
     def asked(name):
         command = command_named(name, out)
-        done = subprocess.run(command, env=place.environment, capture_output=True, text=True, timeout=90, check=True)
+        done = subprocess.run(
+            command, env=place.environment, capture_output=True, text=True, timeout=LIMIT_S, check=True
+        )
         return done.stdout + done.stderr
 
     asked("stop")
@@ -148,7 +150,7 @@ def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
     end = committed + 3
     assert command_named("resume", out)[:3] == ["planner", "submit", "job.yaml"]
     finished = start("--follow", "--set", f"train.steps={end}")
-    out, err = finished.communicate(timeout=120)
+    out, err = finished.communicate(timeout=LIMIT_S)
     assert (finished.returncode, err) == (0, ""), out
     assert f"resuming at step {committed} of {end}" in out
     assert f"finished: {end} steps committed" in out
@@ -159,7 +161,7 @@ def test_a_job_that_fails_gives_its_exit_code(start, run):
     """The run is refused by its driver on the cluster; JSON on stdout, the log on stderr."""
     await_commits(run, 1)
     failed = start("--follow", "--json", "--set", "train.seed=5")
-    out, err = failed.communicate(timeout=120)
+    out, err = failed.communicate(timeout=LIMIT_S)
     found = json.loads(out)
     assert failed.returncode == found["exit_code"] == 1
     assert (found["status"], found["reason"]) == ("FAILED", "exit code 1")
@@ -180,7 +182,7 @@ def test_a_job_that_fails_gives_its_exit_code(start, run):
 def test_without_the_right_token_nothing_is_sent(start, environment, says):
     """Missing, wrong, unreadable: one line and exit code 2."""
     refused = start(**environment)
-    out, err = refused.communicate(timeout=60)
+    out, err = refused.communicate(timeout=LIMIT_S)
     assert (refused.returncode, out) == (2, "")
     assert says in err
     assert len(err.splitlines()) == 1
@@ -190,11 +192,11 @@ def test_without_the_right_token_nothing_is_sent(start, environment, says):
 def test_rays_own_command_does_the_same(start, place, folder, tmp_path):
     """As the dry run prints it, typed by hand."""
     steps = ("--set", "train.steps=4", "--set", f"checkpoint.path={tmp_path}/run")
-    out, err = start("--dry-run", "--json", *steps).communicate(timeout=60)
+    out, err = start("--dry-run", "--json", *steps).communicate(timeout=LIMIT_S)
     assert err == ""
     by_hand = shlex.split(json.loads(out)["by_hand"])
     done = subprocess.run(
-        by_hand, cwd=folder, env=place.environment, capture_output=True, text=True, timeout=200, check=False
+        by_hand, cwd=folder, env=place.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"finished: 4 steps committed in {tmp_path}/run" in done.stdout + done.stderr
@@ -211,7 +213,7 @@ def test_the_notice_agent_needs_the_token_too(place, changed, says):
         env={**place.environment, "PLANNER_METADATA_ENDPOINT": "http://127.0.0.1:1", **changed},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=True,
     )
     cloud, node, *_ = found.stdout.splitlines()

@@ -1,13 +1,15 @@
 """One worker fails alone: all of them must stop as one, at once, with what was done in place."""
 
+import errno
 import time
+from contextlib import contextmanager
 
 import pytest
 from worker_functions import make_job, records, run_job
 
 from planner.audit import audit
-from planner.errors import StoreError, TrainingFailed
-from planner.store.run import Run
+from planner.errors import DiskFull, StoreError, TrainingFailed
+from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
@@ -46,6 +48,49 @@ def test_a_full_disk_stops_all_workers_at_the_same_step(workers, texts, tmp_path
     result = audited(tmp_path)
     assert result.clean, result.findings
     assert result.steps == 30
+
+
+def no_room_at(rank, job, url, file):
+    """Rank 1's disk takes no byte of the `file`-th file that it writes; torch raises what it does over that."""
+    from planner.train.private_files import _PrivateFiles
+
+    opened, files = _PrivateFiles.create_stream, []
+
+    class Full:
+        def __init__(self, stream):
+            self._stream = stream
+
+        def __getattr__(self, name):
+            return getattr(self._stream, name)
+
+        def write(self, _content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    @contextmanager
+    def create_stream(self, path, mode):
+        files.append(path)
+        with opened(self, path, mode) as stream:
+            yield Full(stream) if rank == 1 and len(files) == file else stream
+
+    _PrivateFiles.create_stream = create_stream
+    try:
+        return run_job(rank, job, url)
+    finally:
+        _PrivateFiles.create_stream = opened
+
+
+def test_a_commit_that_one_worker_has_no_room_for_is_told_by_all(workers, texts, tmp_path):
+    """With the size of a whole commit; what was written of it goes, and the run goes on from the one before."""
+    job = make_job(texts, steps=6, checkpoint={"every": 2})
+    words = r"step 4 cannot be committed; step 2 is, and it is safe; .*: the disk is full: a commit needs .*B, and "
+    with pytest.raises(DiskFull, match=words):
+        workers.run(no_room_at, 3, job, str(tmp_path), 2)
+    run = Run(Storage(str(tmp_path)))
+    assert run.storage.names("checkpoints") == run.commits() == [commit_name(2, 1)]
+    workers.run(run_job, 2, job, str(tmp_path))
+    result = audited(tmp_path)
+    assert result.clean, result.findings
+    assert result.steps == 6
 
 
 def records_so_far(url):

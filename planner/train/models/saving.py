@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from planner.disk import no_room, no_room_words
+from planner.errors import RunError
 from planner.model_files import INDEX
 
 # What transformers cuts by, too (`save_pretrained`, decimal gigabytes).
@@ -41,7 +43,31 @@ def write(
     """Write `tensors`, which come in the order of `planned`, to one file, or to several with an index.
 
     Returns the files that hold tensors.
+
+    Raises:
+        RunError: the disk has no room for them. Those files are gone again.
     """
+    try:
+        return _write(folder, stem, planned, tensors, dtype, metadata, most_bytes)
+    except OSError as error:
+        if (full := no_room(error)) is None:
+            raise
+        for file in folder.glob(f"{stem}*.safetensors"):
+            file.unlink()
+        needed_bytes = sum(_num_bytes(plan, dtype.itemsize) for plan in planned)
+        words = no_room_words(full, "the model", needed_bytes, folder)
+        raise RunError(f"{words}; make room, or export to another disk; nothing was left behind") from error
+
+
+def _write(
+    folder: Path,
+    stem: str,
+    planned: Sequence[Planned],
+    tensors: Iterable[Tensor],
+    dtype: torch.dtype,
+    metadata: Mapping[str, str],
+    most_bytes: int,
+) -> list[Path]:
     parts = list(_cut(planned, dtype.itemsize, most_bytes))
     count = len(parts)
     names = [

@@ -1,0 +1,237 @@
+"""What is left to say when a driver ends without a word: Ray ends it from C++, or somebody kills it.
+
+    the driver                                   `python -m planner.cli.last_words`
+    LastWords  -- stdin: JSON lines, then EOF -->  main: watches Ray's head and the driver, and prints to stderr
+               <-- stdout: one byte: end now --
+
+Ray ends a driver that has lost its node's raylet at once, and one that has lost the head's `gcs_server` after a silent
+minute. No Python code of the driver runs then, so another process says what is committed and which command resumes.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from planner.errors import StoreError
+
+_LOOK_S = 0.5
+# A head that was only slow to accept is there at one of the next looks.
+_LOOKS_UNTIL_GONE = 4
+_FAREWELL = b"bye\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What there is to say of a driver, whatever ends it."""
+
+    url: str
+    """the run's folder"""
+    total_steps: int
+    """0 if not known"""
+    resume_command: str
+    driver: int
+    """its process id"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Where the processes of Ray listen that a driver cannot outlive."""
+
+    gcs: str
+    """host:port"""
+    raylet: str
+    """the Unix socket of the driver's own node"""
+    is_embedded: bool
+    """whether nobody will start another head"""
+
+
+class LastWords:
+    """A context manager around a driver's work. Leaving it in any way of Python's says that nothing is left to say."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+
+    def __enter__(self) -> Self:
+        package = str(Path(__file__).resolve().parents[2])
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "planner.cli.last_words"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))},
+            start_new_session=True,  # Ctrl-C and a closed terminal are the driver's
+        )
+        self._tell(asdict(self._subject))
+        threading.Thread(target=self._end_when_told, name="planner-last-words", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # somebody has killed it
+            self._process.stdin.write(_FAREWELL)
+            self._process.stdin.close()
+        self._process.wait()
+
+    @contextlib.contextmanager
+    def watching(self, head: Head) -> Iterator[None]:
+        """While the driver is connected. An embedded head ends after that, as it should."""
+        self._tell(asdict(head))
+        try:
+            yield
+        finally:
+            self._tell({})
+
+    def _tell(self, facts: dict[str, object]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(json.dumps(facts).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _end_when_told(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.read(1):
+            os._exit(1)  # Ray would wait for the head for a minute, then end this process in the same way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A process of Ray's that has ended."""
+
+    words: str
+    is_final: bool
+    """whether nobody can start it again under this driver"""
+
+
+def loss_of(head: Head, is_there: Callable[[str], bool]) -> Loss | None:
+    """Which process the driver has lost, if any."""
+    if not is_there(head.raylet):
+        return Loss(words="the raylet of this driver's node has died", is_final=True)
+    if not is_there(head.gcs):
+        return Loss(words=f"the head's gcs_server ({head.gcs}) has died", is_final=head.is_embedded)
+    return None
+
+
+class Lines:
+    """Connections to listeners, each held while both ends live: to connect at every look would fill Ray's logs."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, socket.socket] = {}
+
+    def is_there(self, address: str) -> bool:
+        """Whether somebody listens at `host:port`, or at the path of a Unix socket."""
+        if address in self._held and not _has_ended(self._held[address]):
+            return True
+        try:
+            self._held[address] = _connection(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # too busy to accept, or a network that is away: that is no death
+            return True
+        return True
+
+
+def _connection(address: str) -> socket.socket:
+    if not address.startswith("/"):
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S)
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(_LOOK_S)
+    client.connect(address)
+    return client
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other end has closed it, as a process that dies does; a gRPC server also does so after a while."""
+    try:
+        return bool(select.select([connection], [], [], 0)[0]) and not connection.recv(65536)
+    except OSError:
+        return True
+
+
+def last_words(subject: Subject, why: str) -> str:
+    """Why a run ended, what of it is safe, and which command goes on from there."""
+    from planner.cli.run import standing
+
+    try:
+        where = standing(subject.url, subject.total_steps)
+    except StoreError as error:
+        where = f"what is committed cannot be read now ({error})"
+    return f"{why}; {where}; resume with: {subject.resume_command}"
+
+
+class _Driver:
+    """The driver's lines, as they come: who it is, then each time what it depends on, then its farewell."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.has_ended = False
+        self._received = b""
+
+    @property
+    def head(self) -> Head | None:
+        """What it depends on now; none while it is not connected."""
+        facts = json.loads(self.lines[-1]) if len(self.lines) > 1 else {}
+        return Head(**facts) if facts else None
+
+    def wait(self, seconds: float) -> None:
+        """Until it says something, ends, or that time is over."""
+        if select.select([0], [], [], seconds)[0]:
+            chunk = os.read(0, 65536)
+            self.has_ended = not chunk
+            *lines, self._received = (self._received + chunk).split(b"\n")
+            self.lines += lines
+        elif self.lines:  # a process that the driver forked may hold the pipe's other end
+            self.has_ended = os.getppid() != json.loads(self.lines[0])["driver"]
+
+
+def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
+    """Wait until the driver or its head ends, and return which, in words; empty if the driver has taken its leave."""
+    num_missed, lines = 0, Lines()
+    while True:
+        driver.wait(_LOOK_S)
+        if _FAREWELL.strip() in driver.lines or (driver.has_ended and not driver.lines):
+            return ""
+        lost = loss_of(driver.head, lines.is_there) if driver.head else None
+        num_missed = num_missed + 1 if lost else 0
+        if driver.has_ended:
+            return lost.words if lost else "this driver was ended from outside (killed, or out of memory)"
+        if lost and num_missed == _LOOKS_UNTIL_GONE:
+            if lost.is_final:
+                return lost.words
+            say(f"{lost.words}; Ray waits a minute for another one, then it ends this driver")
+
+
+def main() -> None:
+    """Wait until the driver or its head ends; say what that means for the run."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends when the driver does
+    import planner.store.run  # noqa: F401  # now: when the driver has ended, its shell waits for the words
+
+    driver = _Driver()
+    if why := _ending(driver, _say):
+        _say(last_words(Subject(**json.loads(driver.lines[0])), why))
+        with contextlib.suppress(OSError):  # the driver has ended by itself
+            os.write(1, b"!")
+
+
+def _say(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h\r\n")  # the live panel had hidden the cursor
+    sys.stderr.write(f"planner: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A driver that ends without a word of its own, and a head that dies under it: another process says what is safe."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cli.last_words import Head, Loss, loss_of
+
+LIMIT_S = 120
+
+# A driver: its subject and its head as JSON; then it says that it is there, and does what it is told.
+DRIVER = """
+import contextlib, json, os, sys
+from planner.cli.last_words import Head, LastWords, Subject
+subject, head = json.loads(sys.argv[1])
+with LastWords(Subject(**subject, driver=os.getpid())) as words, contextlib.ExitStack() as stack:
+    if head:
+        stack.enter_context(words.watching(Head(**head)))
+    print("there", flush=True)
+    for line in sys.stdin:
+        if line == "leave\\n":
+            break
+        if line == "disconnect\\n":
+            stack.close()
+            print("disconnected", flush=True)
+        if line == "end\\n":
+            os._exit(1)  # as Ray does from C++
+"""
+
+
+@pytest.fixture
+def run(recorded, tmp_path):
+    """A run of four steps."""
+    shutil.copytree(recorded.run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def listeners(tmp_path):
+    """What stands for a raylet and a GCS."""
+    with socket.socket(socket.AF_UNIX) as raylet, socket.create_server(("127.0.0.1", 0)) as gcs:
+        raylet.bind(str(tmp_path / "raylet"))
+        raylet.listen(100)
+        yield raylet, gcs
+
+
+@pytest.fixture
+def start(run):
+    """A driver of the run, watched over."""
+    started = []
+
+    def call(head=None):
+        subject = {"url": str(run), "total_steps": 9, "resume_command": "planner run job.yaml"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, json.dumps([subject, head])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "there\n"
+        return process
+
+    yield call
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def head_of(listeners, *, is_embedded):
+    raylet, gcs = listeners
+    return {"gcs": f"127.0.0.1:{gcs.getsockname()[1]}", "raylet": raylet.getsockname(), "is_embedded": is_embedded}
+
+
+def test_who_leaves_in_order_has_nothing_said(start, listeners):
+    """Nor does anybody stay behind: its stderr is closed."""
+    process = start(head_of(listeners, is_embedded=True))
+    assert process.communicate("leave\n", timeout=LIMIT_S) == ("", "")
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("end", ["by itself", "killed"])
+def test_who_ends_without_a_word_has_it_said(start, run, end):
+    """From C++, or by SIGKILL: what is committed, and how to go on."""
+    process = start()
+    if end == "killed":
+        process.send_signal(signal.SIGKILL)
+    _, err = process.communicate("end\n" if end == "by itself" else None, timeout=LIMIT_S)
+    assert err == (
+        f"planner: this driver was ended from outside (killed, or out of memory); step 4 of 9 is committed in {run}; "
+        "resume with: planner run job.yaml\n"
+    )
+
+
+@pytest.mark.parametrize(("dead", "is_embedded"), [("raylet", True), ("raylet", False), ("gcs", True)])
+def test_who_has_lost_its_head_is_ended_with_a_word(start, listeners, run, dead, is_embedded):
+    """Exit code 1, before Ray would end it; on a cluster of others, a raylet that died is as final."""
+    head = head_of(listeners, is_embedded=is_embedded)
+    process = start(head)
+    listeners[["raylet", "gcs"].index(dead)].close()
+    assert process.wait(LIMIT_S) == 1  # its stdin is open: nobody has told it to end
+    _, err = process.communicate(timeout=LIMIT_S)
+    why = {
+        "raylet": "the raylet of this driver's node has died",
+        "gcs": f"the head's gcs_server ({head['gcs']}) has died",
+    }[dead]
+    assert err == f"planner: {why}; step 4 of 9 is committed in {run}; resume with: planner run job.yaml\n"
+
+
+def test_a_head_that_ends_after_the_driver_has_let_go_is_not_missed(start, listeners):
+    """An embedded cluster is closed while the driver lives."""
+    process = start(head_of(listeners, is_embedded=True))
+    process.stdin.write("disconnect\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "disconnected\n"
+    for listener in listeners:
+        listener.close()
+    _, err = process.communicate("end\n", timeout=LIMIT_S)
+    assert err.startswith("planner: this driver was ended from outside")
+
+
+def test_a_gcs_of_others_may_come_back(start, listeners):
+    """Ray waits a minute for it; it is said that it does, and nobody is ended."""
+    head = head_of(listeners, is_embedded=False)
+    process = start(head)
+    listeners[1].close()
+    assert process.stderr.readline() == (
+        f"planner: the head's gcs_server ({head['gcs']}) has died; Ray waits a minute for another one, then it ends "
+        "this driver\n"
+    )
+    assert process.poll() is None
+    _, err = process.communicate("end\n", timeout=LIMIT_S)
+    assert err.startswith(f"planner: the head's gcs_server ({head['gcs']}) has died; step 4 of 9 is committed in ")
+
+
+def test_a_folder_that_cannot_be_read_takes_no_word_away(start, run):
+    """The command that resumes is said all the same."""
+    (run / "run.json").write_text("torn")
+    process = start()
+    _, err = process.communicate("end\n", timeout=LIMIT_S)
+    assert "; what is committed cannot be read now (" in err
+    assert err.endswith("; resume with: planner run job.yaml\n")
+
+
+def test_of_two_losses_the_raylet_is_named():
+    """It is the one that nobody can bring back."""
+    head = Head(gcs="host:1", raylet="/socket", is_embedded=False)
+    raylet = Loss(words="the raylet of this driver's node has died", is_final=True)
+    gcs = Loss(words="the head's gcs_server (host:1) has died", is_final=False)
+    assert loss_of(head, lambda _place: True) is None
+    assert loss_of(head, lambda _place: False) == raylet
+    assert loss_of(head, lambda place: place != "host:1") == gcs

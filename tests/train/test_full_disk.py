@@ -1,0 +1,176 @@
+"""A disk that fills up: one sentence with the sizes, and the last commit is whole."""
+
+import errno
+import re
+import subprocess
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from planner.audit import audit
+from planner.disk import no_room, size_words
+from planner.errors import DiskFull, RunError
+from planner.job import Job
+from planner.store.run import Run, commit_name
+from planner.store.storage import Storage
+from planner.train import private_files
+from planner.train.loop import Hooks
+from planner.train.models import saving
+from planner.train.session import train
+from planner.train.setup import Launch
+from planner.train.world import on_cpu
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _world(tmp_path_factory):
+    """A process group of this process alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
+    )
+    yield
+    dist.destroy_process_group()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """One with commits of half a megabyte, of which two are kept."""
+    (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
+    return Job.model_validate(
+        {
+            "name": "test",
+            "model": {"kind": "gpt", "layers": 1, "width": 48, "heads": 1, "context": 8},
+            "data": {"kind": "text", "path": str(tmp_path / "corpus.txt")},
+            "batch": {"global": 5, "max_micro": 2},
+            "train": {"steps": 3, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+            "workers": {"gpus": 0},
+            "checkpoint": {"every": 1, "keep": 2},
+        }
+    )
+
+
+def refused(job, url):
+    with pytest.raises(DiskFull) as stopped:
+        train(Launch(job=job, url=url), on_cpu, Hooks())
+    return str(stopped.value)
+
+
+def finish(job, url):
+    assert train(Launch(job=job, url=url), on_cpu, Hooks()).finished
+    result = audit(Run(Storage(url)))
+    assert result.clean, result.findings
+
+
+def test_a_commit_that_does_not_fit_leaves_the_last_one_and_says_what_it_needs(job, small_disk):
+    """The first commit fits, the second does not: its files go, and with room the same job ends."""
+    url = str(small_disk / "run")
+    said = refused(job, url)
+    needed, free = re.search(
+        r"^step 2 cannot be committed; step 1 is, and it is safe; .*/run: the disk is full: a commit needs (.+) kB, "
+        r"and (.+) kB are free; make room there, then run the same command again$",
+        said,
+    ).groups()
+    assert 0 < float(free) < float(needed)
+    storage = Storage(url)
+    assert storage.names("checkpoints") == [commit_name(1, 1)]
+    assert Run(storage).commits() == [commit_name(1, 1)]
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    finish(job, url)
+
+
+def test_a_ledger_that_cannot_be_written_says_so_and_is_resumed(job, small_disk):
+    """Another program takes all room between two steps; when it has gone, the same job ends."""
+    url = str(small_disk / "run")
+    hog = small_disk / "hog"
+
+    def fill(_step):
+        with suppress(OSError), hog.open("wb", buffering=0) as stream:
+            while stream.write(b"x" * 4096):
+                pass
+        return False
+
+    with pytest.raises(DiskFull, match=r"the disk is full: .* needs .* are free"):
+        train(Launch(job=job, url=url), on_cpu, Hooks(should_stop=fill))
+    hog.unlink()
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    finish(job, url)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, monkeypatch, number):
+    """`[enforce fail at inline_container.cc:672] . unexpected pos`: on any disk, in any file, without root."""
+    url = str(tmp_path / "run")
+    opened = private_files._PrivateFiles.create_stream
+    files = []
+
+    class Full:
+        """A stream that takes a thousand bytes, as the raw stream below torch's writer sees them."""
+
+        def __init__(self, stream):
+            self._stream, self._left = stream, 1000
+
+        def __getattr__(self, name):
+            return getattr(self._stream, name)
+
+        def write(self, content):
+            self._left -= len(content)
+            if self._left < 0:
+                raise OSError(number, "no room, says the test")
+            return self._stream.write(content)
+
+    @contextmanager
+    def create_stream(self, path, mode):
+        files.append(path)
+        with opened(self, path, mode) as stream:
+            yield Full(stream) if len(files) > 2 else stream  # the first commit is its tensors and .metadata
+
+    monkeypatch.setattr(private_files._PrivateFiles, "create_stream", create_stream)
+    said = refused(job, url)
+    assert said.startswith("step 2 cannot be committed; step 1 is, and it is safe; ")
+    assert {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}[number] in said
+    assert "unexpected pos" not in said
+    monkeypatch.undo()
+    finish(job, url)
+
+
+def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
+    """A model of 2 MB; nothing of it stays."""
+    planned = [saving.Planned(name=name, shape=(250_000,)) for name in "ab"]
+    tensors = (torch.zeros(250_000) for _ in planned)
+    with pytest.raises(RunError, match=r"the disk is full: the model needs 2\.0 MB, and 1\.0 MB are free; make room"):
+        saving.write(small_disk, "model", planned, tensors, torch.float32, {})
+    assert list(small_disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("write", ["write", "create", "append"])
+def test_a_store_without_room_says_how_much_is_needed(small_disk, write):
+    """Manifests, claims, the ledger, the reference's log-probabilities: all of them go through these three."""
+    storage = Storage(str(small_disk))
+    with pytest.raises(DiskFull, match=r"the disk is full: part/0 needs 2\.0 MB, and .* are free; make room there"):
+        getattr(storage, write)("part/0", bytes(2_000_000))
+
+
+def test_a_full_disk_is_found_below_other_errors():
+    """As a cause, as a context; and nothing else is taken for one."""
+    full, above = OSError(errno.ENOSPC, "full"), RuntimeError("unexpected pos 704 vs 598")
+    above.__context__ = full
+    assert no_room(above) is full
+    assert no_room(RuntimeError("unexpected pos")) is None
+    assert no_room(PermissionError(errno.EPERM, "no")) is None
+
+
+def test_sizes_read_like_a_disk_s_label():
+    assert [size_words(n) for n in (0, 999, 1000, 1_250_000, 10**9, 3 * 10**12)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.0 kB",
+        "1.2 MB",
+        "1.0 GB",
+        "3.0 TB",
+    ]
