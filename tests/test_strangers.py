@@ -146,11 +146,14 @@ def test_a_tokenizer_that_makes_its_library_panic_is_refused(model, change):
         require_a_sentence(error)
 
 
-def test_a_panic_is_an_error_of_ours(model):
-    """Surely: this one panics while it is loaded."""
+def test_a_panic_is_an_error_of_ours(model, capfd):
+    """Surely: this one panics while it is loaded. Rust's own lines about it do not reach the terminal."""
     (model / "tokenizer.json").write_text(json.dumps({**WORDS, **TOKENIZERS["a charsmap that is none"]}))
     with pytest.raises(DataError, match=r"the tokenizer of .* cannot be loaded: Precompiled"):
         start(job_of(model))
+    assert "panicked" not in capfd.readouterr().err
+    os.write(2, b"here again")
+    assert capfd.readouterr().err == "here again"
 
 
 def test_an_empty_chat_template_is_refused_in_a_sentence(model):
@@ -308,10 +311,13 @@ def test_an_odd_value_of_a_recipe_is_no_traceback(key, tmp_path, capsys):
 
 @pytest.mark.parametrize("value", [".nan", ".inf"])
 def test_a_recipe_has_no_such_numbers(value, tmp_path):
-    """Nobody means them."""
+    """Nobody means them. The key is named, also of a list."""
     file = tmp_path / "recipe.yaml"
     file.write_text(f"{TRL}loss_type: {value}\n")
-    with pytest.raises(RecipeError, match="a recipe has no such number"):
+    with pytest.raises(RecipeError, match=rf"loss_type: found \{value} .*; write a finite number"):
+        read_recipe(str(file), (), Options(gpus=4, method="dpo"))
+    file.write_text(f"{TRL}loss_type: [{value}]\n")
+    with pytest.raises(RecipeError, match=rf"loss_type: found \{value} "):
         read_recipe(str(file), (), Options(gpus=4, method="dpo"))
 
 

@@ -1,7 +1,10 @@
 """Tokenizers and chat templates of Hugging Face models. Their library is imported when a job has such a model."""
 
+import os
+import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
@@ -24,6 +27,7 @@ from planner.model_files import CONFIG, require_readable
 _HUB_TIMEOUT_S = 20.0
 # The longest that we know is a twentieth of it.
 _MAX_TEMPLATE_BYTES = 2**20
+_STDERR_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,8 @@ class HfTokenizer:
         try:
             path = str(local_folder(model.path) or model.path)
             # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
-            tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
+            with _without_native_stderr():
+                tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
             config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
         except BaseException as error:  # the hub's errors, the JSON's, those of a folder that is none
             _require_caught(error)
@@ -208,6 +213,27 @@ class HfTokenizer:
                 return_token_type_ids=False,
                 verbose=False,
             )
+
+
+@contextmanager
+def _without_native_stderr() -> Iterator[None]:
+    """Drop what libraries write to file descriptor 2: a panic of Rust's prints a backtrace there before it is raised.
+
+    What Python prints to `sys.stderr` still arrives. One thread at a time, since both belong to the whole process.
+    """
+    with _STDERR_LOCK, ExitStack() as stack:
+        try:
+            kept = stack.enter_context(open(os.dup(2), "w", buffering=1, errors="replace"))  # noqa: PTH123  no path
+        except OSError:  # closed: nobody reads it
+            yield
+            return
+        stack.callback(os.dup2, kept.fileno(), 2)
+        if sys.stderr is sys.__stderr__:
+            stack.enter_context(redirect_stderr(kept))
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
+        yield
 
 
 @contextmanager

@@ -39,6 +39,8 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
         raise DataError(f"data.path: cannot use {path[:200]!r}: {error.strerror}") from error
     except ValueError as error:  # `**` beside other characters
         raise DataError(f"data.path: cannot use {path[:200]!r}: {error}") from error
+    if not files and Path(path).exists() and not Path(path).is_dir():
+        raise DataError(f"data.path: cannot read {path}: a pipe or a device, no regular file")
     if not files:
         place = "" if Path(path).is_absolute() else " (relative to where planner is run)"
         raise DataError(f"data.path: no file at {path!r}{place}; write a file, a folder, a glob or {STDLIB}")

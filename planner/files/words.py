@@ -71,7 +71,7 @@ def show(value: Any) -> str:
     if isinstance(value, dict):
         return f"a section with the keys {cut(', '.join(map(str, value)))}" if value else "an empty section"
     if isinstance(value, list):
-        return f"a list of {len(value)}"
+        return f"a list of {len(value)}" if value else "an empty list"
     if isinstance(value, bool):
         return f"{str(value).lower()} (a boolean)"
     return _show_number(value) if isinstance(value, int | float) else "null"

@@ -21,7 +21,7 @@ _OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
 # A backslash at a line's end, also where a remark follows it, as in READMEs.
 _CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
 _ASSIGNMENT = re.compile(
-    r"^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE
+    r"(?:^|;|&&)[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE
 )
 # `$NAME`, `${NAME}`, `${NAME:-default}`, `$1`.
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|([A-Za-z_]\w*|\d))")

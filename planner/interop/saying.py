@@ -140,6 +140,8 @@ def clip_of(job: Job, none: str) -> str:
 def warmup_steps(job: Job) -> str:
     """A warmup in optimizer steps; empty if its unit cannot be converted without the data."""
     found = cadence.parse(job.train.schedule.warmup)
+    if not found.amount:
+        return "0"
     size = {"steps": 1, "examples": job.batch.global_batch}.get(found.unit)
     return "" if size is None or found.amount % size else str(found.amount // size)
 

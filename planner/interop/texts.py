@@ -74,19 +74,22 @@ def _yaml_of(text: str, source: str) -> Any:
 
 def _measure(value: Any, source: str) -> None:
     """Refuses what is too deep or, counting what aliases repeat, too large."""
-    stack, seen = [(value, 1)], 0
+    stack, seen = [(value, 1, "")], 0
     while stack:
-        item, depth = stack.pop()
+        item, depth, where = stack.pop()
         seen += 1
         if depth > _MAX_DEPTH or seen > MAX_VALUES:
             what = f"more than {_MAX_DEPTH} levels" if depth > _MAX_DEPTH else f"more than {MAX_VALUES} values"
             raise recipe_error(source, f"found {what}; a recipe has fewer, write the path of one")
-        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        if isinstance(item, dict):
+            children = [(child, depth + 1, f"{cut(str(key))}: ") for key, child in item.items()]
+        else:
+            children = [(child, depth + 1, where) for child in item] if isinstance(item, list) else []
         if isinstance(item, int) and abs(item) >= _MOST:
-            raise recipe_error(source, f"found {show(item)}; a recipe has smaller ones")
+            raise recipe_error(source, f"{where}found {show(item)}; write a smaller number")
         if isinstance(item, float) and not math.isfinite(item):
-            raise recipe_error(source, f"found {show(item)}; a recipe has no such number, mend it")
-        stack += [(child, depth + 1) for child in children]
+            raise recipe_error(source, f"{where}found {show(item)}; write a finite number, or a word")
+        stack += children
 
 
 class _Loader(BoundedLoader):

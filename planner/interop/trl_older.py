@@ -57,7 +57,9 @@ def rename(keys: Keys) -> None:
     """`use_flash_attention_2: true` under its name of today, where that is not there."""
     old = keys.entries.get("use_flash_attention_2")
     if old is not None and old.value is True and not keys.has("attn_implementation"):
-        keys.entries = {**keys.entries, "attn_implementation": replace(old, value="flash_attention_2", is_default=True)}
+        where = f"{old.where} (there use_flash_attention_2)"
+        new = replace(old, value="flash_attention_2", where=where, is_default=True)
+        keys.entries = {**keys.entries, "attn_implementation": new}
 
 
 def add_defaults(keys: Keys, method: str) -> None:

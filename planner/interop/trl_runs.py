@@ -153,12 +153,10 @@ class TrlFacts:
         other = [count for count in question.counts if self.outcome(count).verdict == "other batch"]
         if not other:
             return None
-        low, high = min(other), max(other)
+        batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
         text = (
-            f"Nothing holds the batch: it is m x A x GPUs, {self.batch_at(low)} at {low} and "
-            f"{self.batch_at(high)} at "
-            f"{high} GPUs, with the learning rate of {self.batch}; the recipe itself does not say {self.batch} "
-            "anywhere."
+            f"Nothing holds the batch: it is m x A x GPUs, {' and '.join(batches)} GPUs, with the learning rate of "
+            f"{self.batch}; the recipe itself does not say {self.batch} anywhere."
         )
         return Trap(name="no global batch", text=text)
 

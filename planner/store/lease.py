@@ -58,7 +58,7 @@ class Lease:
             if found is not None and found.refusal:
                 raise NewerFormat(f"{self._storage.url}: {found.refusal}")
             if found is not None and not self._is_over(found):
-                stop = f" (kill -INT {found.holder.pid} on {found.holder.host})" if found.holder else ""
+                stop = f" (kill {found.holder.pid} on {found.holder.host})" if found.holder else ""
                 raise AnotherDriver(
                     f"{self._storage.url}: {found.words} is running this run; stop it first{stop} or wait for its end "
                     "(one that was killed is noticed without your help); if you know that its machine is gone, remove "

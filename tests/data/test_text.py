@@ -85,6 +85,11 @@ def test_two_bytes_are_enough(tmp_path):
 # -- what a path may be
 
 
+def test_a_device_is_not_said_to_be_missing():
+    with pytest.raises(DataError, match="data.path: cannot read /dev/zero: a pipe or a device, no regular file"):
+        resolve("/dev/zero")
+
+
 def test_a_file_a_folder_and_a_glob_find_the_same(tmp_path):
     """One file is found by its name, by its folder and by a pattern, wherever the wildcard stands."""
     write(tmp_path / "deep" / "er", a=b"hello")

@@ -1,5 +1,7 @@
 """Recipes of the alignment-handbook up to v0.3, and its ORPO ones: read, and their keys mapped to those of today."""
 
+import re
+
 import pytest
 
 from planner.errors import RecipeError
@@ -36,7 +38,9 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
     assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(recipe.draft.to_do)
     dropped = {note.key: note.text for note in recipe.draft.dropped}
     assert dropped["preprocessing_num_workers"] == "data is read once"
-    assert "packing true: packing of the handbook's own scripts" in " ".join(note.text for note in recipe.draft.derived)
+    derived = " ".join(note.text for note in recipe.draft.derived)
+    assert "packing true: packing of the handbook's own scripts" in derived
+    assert re.search(r"attn_implementation of \S+ \(there use_flash_attention_2\)", derived)
 
 
 def test_who_takes_such_a_file_is_said(tmp_path):

@@ -108,6 +108,13 @@ def test_groups_that_trl_refuses():
     assert [each.foreign.outcome(3).verdict != "error" for each in three] == [False, False, True, True]
 
 
+def test_a_batch_that_nothing_holds_is_shown_at_each_count_once():
+    found = traps(read(TRL.format("sft")), counts=[3, 8])["no global batch"]
+    assert "m x A x GPUs, 24 at 3 GPUs, with the learning rate of 64" in found
+    found = traps(read(TRL.format("sft")), counts=[3, 5, 8])["no global batch"]
+    assert "24 at 3 and 40 at 5 GPUs" in found
+
+
 def test_split_batches_counts_over_all_gpus():
     """The batch stays, and a count that does not divide it is refused."""
     recipe = read(TRL.format("dpo"), "--accelerator_config.split_batches", "true")

@@ -123,3 +123,10 @@ def test_a_variable_that_decides_something_is_never_a_default(option):
     assert read_recipe(run, (), Options(**CHECK)).global_batch == 16
     with pytest.raises(RecipeError, match=r"--env X=VALUE"):
         read_recipe(f"{run} --{option} $X", (), Options(**CHECK))
+
+
+@pytest.mark.parametrize("between", ["\n", "; ", " && ", ";export "])
+def test_what_a_script_sets_from_its_arguments_may_stand_on_one_line(between):
+    run = f"B=$1{between}A=$2\naccelerate launch --num_processes 2 sft.py --model_name_or_path m "
+    run += "--per_device_train_batch_size $B --gradient_accumulation_steps ${A}"
+    assert read_recipe(run, (), Options(env={"1": "4", "2": "8"}, **CHECK)).global_batch == 64
