@@ -1,5 +1,6 @@
 """Tokenizers and chat templates of Hugging Face models. Their library is imported when a job has such a model."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from planner.data.formats import Answered, BadRow, Conversation, Example, Plain
 from planner.data.samples import Ids
 from planner.data.tokenizer import Exchange, Marks, Script
 from planner.disk import expanded, local_folder, read_bounded
-from planner.errors import DataError, UserError
+from planner.errors import DataError, UserError, printable
 from planner.extras import how_to_install
 from planner.job import HfModel
 from planner.model_files import CONFIG, require_readable
@@ -24,6 +25,24 @@ from planner.model_files import CONFIG, require_readable
 _HUB_TIMEOUT_S = 20.0
 # The longest that we know is a twentieth of it.
 _MAX_TEMPLATE_BYTES = 2**20
+
+
+class _Escaping(logging.Filter):
+    """transformers logs values of a model's files as they stand there, and they must not steer a terminal."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Escape the message; every record is kept."""
+        record.msg, record.args = printable(record.getMessage()), ()
+        return True
+
+
+_ESCAPING = _Escaping()
+
+
+def _escape_logs() -> None:
+    """Escape what transformers logs from now on. It must be imported; a second call changes nothing."""
+    for handler in logging.getLogger("transformers").handlers:
+        handler.addFilter(_ESCAPING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +73,7 @@ class HfTokenizer:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise DataError(f"{where}: the library transformers is not installed: {how_to_install('hf')}") from error
+        _escape_logs()
         if folder := _folder(model):
             _require_readable(folder, where)
         try:

@@ -18,7 +18,7 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(watching, "_LAST_LOOK_S", 0.2)
     run = Run(Storage(str(tmp_path)))
     said, is_back = "", threading.Event()
-    monkeypatch.setattr(Storage, "read_from", lambda *_: b"" if is_back.wait() else b"")
+    monkeypatch.setattr(Storage, "read_from", lambda *_: bytes(not is_back.wait()))
     with Watch(run, console(), RunView()):
         run.storage.create("generations/000001.json", b"{}")
         deadline = time.monotonic() + 30
