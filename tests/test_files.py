@@ -353,6 +353,12 @@ WRONG = [
         ['found "x" (text)', "a section with kind: one of chat, feedback, jsonl, own"],
     ),
     (TEXT, "data: [x]", "data", ["found a list of 1"]),
+    (
+        TEXT,
+        'data: "\\uD800"',
+        "data",
+        ["found half a character", "a section with kind: one of chat, feedback, jsonl, own"],
+    ),
     # the model's own rules
     ("heads: 4", "heads: 5", "model", ["width 64 does not split into 5 heads; write a multiple of 5"]),
     ("steps: 100", "", "train", ["exactly one of steps, epochs and examples; found none"]),

@@ -1,5 +1,6 @@
 """Files of strangers that once gave a traceback, hung or used up the memory: read, or refused in one sentence."""
 
+import contextlib
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import pytest
 from planner import disk
 from planner.cli import app
 from planner.data import open_dataset
+from planner.data.hf_tokenizer import HfTokenizer
 from planner.errors import ClusterError, DataError, JobError, PlannerError, RecipeError, StoreError, UserError
 from planner.files import read_cluster, read_job
 from planner.interop import Options, read_recipe
@@ -94,6 +96,7 @@ CONFIGS = {
     "a factor that is not a number": {"rope_parameters": {**ROPE, "factor": float("nan")}},
     "a factor without end": {"rope_parameters": {**ROPE, "factor": float("inf")}},
     "a factor in a list": {"rope_parameters": {**ROPE, "factor": [1]}},
+    "a factor of escape codes": {"rope_parameters": {**ROPE, "factor": "\x1b[31m"}},
     "odd original positions": {"rope_parameters": {**ROPE, "original_max_position_embeddings": "x"}},
     "positions without end": {"max_position_embeddings": 10**400},
     "an escape code": {"model_type": "\x1b[31m"},
@@ -395,3 +398,13 @@ def test_a_message_is_never_long(tmp_path):
     require_a_sentence(raised.value)
     require_a_sentence(StoreError("\x1b" * 100_000))
     require_a_sentence(DataError("x" * 100_000))
+
+
+def test_what_transformers_logs_of_a_model_is_escaped(model, capfd):
+    """It writes odd values as they stand in the file."""
+    rope = {"rope_type": "linear", "factor": "\x1b[31mred"}
+    (model / "config.json").write_text(json.dumps({**LLAMA, "rope_parameters": rope}))
+    with contextlib.suppress(UserError):
+        HfTokenizer.load(job_of(model).model)
+    logged = "".join(capfd.readouterr())
+    assert "\x1b" not in logged

@@ -1,10 +1,11 @@
 """Tokenizers and chat templates of Hugging Face models. Their library is imported when a job has such a model."""
 
+import logging
 import os
-import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
@@ -19,7 +20,7 @@ from planner.data.formats import Answered, BadRow, Conversation, Example, Plain
 from planner.data.samples import Ids
 from planner.data.tokenizer import Exchange, Marks, Script
 from planner.disk import expanded, local_folder, read_bounded
-from planner.errors import DataError, UserError
+from planner.errors import DataError, UserError, printable
 from planner.extras import how_to_install
 from planner.job import HfModel
 from planner.model_files import CONFIG, require_readable
@@ -28,6 +29,24 @@ _HUB_TIMEOUT_S = 20.0
 # The longest that we know is a twentieth of it.
 _MAX_TEMPLATE_BYTES = 2**20
 _STDERR_LOCK = threading.Lock()
+
+
+class _Escaping(logging.Filter):
+    """transformers logs values of a model's files as they stand there, and they must not steer a terminal."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Escape the message; every record is kept."""
+        record.msg, record.args = printable(record.getMessage()), ()
+        return True
+
+
+_ESCAPING = _Escaping()
+
+
+def _escape_logs() -> None:
+    """Escape what transformers logs from now on. It must be imported; a second call changes nothing."""
+    for handler in logging.getLogger("transformers").handlers:
+        handler.addFilter(_ESCAPING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +77,13 @@ class HfTokenizer:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise DataError(f"{where}: the library transformers is not installed: {how_to_install('hf')}") from error
+        _escape_logs()
         if folder := _folder(model):
             _require_readable(folder, where)
         try:
             path = str(local_folder(model.path) or model.path)
             # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
-            with _without_native_stderr():
+            with _without_backtrace() if folder else nullcontext():  # a download shows how far it is
                 tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
             config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
         except BaseException as error:  # the hub's errors, the JSON's, those of a folder that is none
@@ -216,24 +236,26 @@ class HfTokenizer:
 
 
 @contextmanager
-def _without_native_stderr() -> Iterator[None]:
-    """Drop what libraries write to file descriptor 2: a panic of Rust's prints a backtrace there before it is raised.
+def _without_backtrace() -> Iterator[None]:
+    """Hold back what is written to file descriptor 2, and drop it if Rust panics: a panic prints a backtrace there.
 
-    What Python prints to `sys.stderr` still arrives. One thread at a time, since both belong to the whole process.
+    One thread at a time: the descriptor belongs to the whole process.
     """
-    with _STDERR_LOCK, ExitStack() as stack:
+    with _STDERR_LOCK, tempfile.TemporaryFile() as held:
+        kept, is_panic = os.dup(2), False
+        os.dup2(held.fileno(), 2)
         try:
-            kept = stack.enter_context(open(os.dup(2), "w", buffering=1, errors="replace"))  # noqa: PTH123  no path
-        except OSError:  # closed: nobody reads it
             yield
-            return
-        stack.callback(os.dup2, kept.fileno(), 2)
-        if sys.stderr is sys.__stderr__:
-            stack.enter_context(redirect_stderr(kept))
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 2)
-        os.close(null)
-        yield
+        except BaseException as error:
+            is_panic = _is_panic(error)
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            held.seek(0)
+            with suppress(OSError):  # nobody reads it
+                if not is_panic:
+                    os.write(2, held.read())
 
 
 @contextmanager
@@ -252,8 +274,12 @@ def _tokenizing(where: str) -> Iterator[None]:
 
 def _require_caught(error: BaseException) -> None:
     """Raise it again unless it is an error of a library. A panic of Rust's is one, though it is no `Exception`."""
-    if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+    if not isinstance(error, Exception) and not _is_panic(error):
         raise error
+
+
+def _is_panic(error: BaseException) -> bool:
+    return type(error).__module__ == "pyo3_runtime"
 
 
 def _joined(script: Script) -> list[tuple[str, bool]]:

@@ -63,6 +63,9 @@ def _mistake(root: _Schema, item: Mapping[str, Any]) -> Mistake:
         return Mistake(path=path, text=escape(str(item["ctx"]["error"])))
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
         tag = node["discriminator"]["propertyName"]
+        if not isinstance(value, Mapping):
+            kinds = _one_of(node["discriminator"]["mapping"])
+            return Mistake(path=path, text=f"found {show(value)}; write a section with {tag}: {kinds}")
         path, value = (*path, tag), value.get(tag)
         found = show(value) if kind == "union_tag_invalid" else "nothing"
         return Mistake(path=path, text=f"found {found}; write {_one_of(node['discriminator']['mapping'])}")

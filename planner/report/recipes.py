@@ -44,7 +44,8 @@ def recipe_words(recipe: Recipe) -> str:
     """`TRL, dpo, batch 128, tuned for 8 GPUs`."""
     title = recipe.foreign.title if recipe.foreign else "planner"
     tuned = f", tuned for {counted(recipe.gpus, 'GPU')}" if recipe.gpus else ""
-    return f"{title}, {recipe.method}, {counted(recipe.global_batch, recipe.unit)} per step{tuned}"
+    method = printable(str(recipe.method))
+    return f"{title}, {method}, {counted(recipe.global_batch, recipe.unit)} per step{tuned}"
 
 
 def _together(notes: Sequence[Note], *, is_keyed: bool) -> list[tuple[str, str]]:

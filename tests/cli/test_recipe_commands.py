@@ -300,3 +300,17 @@ def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
         assert (answer.code, answer.out) == (2, "")
         assert "this looks like axolotl (base_model, micro_batch_size, adapter); planner does not read it" in answer.err
         assert len(answer.err.splitlines()) == 1
+
+
+def test_a_loss_of_escape_codes_does_not_reach_the_terminal(tmp_path, cli):
+    """planner does not know the name, and shows it as Python would write it."""
+    script = tmp_path / "launch.sh"
+    script.write_text(
+        "accelerate launch --config_file accelerate_config/fsdp_4gpu.yaml launch.py loss=\x1b[31mred model=llama "
+        "train_datasets=[ultrabin] test_datasets=[ultrabin] ++model.batch_size=8 "
+        "++model.gradient_accumulation_steps=8\n"
+    )
+    answer = cli("check", str(script), "--halos-batch", "total")
+    assert answer.code == 0
+    assert "\\x1b[31mred" in answer.out
+    assert "\x1b" not in answer.out
