@@ -363,7 +363,7 @@ WRONG_KUBERAY = [
     (
         "[{name: head, resources: {limits: {cpu: 2}}}]",
         "[]",
-        "spec.headGroupSpec.template.spec.containers: found a list",
+        "spec.headGroupSpec.template.spec.containers: found an empty list",
     ),
     ("    rayStartParams: {num-cpus", "    rayStartParamz: {num-cpus", None),
 ]
