@@ -149,3 +149,10 @@ def test_what_to_type_is_what_its_own_script_takes(tmp_path):
     assert rewrite(read_recipe(command), "trl", 4).command.endswith(wanted)
     named = rewrite(read_recipe(command.replace("run_sft.py ", "run_sft.py --config ")), "trl", 4).command
     assert named.endswith(f"--config {file} --seed=3 --per_device_train_batch_size 8 --gradient_accumulation_steps 4")
+
+
+def test_no_warmup_is_no_warmup_in_every_unit(tmp_path):
+    """0% needs no count of steps; left out, the others' own defaults would warm up (200 steps, 150 steps)."""
+    recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
+    assert "--lr_scheduler.warmup_steps 0" in rewrite(recipe, "torchtitan", 4).command
+    assert "warmup_steps=0" in rewrite(recipe, "dpo", 4).command
