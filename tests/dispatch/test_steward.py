@@ -414,6 +414,30 @@ def test_a_worker_that_does_not_answer_while_the_others_make_progress_is_left_al
     assert cluster.run(1000).sizes == [4]
 
 
+def test_a_late_answer_is_no_hang():
+    """A poll is given a quarter of a second. A group that commits in silence for minutes may miss a few."""
+    cluster = Cluster(4).run(60)
+    cluster.hung = True
+    for _ in range(7):
+        cluster.deaf = frozenset()
+        cluster.run(58)
+        cluster.deaf = frozenset({2})
+        cluster.run(2)
+    cluster.hung, cluster.deaf = False, frozenset()
+    assert cluster.run(600).sizes == [4]
+
+
+def test_a_hang_is_not_blamed_on_a_late_answer():
+    """Three such, and a node that is well would be left out."""
+    cluster = Cluster(4).run(60)
+    cluster.hung = True
+    cluster.run(598)
+    cluster.deaf = frozenset({2})
+    cluster.run(10)
+    assert cluster.sizes == [4, 4]
+    assert any(words.endswith("no progress for 10 min; the limit was 10 min") for words in cluster.words)
+
+
 def test_a_deep_shrink_is_no_hang():
     """16 nodes become one: steps of a minute take 16 there, and go on for two hours."""
     cluster = Cluster(16, global_batch=128, sample_s=7.5).run(400)
