@@ -384,22 +384,25 @@ class Steward:
             return deadline_s <= 0 and waited_s > self._grace_s
         return waited_s > max(_PARK_AT_LEAST_S, 10 * self._stop_s) and self._is_hung
 
-    def _gives_up_first_step(self, stopping: _Stopping) -> bool:
+    def _gives_up_first_step(self, view: View, stopping: _Stopping) -> bool:
         """Whether a growth has waited for a group's first step for as long as that group had lived before.
 
         Nothing is done yet but a part of that step. To wait as long again at most doubles what is lost (ski rental).
+        Who has lost the places for more meanwhile, or was given notice, gains nothing by beginning it again.
         """
         group = self._group
         assert group is not None
-        if group.steps_seen or stopping.target <= len(group.nodes):
+        usable = min(self._room(view), stopping.target)
+        if group.steps_seen or usable < self._min or self._useful(usable) <= len(group.nodes):
             return False
         lived_s, waited_s = stopping.began_s - group.started_s, self._clock() - stopping.began_s
         return waited_s > max(lived_s, self._memory.cost.grow_s)
 
     def _await_parked(self, view: View, stopping: _Stopping) -> Act:
         """All parked: on to what the cluster holds by now. Too late: on without those who are not."""
+        assert self._group is not None
         parked = len(view.parked) == len(view.nodes)
-        gives_up = not view.parked and self._gives_up_first_step(stopping)
+        gives_up = not view.parked and self._gives_up_first_step(view, stopping)
         if not (parked or gives_up or self._is_late(view, stopping)):
             return Act()
         if self._is_ending:
@@ -420,7 +423,8 @@ class Steward:
             self._resize = None if gives_up else self._forced_resize()
             return Act(kind="resize", world_size=self._useful(usable) if usable >= self._min else len(view.nodes))
         if usable < self._min:
-            # Nothing is lost: new nodes may come before the old ones go.
+            # Nothing is lost: new nodes may come before the old ones go. The wait for them is no part of any price.
+            self._group.stepped_s = self._clock()
             return self._wait(usable)
         # Who was not started beforehand would keep all the others waiting.
         size = min(self._useful(usable), stopping.target or usable)

@@ -815,6 +815,19 @@ class TestBeforeTheFirstStep:
         assert cluster.recomputed == 0
         assert not any("begun again" in words for words in cluster.words)
 
+    @pytest.mark.parametrize("goes", ["the newcomers", "all, after notice"])
+    def test_a_step_is_not_given_up_for_places_that_are_gone(self, goes):
+        """Newcomers that leave again, and a notice: then there is nothing to begin the step again for."""
+        cluster = Cluster(1, global_batch=240, sample_s=5.0, most=24, grow_s=10.0).run(30)
+        cluster.add(23)
+        while cluster.stopping_since is None:
+            cluster.tick()
+        for node in cluster.nodes[1:] if goes == "the newcomers" else [*cluster.nodes]:
+            cluster.drain(node, 600 if goes == "all, after notice" else 0)
+        cluster.run(500)
+        assert cluster.sizes == [1]
+        assert not any("begun again" in words for words in cluster.words)
+
     def test_room_that_changes_all_the_time_is_not_followed(self):
         """A node more every five seconds, and a pause takes ten."""
         cluster = Cluster(1, global_batch=240, sample_s=5.0, most=24, grow_s=10.0).run(30)
@@ -829,6 +842,18 @@ class TestBeforeTheFirstStep:
         cluster = Cluster(3, global_batch=240, sample_s=5.0).run(30)
         cluster.add()
         assert cluster.run(300).sizes == [3]
+
+
+def test_a_wait_for_places_is_no_part_of_the_price_of_a_loss():
+    """All have parked, too few places are left, and the node lives on for half an hour after the moment named."""
+    cluster = Cluster(2, least=2).run(30)
+    cluster.lives_on_s = 1800.0
+    cluster.drain(cluster.nodes[1], 30)
+    cluster.run(2000)
+    cluster.add()
+    cluster.run(30)
+    assert cluster.sizes == [2, 2]
+    assert cluster.steward._memory.cost.shrink_s < 10
 
 
 class Priced(Cluster):
