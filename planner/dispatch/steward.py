@@ -380,8 +380,9 @@ class Steward:
     def _is_late(self, view: View, stopping: _Stopping) -> bool:
         """Whether to wait no longer for workers to park: their node goes, or they hang."""
         deadline_s, waited_s = self._deadline_s(view), self._clock() - stopping.began_s
-        if deadline_s < math.inf:
-            return deadline_s <= 0 and waited_s > self._grace_s
+        if deadline_s <= 0 and waited_s > self._grace_s:
+            return True
+        # Also before a node goes: notices of hours are given, and a hang has no use for them.
         return waited_s > max(_PARK_AT_LEAST_S, 10 * self._stop_s) and self._is_hung
 
     def _gives_up_first_step(self, view: View, stopping: _Stopping) -> bool:

@@ -414,6 +414,19 @@ def test_a_worker_that_does_not_answer_while_the_others_make_progress_is_left_al
     assert cluster.run(1000).sizes == [4]
 
 
+def test_a_hang_after_a_long_notice_does_not_wait_for_its_end():
+    """An hour is left, and the workers that are to commit make no progress any more."""
+    cluster = Cluster(4).run(60)
+    cluster.drain(cluster.nodes[0], 3600)
+    while cluster.stopping_since is None:
+        cluster.tick()
+    cluster.hung = True
+    cluster.run(590)
+    assert cluster.sizes == [4]
+    cluster.run(20)
+    assert cluster.sizes == [4, 3]
+
+
 def test_a_late_answer_is_no_hang():
     """A poll is given a quarter of a second. A group that commits in silence for minutes may miss a few."""
     cluster = Cluster(4).run(60)
