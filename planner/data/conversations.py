@@ -36,7 +36,9 @@ def open_conversations(
     stamps = source_stamps(data.path)
     tokenizer = tokenizer_of(model)
     facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps)
-    return kept(facts, sum(size for _, size, _ in stamps), lambda: _tokenized(data, model.context, tokenizer, progress))
+    num_bytes = sum(size for _, size, _ in stamps)
+    make = partial(_tokenized, data, model.context, tokenizer, progress)
+    return kept(facts, num_bytes, make, partial(progress, 0, num_bytes))
 
 
 def _tokenized(

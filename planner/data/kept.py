@@ -39,12 +39,17 @@ _SAID_AFTER_S = 30.0
 _CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet)}
 
 
-def kept(facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet]) -> SampleSet:
-    """What `make` makes of `num_bytes` of files, or made before of the same facts. What it raises is raised."""
+def kept(
+    facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet], waits: Callable[[], None] = lambda: None
+) -> SampleSet:
+    """What `make` makes of `num_bytes` of files, or made before of the same facts. What it raises is raised.
+
+    `waits` is called now and then while another process makes the same: who watches this one sees that it lives.
+    """
     if num_bytes < LEAST_BYTES:
         return make()
     place = _folder() / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
-    with _locked(place):
+    with _locked(place, waits):
         return _load(place) or _store(make(), place)
 
 
@@ -66,7 +71,7 @@ def _code_digest() -> str:
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
+def _locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
     """One process of this machine at a time; on a disk that knows no locks, nobody waits.
 
     Nor for ever for a process that hangs: the lock saves work, and what is kept is right without it.
@@ -76,11 +81,11 @@ def _locked(place: Path) -> Iterator[None]:
             make_folder(place.parent, _home())
             opener = opener_within(_home())
             file = stack.enter_context(open(place.with_suffix(".lock"), "w", opener=opener))
-            _lock(file)
+            _lock(file, waits)
         yield
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(file: IO[str], waits: Callable[[], None]) -> None:
     began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
     while (waited_s := time.monotonic() - began_s) < _LOCK_MOST_S:
         with contextlib.suppress(BlockingIOError):
@@ -94,6 +99,7 @@ def _lock(file: IO[str]) -> None:
                 waited_s,
                 _LOCK_MOST_S,
             )
+        waits()
         time.sleep(_LOCK_AGAIN_S)
 
 

@@ -10,7 +10,7 @@ It knows no Ray and no clock of its own: tests walk it through hours in millisec
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ class View:
     parked: frozenset[int] = frozenset()
     """ranks that have committed and wait"""
     silent: frozenset[int] = frozenset()
-    """ranks whose process does not answer"""
+    """ranks whose process has not answered the last question yet; a busy one is late now and then"""
     progress: int = 0
     """units of work that the group's workers have done; another number than before is a sign of life"""
     newcomers: Literal["none", "warming", "ready", "failed"] = "none"
@@ -123,6 +123,12 @@ class _Group:
     """last step, or the start"""
     steps_seen: int = 0
     progress: int = 0
+    deaf_since_s: dict[int, float] = field(default_factory=dict)
+    """rank -> since when its process has answered nothing"""
+
+    def deaf(self, for_s: float) -> list[int]:
+        """Ranks that have not answered for so long. A process that is only busy answers late, and that is nothing."""
+        return [rank for rank, since_s in self.deaf_since_s.items() if self.looked_s - since_s > for_s]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +270,7 @@ class Steward:
 
     def _running(self, view: View) -> Act:
         assert self._group is not None
-        self._look_at(self._group, view.progress)
+        self._look_at(self._group, view)
         if self._stopping is not None:
             return self._await_parked(view, self._stopping)
         if (urgent := self._urgent(view)) is not None:
@@ -374,26 +380,30 @@ class Steward:
     def _is_late(self, view: View, stopping: _Stopping) -> bool:
         """Whether to wait no longer for workers to park: their node goes, or they hang."""
         deadline_s, waited_s = self._deadline_s(view), self._clock() - stopping.began_s
-        if deadline_s < math.inf:
-            return deadline_s <= 0 and waited_s > self._grace_s
-        return waited_s > max(_PARK_AT_LEAST_S, 10 * self._stop_s) and self._is_hung(view)
+        if deadline_s <= 0 and waited_s > self._grace_s:
+            return True
+        # Also before a node goes: notices of hours are given, and a hang has no use for them.
+        return waited_s > max(_PARK_AT_LEAST_S, 10 * self._stop_s) and self._is_hung
 
-    def _gives_up_first_step(self, stopping: _Stopping) -> bool:
+    def _gives_up_first_step(self, view: View, stopping: _Stopping) -> bool:
         """Whether a growth has waited for a group's first step for as long as that group had lived before.
 
         Nothing is done yet but a part of that step. To wait as long again at most doubles what is lost (ski rental).
+        Who has lost the places for more meanwhile, or was given notice, gains nothing by beginning it again.
         """
         group = self._group
         assert group is not None
-        if group.steps_seen or stopping.target <= len(group.nodes):
+        usable = min(self._room(view), stopping.target)
+        if group.steps_seen or usable < self._min or self._useful(usable) <= len(group.nodes):
             return False
         lived_s, waited_s = stopping.began_s - group.started_s, self._clock() - stopping.began_s
         return waited_s > max(lived_s, self._memory.cost.grow_s)
 
     def _await_parked(self, view: View, stopping: _Stopping) -> Act:
         """All parked: on to what the cluster holds by now. Too late: on without those who are not."""
+        assert self._group is not None
         parked = len(view.parked) == len(view.nodes)
-        gives_up = not view.parked and self._gives_up_first_step(stopping)
+        gives_up = not view.parked and self._gives_up_first_step(view, stopping)
         if not (parked or gives_up or self._is_late(view, stopping)):
             return Act()
         if self._is_ending:
@@ -414,7 +424,8 @@ class Steward:
             self._resize = None if gives_up else self._forced_resize()
             return Act(kind="resize", world_size=self._useful(usable) if usable >= self._min else len(view.nodes))
         if usable < self._min:
-            # Nothing is lost: new nodes may come before the old ones go.
+            # Nothing is lost: new nodes may come before the old ones go. The wait for them is no part of any price.
+            self._group.stepped_s = self._clock()
             return self._wait(usable)
         # Who was not started beforehand would keep all the others waiting.
         size = min(self._useful(usable), stopping.target or usable)
@@ -433,22 +444,26 @@ class Steward:
             return self._stop(view, "", ("the driver stops the run",))
         return self._hang(view)
 
-    def _look_at(self, group: _Group, progress: int) -> None:
+    def _look_at(self, group: _Group, view: View) -> None:
         now_s = self._clock()
-        if progress != group.progress:
-            group.seen_s, group.progress = now_s, progress
+        if view.progress != group.progress:
+            group.seen_s, group.progress = now_s, view.progress
         unseen_s = max(now_s - group.looked_s - _LOOK_MOST_S, 0.0)
         group.seen_s, group.looked_s = min(group.seen_s + unseen_s, now_s), now_s
+        since_s = group.deaf_since_s
+        group.deaf_since_s = {rank: min(since_s.get(rank, now_s) + unseen_s, now_s) for rank in view.silent}
 
     def _hang(self, view: View) -> Act | None:
         """No worker makes progress any more, and none failed: end the group before the collectives time out."""
         assert self._group is not None
-        if not self._is_hung(view):
+        if not self._is_hung:
             return None
-        blamed = frozenset(view.nodes[rank] for rank in view.silent)
+        deaf_ranks = self._group.deaf(self._deafness_s)
+        blamed = frozenset(view.nodes[rank] for rank in deaf_ranks)
         silence_s = self._clock() - self._group.seen_s
-        deaf = f", and {counted(len(view.silent), 'worker')} did not answer" if view.silent else ""
-        reason = f"no progress for {duration(silence_s)}{deaf}; the limit was {duration(self._silence_s(view))}"
+        deaf = f", and {counted(len(deaf_ranks), 'worker')} did not answer" if deaf_ranks else ""
+        limit_s = self._deafness_s if deaf_ranks else self._silence_s
+        reason = f"no progress for {duration(silence_s)}{deaf}; the limit was {duration(limit_s)}"
         self.failed(frozenset(), blamed, reason)
         return Act(kind="resize", world_size=self.idle(view).world_size or len(view.nodes))
 
@@ -560,18 +575,28 @@ class Steward:
             return 0.0
         return min(max(_GRACE_LEAST_S, 2 * self._stop_s), _GRACE_MOST_S)
 
-    def _is_hung(self, view: View) -> bool:
-        assert self._group is not None
-        return self._clock() - self._group.seen_s > self._silence_s(view)
+    @property
+    def _is_hung(self) -> bool:
+        """Whether no worker has made progress for too long; sooner, if one of them has answered nothing as long."""
+        group = self._group
+        assert group is not None
+        unmoved_s, deafness_s = self._clock() - group.seen_s, self._deafness_s
+        return unmoved_s > self._silence_s or (unmoved_s > deafness_s and bool(group.deaf(deafness_s)))
 
-    def _silence_s(self, view: View) -> float:
+    @property
+    def _deafness_s(self) -> float:
+        """For how long no worker may make progress while one answers nothing."""
+        assert self._group is not None
+        size = len(self._group.nodes)
+        return longest_deafness_s(round_s=self._memory.round_s(size), commit_s=self._memory.commit_s(size))
+
+    @property
+    def _silence_s(self) -> float:
         """For how long no worker may make progress."""
         assert self._group is not None
         memory, size = self._memory, len(self._group.nodes)
-        round_s, commit_s = memory.round_s(size), memory.commit_s(size)
-        if view.silent:
-            return longest_deafness_s(round_s=round_s, commit_s=commit_s)
-        limit_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
+        commit_s = memory.commit_s(size)
+        limit_s = longest_silence_s(round_s=memory.round_s(size), commit_s=commit_s)
         if self._group.steps_seen:
             return limit_s
         # What was committed is read again, perhaps by fewer workers, and what was compiled is compiled again.

@@ -27,7 +27,7 @@ def longest_silence_s(*, round_s: float, commit_s: float) -> float:
 
 
 def longest_deafness_s(*, round_s: float, commit_s: float) -> float:
-    """Seconds without progress after which a group is hung if a worker does not answer: `max(1 min, 20 round_s)`.
+    """Seconds of no progress and of one worker answering nothing, that mean a hang: `max(1 min, 20 round_s)`.
 
     Never longer than `longest_silence_s`. Arguments as there.
     """

@@ -8,6 +8,7 @@ for the two resizes that they cost if they go again?
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from planner.plan.capacity import CapacityChange, Spells, check, rises_s, spells
@@ -157,19 +158,25 @@ def _step_times(now: Situation, count: int) -> str:
 def _grow_unmeasured(now: Situation, count: int) -> Decision:
     """What to do about more workers before any step was measured: the plan's cost stands for time.
 
-    It must promise 1.5 times the speed, and the room must not have changed for as long as a pause takes.
+    It must promise 1.5 times the speed, and the count to move to must have been the same for as long as a pause takes.
     """
     ratio = now.plan.step_cost / now.plan.at(count).step_cost
     move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
     if ratio < _LEAST_FASTER_UNMEASURED:
         reason = f"{move}: less than {_LEAST_FASTER_UNMEASURED:g} times as fast, and no step was measured yet"
         return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
-    quiet_s = now.capacity[-1].time_s + now.cost.grow_s
+    quiet_s = _best_since_s(now, count) + now.cost.grow_s
     if quiet_s > now.now_s:
         reason = f"{move}: no step was measured yet, and the room has just changed; {_in(now, quiet_s)}"
         return _wait(now, quiet_s, reason)
     reason = f"{move}: {ratio:.1f} times as fast by the plan; no step was measured yet"
     return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
+
+
+def _best_since_s(now: Situation, count: int) -> float:
+    """Since when `count`, the best count now, has been the best; places that nobody would use come and go meanwhile."""
+    same = takewhile(lambda c: c.world_size >= 1 and now.useful(c.world_size) == count, reversed(now.capacity))
+    return min((change.time_s for change in same), default=now.now_s)
 
 
 def _grow(now: Situation, count: int) -> Decision:

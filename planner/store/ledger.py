@@ -52,6 +52,8 @@ class LedgerWriter:
         self._storage, self._name = storage, segment_name(header.generation)
         self._clock = clock
         self._waiting: list[str] = []
+        self.is_torn = False
+        """an append did not return: its last line may be half there, or all there, so nothing may stand behind it"""
         self.head = previous
         # Put if absent: two generations in one segment would break the chain of both.
         if not storage.create(self._name, self._chain(header).encode()):
@@ -73,9 +75,17 @@ class LedgerWriter:
         return f'{{"head":"{self.head}","record":{line}}}\n'
 
     def flush(self, *, durable: bool = False) -> None:
-        """Hand all records to the store; `durable`: they survive a power cut when this returns."""
+        """Hand all records to the store; `durable`: they survive a power cut when this returns.
+
+        Raises:
+            StoreError: the store did not take them, now or earlier.
+        """
+        if self.is_torn:
+            raise StoreError(f"{self._storage.url}: {self._name} could not be written; nothing more is added to it")
         if self._waiting:
+            self.is_torn = True
             self._storage.append(self._name, "".join(self._waiting).encode())
+            self.is_torn = False
             self._waiting.clear()
             self._flushed_s = self._clock()
         if durable:

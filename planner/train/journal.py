@@ -108,7 +108,7 @@ class Journal:
 
     def close(self) -> None:
         """Hand the last records to the store."""
-        if self._ledger is not None and self._failure is None:
+        if self._ledger is not None and self._failure is None and not self._ledger.is_torn:
             self._ledger.flush()
 
     def record_step(self, record: StepRecord) -> None:

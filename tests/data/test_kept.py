@@ -192,6 +192,7 @@ def test_nobody_waits_for_ever_for_a_process_that_hangs(tmp_path, monkeypatch, c
     monkeypatch.setattr(kept, "_SAID_AFTER_S", 0.1)
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with kept._locked(place):
-            pass
+        waited = []
+        with kept._locked(place, lambda: waited.append(1)):
+            assert waited  # a group of workers that waits like this is not hung
     assert "another process of this machine tokenizes the same rows" in caplog.text

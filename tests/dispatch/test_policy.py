@@ -202,3 +202,17 @@ class TestHeartbeats:
         heartbeats.total([worker])
         ray_answers[0] = RayError()
         assert heartbeats.total([worker]) == 0
+
+    def test_an_answer_that_is_lost_is_no_work(self, ray_answers):
+        """Over a network that flaps, a group that hangs would seem to be at work for ever."""
+        from ray.exceptions import RayError
+
+        from planner.dispatch.private.heartbeats import Heartbeats
+
+        now = [0.0]
+        heartbeats, worker = Heartbeats(lambda: now[0]), SimpleNamespace(actor=Actor())
+        ray_answers.update({0: 7, 1: RayError(), 2: 7, 3: RayError()})
+        totals = []
+        for now[0] in range(0, 25, 5):
+            totals.append(heartbeats.total([worker]))
+        assert totals == [0, 7, 7, 7, 7]

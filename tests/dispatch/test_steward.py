@@ -414,6 +414,43 @@ def test_a_worker_that_does_not_answer_while_the_others_make_progress_is_left_al
     assert cluster.run(1000).sizes == [4]
 
 
+def test_a_hang_after_a_long_notice_does_not_wait_for_its_end():
+    """An hour is left, and the workers that are to commit make no progress any more."""
+    cluster = Cluster(4).run(60)
+    cluster.drain(cluster.nodes[0], 3600)
+    while cluster.stopping_since is None:
+        cluster.tick()
+    cluster.hung = True
+    cluster.run(590)
+    assert cluster.sizes == [4]
+    cluster.run(20)
+    assert cluster.sizes == [4, 3]
+
+
+def test_a_late_answer_is_no_hang():
+    """A poll is given a quarter of a second. A group that commits in silence for minutes may miss a few."""
+    cluster = Cluster(4).run(60)
+    cluster.hung = True
+    for _ in range(7):
+        cluster.deaf = frozenset()
+        cluster.run(58)
+        cluster.deaf = frozenset({2})
+        cluster.run(2)
+    cluster.hung, cluster.deaf = False, frozenset()
+    assert cluster.run(600).sizes == [4]
+
+
+def test_a_hang_is_not_blamed_on_a_late_answer():
+    """Three such, and a node that is well would be left out."""
+    cluster = Cluster(4).run(60)
+    cluster.hung = True
+    cluster.run(598)
+    cluster.deaf = frozenset({2})
+    cluster.run(10)
+    assert cluster.sizes == [4, 4]
+    assert any(words.endswith("no progress for 10 min; the limit was 10 min") for words in cluster.words)
+
+
 def test_a_deep_shrink_is_no_hang():
     """16 nodes become one: steps of a minute take 16 there, and go on for two hours."""
     cluster = Cluster(16, global_batch=128, sample_s=7.5).run(400)
@@ -791,6 +828,19 @@ class TestBeforeTheFirstStep:
         assert cluster.recomputed == 0
         assert not any("begun again" in words for words in cluster.words)
 
+    @pytest.mark.parametrize("goes", ["the newcomers", "all, after notice"])
+    def test_a_step_is_not_given_up_for_places_that_are_gone(self, goes):
+        """Newcomers that leave again, and a notice: then there is nothing to begin the step again for."""
+        cluster = Cluster(1, global_batch=240, sample_s=5.0, most=24, grow_s=10.0).run(30)
+        cluster.add(23)
+        while cluster.stopping_since is None:
+            cluster.tick()
+        for node in cluster.nodes[1:] if goes == "the newcomers" else [*cluster.nodes]:
+            cluster.drain(node, 600 if goes == "all, after notice" else 0)
+        cluster.run(500)
+        assert cluster.sizes == [1]
+        assert not any("begun again" in words for words in cluster.words)
+
     def test_room_that_changes_all_the_time_is_not_followed(self):
         """A node more every five seconds, and a pause takes ten."""
         cluster = Cluster(1, global_batch=240, sample_s=5.0, most=24, grow_s=10.0).run(30)
@@ -805,6 +855,18 @@ class TestBeforeTheFirstStep:
         cluster = Cluster(3, global_batch=240, sample_s=5.0).run(30)
         cluster.add()
         assert cluster.run(300).sizes == [3]
+
+
+def test_a_wait_for_places_is_no_part_of_the_price_of_a_loss():
+    """All have parked, too few places are left, and the node lives on for half an hour after the moment named."""
+    cluster = Cluster(2, least=2).run(30)
+    cluster.lives_on_s = 1800.0
+    cluster.drain(cluster.nodes[1], 30)
+    cluster.run(2000)
+    cluster.add()
+    cluster.run(30)
+    assert cluster.sizes == [2, 2]
+    assert cluster.steward._memory.cost.shrink_s < 10
 
 
 class Priced(Cluster):

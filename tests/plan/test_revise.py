@@ -328,3 +328,11 @@ def test_on_one_machine_a_step_time_that_nobody_measured_is_told_as_what_it_is(u
     assert revise(shared).kind == revise(alone).kind == kind
     assert "instead of 1 s (if nodes had cores of their own)" in revise(shared).reason
     assert "cores" not in revise(alone).reason
+
+
+@pytest.mark.parametrize("workers_max", [8, 64])
+def test_places_that_nobody_would_use_do_not_keep_a_growth_waiting(workers_max):
+    """Before the first measurement, G=48: 9 workers are as fast as 8, and more than 8 may be forbidden."""
+    room = [(0.0, 2), (10.0, 8), *((10.5 + 0.5 * i, 8 + (i + 1) % 2) for i in range(20))]
+    decision = revise(situation(world_size=2, changes=room, now_s=20.5, seconds={}, workers_max=workers_max))
+    assert (decision.kind, decision.world_size) == ("resize", 8)

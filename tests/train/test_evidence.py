@@ -1,6 +1,7 @@
 """What a run leaves behind is held against its ledger before anybody goes on from it; and each format has a number."""
 
 import functools
+import itertools
 import json
 import re
 import shutil
@@ -15,10 +16,11 @@ from forging import compact, forged, reseal
 from planner import formats
 from planner.audit import audit
 from planner.cli.run import _newest_readable
-from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused
+from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import Facts, layout
 from planner.plan.layout import Balanced, Bitwise
+from planner.store.ledger import LedgerWriter
 from planner.store.records import NO_HEAD, CommitRecord, chained
 from planner.store.run import Run
 from planner.store.storage import Storage
@@ -93,6 +95,34 @@ def url(healthy, tmp_path):
 
 def manifest_file(url, name):
     return Path(url) / "manifests" / f"{name}.json"
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, say."""
+
+
+@pytest.mark.parametrize(
+    ("part", "error"), [(0.5, Interrupted), (1, Interrupted), (1, StoreError)], ids=["half", "whole", "whole, and told"]
+)
+@pytest.mark.parametrize("number", [2, 5])
+def test_nothing_stands_behind_an_append_that_did_not_return(corpus, tmp_path, monkeypatch, part, error, number):
+    """An object store may have taken lines whose answer was lost; the same lines once more would break the chain."""
+    url, numbers, append = tmp_path / "run", itertools.count(1), Storage.append
+
+    def interrupted(storage, name, content):
+        is_last = next(numbers) == number
+        append(storage, name, content[: int(part * len(content))] if is_last else content)
+        if is_last:
+            raise error("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "append", interrupted)
+        if error is StoreError:  # lines wait, as for an object store, and a commit hands them over
+            patched.setattr(LedgerWriter, "write", lambda ledger, record: ledger._waiting.append(ledger._chain(record)))
+        with pytest.raises(error):
+            train_to(url, make_job(corpus, checkpoint={"every": 1}))
+    train_to(url, make_job(corpus))
+    assert not audit(run_at(url)).findings
 
 
 # -- manifests

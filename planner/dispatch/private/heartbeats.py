@@ -1,5 +1,6 @@
 """Asks the workers of a group how much work they have done: `planner.heartbeat`."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +38,6 @@ class Heartbeats:
             return
         ready, _ = ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=0)
         for rank in [rank for rank, reference in self._pending.items() if reference in ready]:
-            try:
+            # An error is no work: it has died, and Ray's own poll says so, or a network flaps.
+            with contextlib.suppress(RayError):
                 self._counts[rank] = ray.get(self._pending.pop(rank))
-            except RayError:  # it has died, and Ray's own poll says so
-                self._counts.pop(rank, None)
