@@ -10,7 +10,10 @@ from planner.files.words import cut
 from planner.interop import strangers
 from planner.interop.texts import recipe_error
 
-_SCRIPT = re.compile(r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py)(?=\s|$)")
+_SCRIPT = re.compile(
+    r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
+    r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=\s|$)"
+)
 _TRL = re.compile(r"(?:^|\s)trl\s+(sft|dpo|orpo|kto|grpo)(?=\s|$)")
 # What begins a command line, whatever it starts; several words, so no path of a file.
 _PROGRAM = re.compile(
@@ -119,10 +122,12 @@ def _split(line: str, source: str) -> list[str]:
 
 def _find_script(words: list[str]) -> tuple[int, str]:
     for at, word in enumerate(words):
-        if word == "trl" and at + 1 < len(words):
+        # Not the package: `uv run --with trl trl dpo`.
+        if word == "trl" and _TRL.match(" ".join(words[at : at + 2])):
             return at + 1, words[at + 1]
-        if _SCRIPT.search(f" {word}"):
-            return at, word.rpartition("/")[2]
+        if found := _SCRIPT.search(f" {word}"):
+            module = found[1].removeprefix("trl.scripts.")  # behind `python -m`
+            return at, found[1] if module == found[1] else f"{module}.py"
     return len(words) - 1, words[-1]
 
 

@@ -85,6 +85,8 @@ _REASONS = {
     "do_eval": "eval_strategy says it",
     "dataset_test_split": "eval.samples are held out of the training rows",
 }
+# A section of TRL's configuration files (TrlParser), of variables that are set before anything else is read.
+_ENVIRONMENT = "env"
 _BY_PREFIX = {
     "hub_": "a trained run is exported by planner export",
     "logging_": "the ledger has every step",
@@ -95,6 +97,7 @@ _BY_PREFIX = {
     "ddp_": "planner shards by FSDP2",
     "fsdp": "planner shards by FSDP2 in its own way",
     "vllm_": "generation is your loop's",
+    f"{_ENVIRONMENT}.": "variables of the environment: set them where the workers start",
 }
 
 
@@ -209,7 +212,7 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
 def _refuse_unknown(keys: Keys) -> None:
     of_older = {"hub_model_revision", "logging_first_step"} if trl_older.is_older(keys.entries) else set()
     for key in dict.fromkeys(name.partition(".")[0] for name in keys.entries):
-        if key in KNOWN or key in of_older:
+        if key in KNOWN or key in of_older or (key == _ENVIRONMENT and key not in keys.entries):
             continue
         positive = key.removeprefix("no_")
         if positive != key and positive in KNOWN:
@@ -349,7 +352,7 @@ def command(
     extra: Sequence[str] = (),
 ) -> str:
     """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
-    stem = PurePath(script).name if script else f"{method}.py"
+    stem = PurePath(script).name if script else method
     # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
     sign, before = ("=", "") if config_first else (" ", "--config ")
     words = [
@@ -360,4 +363,6 @@ def command(
     ]
     launcher = f"accelerate launch --config_file {launch_file or SHIPPED_FILE} --num_processes {gpus}"
     stem = stem if stem.endswith(".py") else f"{stem}.py"
-    return " ".join([launcher, f"{_FOLDERS.get(stem, 'scripts')}/{stem}", *words])
+    is_there = script or stem in _FOLDERS or method in METHODS
+    path = f"{_FOLDERS.get(stem, 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
+    return " ".join([launcher, path, *words])

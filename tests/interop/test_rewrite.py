@@ -355,3 +355,19 @@ def test_a_path_is_one_word_of_a_shell(tmp_path):
     file.write_text(file.read_text().replace("path: org/m", "path: 'my models/m; x'"))
     for target, word in [("halos", "++model.name_or_path=my models/m; x"), ("trl", "my models/m; x")]:
         assert word in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)
+
+
+@pytest.mark.parametrize(
+    ("loss", "script"), [("cdpo", "scripts/dpo.py"), ("csft", "YOUR_SCRIPT"), ("ppo", "YOUR_SCRIPT")]
+)
+def test_no_script_is_made_up(loss, script):
+    """One that TRL has, or the user's own."""
+    command = f"accelerate launch launch.py loss={loss} model=llama ++model.name_or_path=m ++model.batch_size=32"
+    made = rewrite(read_recipe(command, (), Options(gpus=4)), "trl", 4)
+    assert f" {script} " in made.command
+
+
+def test_a_deepspeed_file_is_written_for_the_users_own_script(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}')
+    assert " YOUR_SCRIPT " in rewrite(read_recipe(str(file), (), Options(gpus=8)), "trl", 8).command
