@@ -125,7 +125,7 @@ def attempt(case: Case, valid: Path, scratch: Path) -> Outcome:
     kind, text = _verdict(status, found)
     if kind != "failed" and memory_bytes > MEMORY_BYTES:
         kind, text = "failed", f"{memory_bytes >> 20} MiB of memory"
-    if kind != "failed" and (wrong := _unfit_for_terminal(said.read_text(errors="replace"))):
+    if kind != "failed" and (wrong := _unfit_for_terminal(said.read_bytes().decode(errors="replace"))):
         kind, text = "failed", wrong
     return Outcome(kind=kind, text=text, seconds=seconds, memory_bytes=memory_bytes)
 
