@@ -115,6 +115,11 @@ class Keys:
         found = "nothing" if entry is None or entry.value is None else show(entry.value)
         self.mistakes.append(f"{key}: found {found}; {fix}")
 
+    def refuse_in_job(self, key: str, fix: str) -> None:
+        """Note what a job cannot say, where one is to be made; the batch does not depend on it."""
+        if self.is_for_job:
+            self.refuse(key, fix)
+
     def wrong(self, text: str) -> None:
         """Note a mistake in words of one's own."""
         self.mistakes.append(text)

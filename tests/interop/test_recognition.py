@@ -234,3 +234,9 @@ def test_a_recipe_of_trl_may_leave_the_batch_to_its_defaults(data, tmp_path):
     recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
     assert (recipe.system, recipe.global_batch) == ("trl", 32)
     assert any(note.key == "env.CUDA_VISIBLE_DEVICES" for note in recipe.draft.dropped)
+
+
+def test_names_that_many_have_tell_nothing():
+    """Each of them is the DPO repository's, and anybody's."""
+    with pytest.raises(RecipeError, match="fewer than two keys of the DPO repository"):
+        read_recipe("python train.py exp_name=a n_epochs=3 eval_batch_size=8 max_length=512", (), CHECK)
