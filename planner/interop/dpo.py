@@ -126,7 +126,7 @@ def _draft(
     _set_length(draft, keys, facts)
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 0, least=0))
     _set_optimizer(draft, keys)
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.number("max_grad_norm", 10.0) or None)
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.norm("max_grad_norm", 10.0))
     draft.derive(
         "train.schedule",
         {"kind": "constant", "warmup": f"{facts.warmup_steps} steps"},

@@ -67,7 +67,7 @@ def make_draft(
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
     _set_optimizer(draft, keys, facts)
     _set_schedule(draft, facts)
-    if facts.clip_norm:
+    if facts.clip_norm or not facts.clips:
         carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
     else:
         draft.set("train.clip_norm", 1.0)

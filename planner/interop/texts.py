@@ -81,7 +81,10 @@ def _measure(value: Any, source: str) -> None:
         if depth > _MAX_DEPTH or seen > MAX_VALUES:
             what = f"more than {_MAX_DEPTH} levels" if depth > _MAX_DEPTH else f"more than {MAX_VALUES} values"
             raise recipe_error(source, f"found {what}; a recipe has fewer, write the path of one")
-        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        if isinstance(item, dict):  # Hydra writes `.inf` for a gradient that is not clipped
+            children = [child for key, child in item.items() if key != "max_grad_norm" or child != math.inf]
+        else:
+            children = item if isinstance(item, list) else []
         if isinstance(item, int) and abs(item) >= _MOST:
             raise recipe_error(source, f"found {show(item)}; a recipe has smaller ones")
         if isinstance(item, float) and not math.isfinite(item):

@@ -253,7 +253,7 @@ def _refuse_parallel(keys: Keys) -> None:
 
 def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: Launch | None) -> None:
     """What TRL itself would refuse at the recipe's own count."""
-    if launch and launch.clip is not None and launch.clip != (clip := keys.number("max_grad_norm", 1.0)):
+    if launch and launch.clip is not None and launch.clip != (clip := keys.norm("max_grad_norm", 1.0) or 0.0):
         keys.lacks(
             f"max_grad_norm: {number(clip)} here and gradient_clipping {number(launch.clip)} in {launch.source}; write "
             "one number into both, or auto there"

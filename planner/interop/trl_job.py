@@ -47,8 +47,8 @@ def fill(
     set_optimizer(draft, keys, method, is_own=is_own)
     set_schedule(draft, keys, facts, is_own=is_own)
     clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
-    clip = keys.number("max_grad_norm", 1.0) if clips else 0.0
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip or None, whose=VERSIONS)
+    clip = keys.norm("max_grad_norm", 1.0) if clips else None
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip, whose=VERSIONS)
     set_precision(draft, keys, launch)
     if keys.value("gradient_checkpointing") is True:
         carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)

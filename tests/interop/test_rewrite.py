@@ -7,7 +7,7 @@ import pytest
 from recipes import rows
 
 from planner.errors import NotExact
-from planner.interop import Options, job_of, read_recipe, rewrite
+from planner.interop import Options, Question, job_of, read_recipe, rewrite
 
 IDS = [row["id"] for row in rows()]
 COUNTS = range(1, 17)
@@ -371,3 +371,20 @@ def test_a_deepspeed_file_is_written_for_the_users_own_script(tmp_path):
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}')
     assert " YOUR_SCRIPT " in rewrite(read_recipe(str(file), (), Options(gpus=8)), "trl", 8).command
+
+
+@pytest.mark.parametrize("target", ["dpo", "halos", "trl"])
+def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
+    """`max_grad_norm=inf`, which planner writes itself, is a norm."""
+    command = _said(tmp_path, target, train=f"{RMSPROP}, clip_norm: null").command
+    options = Options(gpus=None if target != "dpo" else 8, halos_batch="total", needs_micro=False)
+    read_back = read_recipe(command, (), options)
+    assert read_back.draft.job["train"]["clip_norm"] is None
+    assert "clipping per shard" not in {trap.name for trap in read_back.foreign.traps(Question(counts=[8]))}
+
+
+def test_an_infinite_norm_in_a_file_is_read(tmp_path):
+    """As Hydra leaves it in a run's folder."""
+    file = tmp_path / "config.yaml"
+    file.write_text("batch_size: 32\ntrainer: FSDPTrainer\nmax_grad_norm: .inf\nloss: {name: sft}\n")
+    assert read_recipe(str(file), (), Options(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
