@@ -32,6 +32,8 @@ SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
 """the alignment-handbook's, which its own commands are started with"""
 # What is not another value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
+# Options whose value looks like an override: `rank=64, scale=0.1`.
+_OF_PAIRS = ("optim_args",)
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
 # Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
 _FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
@@ -114,6 +116,9 @@ def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = COMM
         key = name.lstrip("-+").replace("-", "_")
         values = [value] if sign else []
         index += 1
+        if not sign and key in _OF_PAIRS and index < len(words):
+            values.append(words[index])
+            index += 1
         while not sign and index < len(words) and not _NEXT.match(words[index]):
             values.append(words[index])
             index += 1

@@ -103,3 +103,10 @@ def test_what_a_job_cannot_say_is_no_reason_to_check_no_batch(command):
     assert recipe.global_batch == 32
     with pytest.raises(RecipeError, match=r"planner (has|trains)"):
         read_recipe(command, [], Options(gpus=4))
+
+
+def test_the_arguments_of_an_optimizer_are_one_value():
+    """`rank=64` is no option of TRL's."""
+    command = 'trl sft --model_name_or_path m --dataset_name d --optim galore_adamw --optim_args "rank=64, scale=0.1"'
+    options = Options(gpus=4, is_for_job=False, needs_micro=False)
+    assert read_recipe(command, [], options).global_batch == 32
