@@ -8,6 +8,7 @@ from recipes import rows
 
 from planner.errors import NotExact
 from planner.interop import Options, Question, job_of, read_recipe, rewrite
+from planner.report.recipes import rewrite_lines
 
 IDS = [row["id"] for row in rows()]
 COUNTS = range(1, 17)
@@ -388,3 +389,12 @@ def test_an_infinite_norm_in_a_file_is_read(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("batch_size: 32\ntrainer: FSDPTrainer\nmax_grad_norm: .inf\nloss: {name: sft}\n")
     assert read_recipe(str(file), (), Options(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
+
+
+def test_words_of_a_stranger_do_not_steer_the_terminal():
+    """A command's own words stand in what is to be typed."""
+    command = "python train.py loss=sft model=pythia28 datasets=[hh] batch_size=4 exp_name=a\x1b[31m\x07b"
+    recipe = read_recipe(command, (), Options(gpus=4))
+    shown = "\n".join(rewrite_lines(recipe, rewrite(recipe, "dpo", 4), 4))
+    assert "exp_name=a" in shown
+    assert all(char.isprintable() or char == "\n" for char in shown)
