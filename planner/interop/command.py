@@ -10,7 +10,10 @@ from planner.files.words import cut
 from planner.interop import strangers
 from planner.interop.texts import recipe_error
 
-_SCRIPT = re.compile(r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py)(?=\s|$)")
+_SCRIPT = re.compile(
+    r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
+    r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=\s|$)"
+)
 _TRL = re.compile(r"(?:^|\s)trl\s+(sft|dpo|orpo|kto|grpo)(?=\s|$)")
 # What begins a command line, whatever it starts; several words, so no path of a file.
 _PROGRAM = re.compile(
@@ -90,8 +93,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
     if len(dict.fromkeys(found)) > 1:
         raise recipe_error(source, f"found {len(found)} training commands; keep one, or write the command itself")
     known = _variables(text, env or {}) | dict(env or {})
-    words = [_fill(word, known) for word in _split(found[0], source)]
-    words = [part for word in words for part in (word.split() if " " in word and "=" in word else [word])]
+    words = [part for word in _split(found[0], source) for part in _filled_words(word, known)]
     at, script = _find_script(words)
     behind = list(takewhile(lambda word: not _END.match(word), words[at + 1 :]))
     launcher = _launcher(words[:at])
@@ -117,12 +119,21 @@ def _split(line: str, source: str) -> list[str]:
         raise recipe_error(source, f"found a command that a shell cannot split ({error}); mend its quotes") from None
 
 
+def _filled_words(word: str, known: Mapping[str, str]) -> list[str]:
+    """A word with its variables filled in: several, where a variable or a quoted word holds several options."""
+    filled = _fill(word, known)
+    is_several = word.startswith(("$", "-", "+")) and " " in filled and "=" in filled
+    return filled.split() if is_several else [filled]
+
+
 def _find_script(words: list[str]) -> tuple[int, str]:
     for at, word in enumerate(words):
-        if word == "trl" and at + 1 < len(words):
+        # Not the package: `uv run --with trl trl dpo`.
+        if word == "trl" and _TRL.match(" ".join(words[at : at + 2])):
             return at + 1, words[at + 1]
-        if _SCRIPT.search(f" {word}"):
-            return at, word.rpartition("/")[2]
+        if found := _SCRIPT.search(f" {word}"):
+            module = found[1].removeprefix("trl.scripts.")  # behind `python -m`
+            return at, found[1] if module == found[1] else f"{module}.py"
     return len(words) - 1, words[-1]
 
 

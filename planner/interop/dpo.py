@@ -126,7 +126,7 @@ def _draft(
     _set_length(draft, keys, facts)
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 0, least=0))
     _set_optimizer(draft, keys)
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.number("max_grad_norm", 10.0) or None)
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.norm("max_grad_norm", 10.0))
     draft.derive(
         "train.schedule",
         {"kind": "constant", "warmup": f"{facts.warmup_steps} steps"},
@@ -184,7 +184,7 @@ def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
         objective["label_smoothing"] = smoothing
     if keys.flag("loss.reference_free"):
         if method == "ipo":
-            keys.refuse(
+            keys.refuse_in_job(
                 "loss.reference_free", "planner's ipo has a reference; write false, or train by a loop of yours"
             )
         objective["reference"] = "none"
@@ -215,7 +215,7 @@ def _set_optimizer(draft: Draft, keys: Keys) -> None:
         "SGD": {"kind": "sgd"},
     }
     if name not in kinds:
-        keys.refuse(
+        keys.refuse_in_job(
             "optimizer", f"planner has {', '.join(kinds)}; write optimizer=RMSprop, or train by a loop of yours"
         )
     values = {**kinds.get(name, {"kind": "rmsprop"}), "lr": lr}

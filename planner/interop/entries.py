@@ -83,6 +83,12 @@ class Keys:
             self.refuse(key, "write a number of at least 0")
         return default if default is not None else 0.0
 
+    def norm(self, key: str, default: float) -> float | None:
+        """The norm that gradients are clipped to; none where 0 or `inf`, as torch reads it, say that nothing is."""
+        if str(self.value(key)).lower() in {"inf", ".inf"}:
+            return None
+        return self.number(key, default) or None
+
     def flag(self, key: str, *, default: bool = False) -> bool:
         """True or false."""
         value = self.value(key, default)
@@ -114,6 +120,11 @@ class Keys:
         entry = self.entries.get(key)
         found = "nothing" if entry is None or entry.value is None else show(entry.value)
         self.mistakes.append(f"{key}: found {found}; {fix}")
+
+    def refuse_in_job(self, key: str, fix: str) -> None:
+        """Note what a job cannot say, where one is to be made; the batch does not depend on it."""
+        if self.is_for_job:
+            self.refuse(key, fix)
 
     def wrong(self, text: str) -> None:
         """Note a mistake in words of one's own."""

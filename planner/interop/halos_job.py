@@ -67,7 +67,7 @@ def make_draft(
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
     _set_optimizer(draft, keys, facts)
     _set_schedule(draft, facts)
-    if facts.clip_norm:
+    if facts.clip_norm or not facts.clips:
         carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
     else:
         draft.set("train.clip_norm", 1.0)
@@ -223,7 +223,7 @@ def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     name, lr = keys.text("optimizer", "AdamW"), keys.number("lr")
     kinds = {"AdamW": "adamw", "Adam": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
     if name not in kinds:
-        keys.refuse(
+        keys.refuse_in_job(
             "optimizer", f"planner has {', '.join(kinds)}; write optimizer=AdamW, or train by a loop of your own"
         )
     values: dict[str, Any] = {"kind": kinds.get(name, "adamw"), "lr": lr}
@@ -254,7 +254,7 @@ def _refuse_decay(draft: Draft, keys: Keys) -> None:
         text = f"weight_decay {plain(entry.value)} of {entry.where}: {why}, so train.optimizer.weight_decay is 0"
         draft.to_do.append(f"{text}; write optimizer=AdamW behind the recipe if decoupled decay will do")
     else:
-        keys.refuse("weight_decay", f"{why}; write 0, or optimizer=AdamW")
+        keys.refuse_in_job("weight_decay", f"{why}; write 0, or optimizer=AdamW")
 
 
 def _set_schedule(draft: Draft, facts: HalosFacts) -> None:

@@ -36,6 +36,8 @@ class HalosFacts(Sliced):
     is_fsdp: bool
     model_choice: str
     clip_norm: float | None
+    """none where the recipe does not say it, or says that nothing is clipped"""
+    clips: bool
     group: int | None
     """completions per prompt, where a sampling command says it"""
     is_online: bool
@@ -187,7 +189,7 @@ class HalosFacts(Sliced):
         return Trap(name="starts nowhere", text=text)
 
     def _clip(self) -> Trap | None:
-        if not self.is_fsdp or self.is_legacy:
+        if not self.is_fsdp or self.is_legacy or not self.clips:
             return None
         norm = f"to {number(self.clip_norm)} " if self.clip_norm else ""
         text = (

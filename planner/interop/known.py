@@ -19,7 +19,7 @@ _HALOS_LOSSES = (
 _ANYBODYS = {
     *("seed", "lr", "optimizer", "batch_size", "gradient_accumulation_steps", "max_length", "max_grad_norm", "debug"),
     *("warmup", "warmup_steps", "weight_decay", "eps", "beta1", "beta2", "cache_dir", "trainer", "online"),
-    *("wandb.enabled", "wandb.entity", "wandb.project"),
+    *("exp_name", "n_epochs", "eval_every", "eval_batch_size", "wandb.enabled", "wandb.entity", "wandb.project"),
 }
 _DPO_KEYS = frozenset(DPO_DEFAULTS) - _ANYBODYS
 _HALOS_KEYS = (frozenset(HALOS_DEFAULTS) - _ANYBODYS) | {"loss.trainer", "loss.dataloader", "mode", "use_fsdp"}

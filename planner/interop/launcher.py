@@ -28,6 +28,8 @@ def launch_of(command: Command, options: Options, keys: Keys, source: str) -> La
     said, whose = launcher.get("--num_processes"), "--num_processes"
     if not said and (each := launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")):
         said, whose = _processes(each, launcher.get("--nnodes", "1")), "--nnodes x --nproc_per_node"
+    if not said and (each := launcher.get("--num_gpus")):
+        said, whose = _processes(each, launcher.get("--num_nodes", "1")), "--num_nodes x --num_gpus"
     file = options.accelerate or launcher.get("--config_file")
     launch = None
     if file and Path(beside(source, file)).is_file():

@@ -27,6 +27,8 @@ _SYSTEMS = (
 )
 _GROUPS = ("model", "loss")
 _YAML = (".yaml", ".yml", ".json")
+# With `model_name_or_path`, the keys of a TRL recipe that leaves the batch to its defaults.
+_BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
 
 
 @dataclass(kw_only=True)
@@ -269,7 +271,7 @@ def _of_tree(path: str, found: _Found, options: Options) -> Recipe:
         return _of_job(path, found.words)
     strangers.refuse_keys(flat(tree, source), source)
     if "per_device_train_batch_size" in tree or (
-        "gradient_accumulation_steps" in tree and "model_name_or_path" in tree
+        "model_name_or_path" in tree and not tree.keys().isdisjoint(_BESIDE_A_MODEL)
     ):
         return _of_trl(found, options)
     if deepspeed.is_deepspeed(tree):

@@ -271,7 +271,7 @@ def _with(recipe: Recipe, target: str, gpus: int, micro: int, steps: int, extra:
     if target == "trl":
         is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
         config = recipe.config or (recipe.source if is_yaml else "")
-        method = {"ipo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
+        method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
         return trl.command(
             gpus,
             micro,

@@ -81,8 +81,12 @@ def _measure(value: Any, source: str) -> None:
         if depth > _MAX_DEPTH or seen > MAX_VALUES:
             what = f"more than {_MAX_DEPTH} levels" if depth > _MAX_DEPTH else f"more than {MAX_VALUES} values"
             raise recipe_error(source, f"found {what}; a recipe has fewer, write the path of one")
-        if isinstance(item, dict):
-            children = [(child, depth + 1, f"{cut(str(key))}: ") for key, child in item.items()]
+        if isinstance(item, dict):  # Hydra writes `.inf` for a gradient that is not clipped
+            children = [
+                (child, depth + 1, f"{cut(str(key))}: ")
+                for key, child in item.items()
+                if key != "max_grad_norm" or child != math.inf
+            ]
         else:
             children = [(child, depth + 1, where) for child in item] if isinstance(item, list) else []
         if isinstance(item, int) and abs(item) >= _MOST:

@@ -32,6 +32,8 @@ SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
 """the alignment-handbook's, which its own commands are started with"""
 # What is not another value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
+# Options whose value looks like an override: `rank=64, scale=0.1`.
+_OF_PAIRS = ("optim_args",)
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
 # Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
 _FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
@@ -85,6 +87,8 @@ _REASONS = {
     "do_eval": "eval_strategy says it",
     "dataset_test_split": "eval.samples are held out of the training rows",
 }
+# A section of TRL's configuration files (TrlParser), of variables that are set before anything else is read.
+_ENVIRONMENT = "env"
 _BY_PREFIX = {
     "hub_": "a trained run is exported by planner export",
     "logging_": "the ledger has every step",
@@ -95,6 +99,7 @@ _BY_PREFIX = {
     "ddp_": "planner shards by FSDP2",
     "fsdp": "planner shards by FSDP2 in its own way",
     "vllm_": "generation is your loop's",
+    f"{_ENVIRONMENT}.": "variables of the environment: set them where the workers start",
 }
 
 
@@ -111,6 +116,9 @@ def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = COMM
         key = name.lstrip("-+").replace("-", "_")
         values = [value] if sign else []
         index += 1
+        if not sign and key in _OF_PAIRS and index < len(words):
+            values.append(words[index])
+            index += 1
         while not sign and index < len(words) and not _NEXT.match(words[index]):
             values.append(words[index])
             index += 1
@@ -209,7 +217,7 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
 def _refuse_unknown(keys: Keys) -> None:
     of_older = {"hub_model_revision", "logging_first_step"} if trl_older.is_older(keys.entries) else set()
     for key in dict.fromkeys(name.partition(".")[0] for name in keys.entries):
-        if key in KNOWN or key in of_older:
+        if key in KNOWN or key in of_older or (key == _ENVIRONMENT and key not in keys.entries):
             continue
         positive = key.removeprefix("no_")
         if positive != key and positive in KNOWN:
@@ -250,7 +258,7 @@ def _refuse_parallel(keys: Keys) -> None:
 
 def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: Launch | None) -> None:
     """What TRL itself would refuse at the recipe's own count."""
-    if launch and launch.clip is not None and launch.clip != (clip := keys.number("max_grad_norm", 1.0)):
+    if launch and launch.clip is not None and launch.clip != (clip := keys.norm("max_grad_norm", 1.0) or 0.0):
         keys.lacks(
             f"max_grad_norm: {number(clip)} here and gradient_clipping {number(launch.clip)} in {launch.source}; write "
             "one number into both, or auto there"
@@ -349,7 +357,7 @@ def command(
     extra: Sequence[str] = (),
 ) -> str:
     """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
-    stem = PurePath(script).name if script else f"{method}.py"
+    stem = PurePath(script).name if script else method
     # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
     sign, before = ("=", "") if config_first else (" ", "--config ")
     words = [
@@ -360,4 +368,6 @@ def command(
     ]
     launcher = f"accelerate launch --config_file {launch_file or SHIPPED_FILE} --num_processes {gpus}"
     stem = stem if stem.endswith(".py") else f"{stem}.py"
-    return " ".join([launcher, f"{_FOLDERS.get(stem, 'scripts')}/{stem}", *words])
+    is_there = script or stem in _FOLDERS or method in METHODS
+    path = f"{_FOLDERS.get(stem, 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
+    return " ".join([launcher, path, *words])

@@ -47,8 +47,8 @@ def fill(
     set_optimizer(draft, keys, method, is_own=is_own)
     set_schedule(draft, keys, facts, is_own=is_own)
     clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
-    clip = keys.number("max_grad_norm", 1.0) if clips else 0.0
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip or None, whose=VERSIONS)
+    clip = keys.norm("max_grad_norm", 1.0) if clips else None
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip, whose=VERSIONS)
     set_precision(draft, keys, launch)
     if keys.value("gradient_checkpointing") is True:
         carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
@@ -99,7 +99,9 @@ def _set_lora(draft: Draft, keys: Keys) -> None:
     draft.derive("model.lora", lora, f"model.lora rank {rank}, alpha {number(alpha)}{how}, on {shown}")
     for name in ("use_dora", "lora_modules_to_save", "lora_target_parameters"):
         if keys.value(name):
-            keys.refuse(name, "planner trains plain low-rank adapters alone; take it out if that is what you want")
+            keys.refuse_in_job(
+                name, "planner trains plain low-rank adapters alone; take it out if that is what you want"
+            )
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             draft.drop(name, "the frozen weights are not quantized here: more memory, no rounding")
@@ -122,7 +124,7 @@ def _lora_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
     if not names:
         return _default_targets(draft, keys)
     if len(names) == 1:
-        keys.refuse("lora_target_modules", "write two names or more, as a list in the file, or all-linear")
+        keys.refuse_in_job("lora_target_modules", "write two names or more, as a list in the file, or all-linear")
     return names, ""
 
 

@@ -25,7 +25,9 @@ def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> Non
     """train.optimizer."""
     _set_kind(draft, keys, is_own=is_own)
     if keys.value("adafactor") is True:
-        keys.refuse("adafactor", "planner has no Adafactor; take it out only if adamw is meant, which trains otherwise")
+        keys.refuse_in_job(
+            "adafactor", "planner has no Adafactor; take it out only if adamw is meant, which trains otherwise"
+        )
     carry(
         draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]), whose=VERSIONS
     )
@@ -61,21 +63,23 @@ def _set_kind(draft: Draft, keys: Keys, *, is_own: bool) -> None:
     elif is_own:
         draft.derive("train.optimizer.kind", name, f"train.optimizer.kind {name}: optim, for your loop")
     else:
-        keys.refuse(
+        keys.refuse_in_job(
             "optim",
             "planner has adamw, rmsprop and sgd; another optimizer is other training: write one only if that is meant",
         )
     if is_own and keys.has("optim_args"):
         draft.set("train.optimizer.args", keys.value("optim_args"))
     elif keys.has("optim_args"):
-        keys.refuse("optim_args", "write what they say as adam_beta1, adam_beta2, adam_epsilon, weight_decay or not")
+        keys.refuse_in_job(
+            "optim_args", "write what they say as adam_beta1, adam_beta2, adam_epsilon, weight_decay or not"
+        )
 
 
 def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> None:
     """train.schedule."""
     name = str(keys.value("lr_scheduler_type", "linear"))
     if name not in _SCHEDULES and not is_own:
-        keys.refuse(
+        keys.refuse_in_job(
             "lr_scheduler_type",
             f"planner has {', '.join(_SCHEDULES)}; another one is other training: write one only if that is meant",
         )

@@ -82,7 +82,9 @@ def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = 
     lines = [f"# {recipe_words(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
     lines += [f"# {line}" for note in made.notes for line in _wrapped(note, width, "")]
     lines += [f"# not said: {line}" for note in made.unsaid for line in _wrapped(note, width, "")]
-    return [*lines, made.command, *(["", made.file.rstrip("\n")] if made.file else [])]
+    lines += [made.command, *(["", *made.file.rstrip("\n").split("\n")] if made.file else [])]
+    # A tab may stand in a file of DeepSpeed's; what else does not print would steer the terminal.
+    return ["\t".join(printable(part) for part in line.split("\t")) for line in lines]
 
 
 # -- what happens at each count

@@ -142,9 +142,12 @@ def recorded_commits(storage: Storage, generation: int) -> dict[str, str]:
 
     Raises:
         NewerFormat: another version of planner wrote the segment.
+        StoreError: it is larger than any segment.
     """
     name = segment_name(generation)
-    content = storage.read_from(name, 0)
+    if not storage.exists(name):
+        return {}
+    content = storage.read(name, MAX_BLOB_BYTES)
     require_segment_format(content, name)
     found: dict[str, str] = {}
     for commit in commits_among(content):

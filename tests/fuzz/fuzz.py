@@ -5,7 +5,8 @@
 
 A case is a valid input with one to three changes, all by dice of the seed, the reader and the case's number. It runs in
 a process of its own. Either the input is read, or it is refused by one PlannerError of at most 500 characters without
-control characters; within 10 s and 1 GiB, and without an escape code for the terminal. Anything else is a failure.
+control characters; within 10 s and 1 GiB. Neither a control character nor a traceback reaches the terminal. Anything
+else is a failure.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -31,6 +33,7 @@ _HERE = Path(__file__).parent
 # Room that is set aside and never used: thread stacks, allocators' arenas.
 _SPARE_BYTES = 2**30
 _KINDS = ("read", "refused", "failed")
+_UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|Traceback \(most recent call last\)| panicked at ")
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,15 @@ def attempt(case: Case, valid: Path, scratch: Path) -> Outcome:
     kind, text = _verdict(status, found)
     if kind != "failed" and memory_bytes > MEMORY_BYTES:
         kind, text = "failed", f"{memory_bytes >> 20} MiB of memory"
-    if kind != "failed" and b"\x1b" in (output := said.read_bytes()):
-        kind, text = "failed", f"an escape code reaches the terminal: {output[max(output.find(27) - 200, 0) :][:400]!r}"
+    if kind != "failed" and (wrong := _unfit_for_terminal(said.read_bytes().decode(errors="replace"))):
+        kind, text = "failed", wrong
     return Outcome(kind=kind, text=text, seconds=seconds, memory_bytes=memory_bytes)
+
+
+def _unfit_for_terminal(output: str) -> str:
+    """What is wrong with a case's output: a control character, also one of the upper half, or a traceback."""
+    found = _UNFIT.search(output)
+    return f"on the terminal: {output[max(found.start() - 200, 0) :][:400]!r}" if found else ""
 
 
 def _verdict(status: int, found: Path) -> tuple[str, str]:

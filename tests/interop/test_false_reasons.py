@@ -83,3 +83,30 @@ def test_a_script_is_not_read_as_yaml(tmp_path):
         (tmp_path / name).write_text("#!/bin/bash\nset -e\nexport A=1\nfor i in 1 2; do\n\techo $i\ndone\n")
         with pytest.raises(RecipeError, match="found no training command that planner knows"):
             read_recipe(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "trl sft --model_name_or_path m --dataset_name d --optim adafactor",
+        "trl sft --model_name_or_path m --dataset_name d --adafactor",
+        "trl sft --model_name_or_path m --dataset_name d --lr_scheduler_type polynomial",
+        "trl sft --model_name_or_path m --dataset_name d --use_peft --use_dora",
+        "trl sft --model_name_or_path m --dataset_name d --use_peft --lora_modules_to_save embed_tokens lm_head",
+        "python train.py loss=dpo model=pythia28 datasets=[hh] batch_size=32 optimizer=Adafactor",
+        "accelerate launch launch.py loss=kto model=llama ++model.name_or_path=m ++optimizer=Adafactor",
+    ],
+)
+def test_what_a_job_cannot_say_is_no_reason_to_check_no_batch(command):
+    """The batch does not depend on an optimizer, a schedule or adapters; a job still does."""
+    recipe = read_recipe(command, [], Options(gpus=4, is_for_job=False, needs_micro=False))
+    assert recipe.global_batch == 32
+    with pytest.raises(RecipeError, match=r"planner (has|trains)"):
+        read_recipe(command, [], Options(gpus=4))
+
+
+def test_the_arguments_of_an_optimizer_are_one_value():
+    """`rank=64` is no option of TRL's."""
+    command = 'trl sft --model_name_or_path m --dataset_name d --optim galore_adamw --optim_args "rank=64, scale=0.1"'
+    options = Options(gpus=4, is_for_job=False, needs_micro=False)
+    assert read_recipe(command, [], options).global_batch == 32

@@ -199,3 +199,44 @@ def test_defaults_that_nobody_wrote_tell_nothing():
 
     assert not is_dpo(dpo.base({}), {})
     assert not is_halos(halos.base({}), {})
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "uv run --with trl trl dpo",
+        "python -m trl.scripts.dpo",
+        "accelerate launch --num_processes 4 -m trl.scripts.dpo",
+        "uvx --from trl trl dpo",
+        "deepspeed trl/scripts/dpo.py",
+    ],
+)
+def test_trl_is_known_however_it_is_started(start):
+    """The package's name is no command, and a module is a script."""
+    command = f"{start} --model_name_or_path m --dataset_name d --per_device_train_batch_size 2"
+    recipe = read_recipe(command, (), Options(gpus=4, is_for_job=False, needs_micro=False))
+    assert (recipe.system, recipe.method, recipe.global_batch) == ("trl", "dpo", 8)
+
+
+def test_the_launcher_of_deepspeed_says_the_gpu_count():
+    command = (
+        "deepspeed --num_nodes 2 --num_gpus=4 scripts/sft.py --model_name_or_path m --per_device_train_batch_size 2"
+    )
+    recipe = read_recipe(command, (), CHECK)
+    assert (recipe.gpus, recipe.global_batch) == (8, 16)
+
+
+@pytest.mark.parametrize("data", ["dataset_name: d", "dataset_mixture: {datasets: [{id: d}]}"])
+def test_a_recipe_of_trl_may_leave_the_batch_to_its_defaults(data, tmp_path):
+    """As TRL's own example does, which sets variables of the environment, too."""
+    file = tmp_path / "example_config.yaml"
+    file.write_text(f"env:\n  CUDA_VISIBLE_DEVICES: 0\nmodel_name_or_path: m\n{data}\nlearning_rate: 1e-4\n")
+    recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
+    assert (recipe.system, recipe.global_batch) == ("trl", 32)
+    assert any(note.key == "env.CUDA_VISIBLE_DEVICES" for note in recipe.draft.dropped)
+
+
+def test_names_that_many_have_tell_nothing():
+    """Each of them is the DPO repository's, and anybody's."""
+    with pytest.raises(RecipeError, match="fewer than two keys of the DPO repository"):
+        read_recipe("python train.py exp_name=a n_epochs=3 eval_batch_size=8 max_length=512", (), CHECK)

@@ -7,7 +7,8 @@ import pytest
 from recipes import rows
 
 from planner.errors import NotExact
-from planner.interop import Options, job_of, read_recipe, rewrite
+from planner.interop import Options, Question, job_of, read_recipe, rewrite
+from planner.report.recipes import rewrite_lines
 
 IDS = [row["id"] for row in rows()]
 COUNTS = range(1, 17)
@@ -355,3 +356,45 @@ def test_a_path_is_one_word_of_a_shell(tmp_path):
     file.write_text(file.read_text().replace("path: org/m", "path: 'my models/m; x'"))
     for target, word in [("halos", "++model.name_or_path=my models/m; x"), ("trl", "my models/m; x")]:
         assert word in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)
+
+
+@pytest.mark.parametrize(
+    ("loss", "script"), [("cdpo", "scripts/dpo.py"), ("csft", "YOUR_SCRIPT"), ("ppo", "YOUR_SCRIPT")]
+)
+def test_no_script_is_made_up(loss, script):
+    """One that TRL has, or the user's own."""
+    command = f"accelerate launch launch.py loss={loss} model=llama ++model.name_or_path=m ++model.batch_size=32"
+    made = rewrite(read_recipe(command, (), Options(gpus=4)), "trl", 4)
+    assert f" {script} " in made.command
+
+
+def test_a_deepspeed_file_is_written_for_the_users_own_script(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}')
+    assert " YOUR_SCRIPT " in rewrite(read_recipe(str(file), (), Options(gpus=8)), "trl", 8).command
+
+
+@pytest.mark.parametrize("target", ["dpo", "halos", "trl"])
+def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
+    """`max_grad_norm=inf`, which planner writes itself, is a norm."""
+    command = _said(tmp_path, target, train=f"{RMSPROP}, clip_norm: null").command
+    options = Options(gpus=None if target != "dpo" else 8, halos_batch="total", needs_micro=False)
+    read_back = read_recipe(command, (), options)
+    assert read_back.draft.job["train"]["clip_norm"] is None
+    assert "clipping per shard" not in {trap.name for trap in read_back.foreign.traps(Question(counts=[8]))}
+
+
+def test_an_infinite_norm_in_a_file_is_read(tmp_path):
+    """As Hydra leaves it in a run's folder."""
+    file = tmp_path / "config.yaml"
+    file.write_text("batch_size: 32\ntrainer: FSDPTrainer\nmax_grad_norm: .inf\nloss: {name: sft}\n")
+    assert read_recipe(str(file), (), Options(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
+
+
+def test_words_of_a_stranger_do_not_steer_the_terminal():
+    """A command's own words stand in what is to be typed."""
+    command = "python train.py loss=sft model=pythia28 datasets=[hh] batch_size=4 exp_name=a\x1b[31m\x07b"
+    recipe = read_recipe(command, (), Options(gpus=4))
+    shown = "\n".join(rewrite_lines(recipe, rewrite(recipe, "dpo", 4), 4))
+    assert "exp_name=a" in shown
+    assert all(char.isprintable() or char == "\n" for char in shown)
