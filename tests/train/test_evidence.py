@@ -4,12 +4,10 @@ import functools
 import json
 import re
 import shutil
-from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from forging import compact, forged, reseal
 
 from planner import formats
@@ -30,18 +28,9 @@ from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 
+pytestmark = pytest.mark.usefixtures("process_group")
+
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def world(tmp_path_factory):
-    """A process group of this process alone."""
-    rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
-    )
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
