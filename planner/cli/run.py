@@ -25,7 +25,7 @@ from planner.cli.options import (
     repeated,
     warn_of_open_token,
 )
-from planner.disk import expanded
+from planner.disk import full_url
 from planner.errors import (
     ClusterLost,
     DataError,
@@ -42,6 +42,7 @@ from planner.job import HfModel, Job, Workers
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from planner.cli.last_words import LastWords
     from planner.cli.watch import Watch
     from planner.dispatch.embedded import EmbeddedCluster, NodeShape
     from planner.plan import Resources
@@ -192,7 +193,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     from planner.store.run import Run
     from planner.store.storage import Storage
 
-    url = job.run_path if "://" in job.run_path else str(expanded(job.run_path).absolute())
+    url = full_url(job.run_path)
     job = absolute(job, url)
     run = Run(Storage(url))
     with _answering(url):
@@ -291,7 +292,6 @@ def execute(
         PlannerError: the run cannot go on.
         typer.Exit: 130 after Ctrl-C.
     """
-    from planner.cli.last_words import Head, LastWords, Subject
     from planner.cli.verify import ended_like_ctrl_c
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
@@ -313,19 +313,11 @@ def execute(
             stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` have SIGINT ignored
             say = partial(out.print, soft_wrap=True)
             stack.enter_context(Lease(prepared.run.storage, launch.launch_id, say, on_lost=stop))
-            subject = Subject(
-                url=prepared.url,
-                total_steps=prepared.total_steps,
-                resume_command=resume_command,
-                driver=os.getpid(),
-            )
-            words = stack.enter_context(LastWords(subject))
+            words = stack.enter_context(_last_words(prepared, resume_command))
             out.print("\n".join((opening, *(f"data: {note}" for note in prepared.notes))), soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             place = cluster.address if cluster else address
-            stack.enter_context(dispatch.connected(place, verbose=verbose, embedded=not address))
-            gcs, raylet = dispatch.lifelines()
-            stack.enter_context(words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=not address)))
+            stack.enter_context(_connected(place, words, verbose=verbose, embedded=not address))
             if warning := room_warning(prepared.job, alive_nodes()):
                 out.print(warning, soft_wrap=True)
             watch = stack.enter_context(Watch(prepared.run, out, prepared.view))
@@ -343,6 +335,32 @@ def execute(
         raise TrainingFailed(f"{error}; {standing(prepared.url, prepared.total_steps)}") from error
     with _answering(prepared.url):
         _conclude(prepared, out, resume_command, interrupted=interrupted)
+
+
+def _last_words(prepared: Prepared, resume_command: str) -> "LastWords":
+    """The process that says where the run stands if this driver is ended from outside."""
+    from planner.cli.last_words import LastWords, Subject
+
+    return LastWords(
+        Subject(
+            url=prepared.url,
+            total_steps=prepared.total_steps,
+            resume_command=resume_command,
+            driver=os.getpid(),
+        )
+    )
+
+
+@contextlib.contextmanager
+def _connected(address: str, words: "LastWords", *, verbose: bool, embedded: bool) -> "Iterator[None]":
+    """A connection to the cluster. Meanwhile `words` watches the processes of Ray that this driver depends on."""
+    from planner.cli.last_words import Head
+    from planner.dispatch import launch as dispatch
+
+    with dispatch.connected(address, verbose=verbose, embedded=embedded):
+        gcs, raylet = dispatch.lifelines()
+        with words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=embedded)):
+            yield
 
 
 def _answering(url: str) -> contextlib.AbstractContextManager[None]:
