@@ -111,13 +111,15 @@ def stage(model: nn.Module) -> None:
             module.set_custom_reduce_scatter(_ReduceScatter())  # type: ignore[arg-type]
 
 
-class _Buffers:
+class Buffers:
+    """The half of FSDP's communication protocols that makes buffers."""
+
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A buffer as FSDP's default makes it."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class _AllGather(_Buffers):
+class _AllGather(Buffers):
     """FSDP's `AllGather` protocol."""
 
     def __call__(
@@ -131,7 +133,7 @@ class _AllGather(_Buffers):
         all_gather(output_tensor, input_tensor, group)
 
 
-class _ReduceScatter(_Buffers):
+class _ReduceScatter(Buffers):
     """FSDP's `ReduceScatter` protocol."""
 
     def __call__(

@@ -1,6 +1,5 @@
 """Tells the run's folder what happens: rank 0 writes the ledger, all ranks write checkpoints."""
 
-import contextlib
 import math
 import platform
 import time
@@ -184,7 +183,7 @@ class Journal:
         storage = self._run.storage
 
         def remove() -> None:
-            with contextlib.suppress(StoreError):
+            with suppress(StoreError):
                 storage.delete(folder)
 
         try:
