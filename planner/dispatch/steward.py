@@ -23,8 +23,8 @@ from planner.plan import (
     Situation,
     Speeds,
     choose,
-    longest_deafness_s,
     longest_silence_s,
+    longest_unanswered_s,
     revise,
 )
 from planner.plan import worth_asking as worth_asking_for
@@ -447,8 +447,8 @@ class Steward:
             return None
         blamed = frozenset(view.nodes[rank] for rank in view.silent)
         silence_s = self._clock() - self._group.seen_s
-        deaf = f", and {counted(len(view.silent), 'worker')} did not answer" if view.silent else ""
-        reason = f"no progress for {duration(silence_s)}{deaf}; the limit was {duration(self._silence_s(view))}"
+        unanswered = f", and {counted(len(view.silent), 'worker')} did not answer" if view.silent else ""
+        reason = f"no progress for {duration(silence_s)}{unanswered}; the limit was {duration(self._silence_s(view))}"
         self.failed(frozenset(), blamed, reason)
         return Act(kind="resize", world_size=self.idle(view).world_size or len(view.nodes))
 
@@ -570,7 +570,7 @@ class Steward:
         memory, size = self._memory, len(self._group.nodes)
         round_s, commit_s = memory.round_s(size), memory.commit_s(size)
         if view.silent:
-            return longest_deafness_s(round_s=round_s, commit_s=commit_s)
+            return longest_unanswered_s(round_s=round_s, commit_s=commit_s)
         limit_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
         if self._group.steps_seen:
             return limit_s

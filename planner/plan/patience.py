@@ -11,7 +11,7 @@ _AT_LEAST_S = 600.0
 _ROUNDS = 20
 _COMMITS = 3
 # A worker whose process answers no question is likely to be stopped for good.
-_DEAF_AT_LEAST_S = 60.0
+_UNANSWERED_AT_LEAST_S = 60.0
 
 
 def longest_silence_s(*, round_s: float, commit_s: float) -> float:
@@ -26,13 +26,13 @@ def longest_silence_s(*, round_s: float, commit_s: float) -> float:
     return max(at_least_s, _ROUNDS * round_s, _COMMITS * commit_s)
 
 
-def longest_deafness_s(*, round_s: float, commit_s: float) -> float:
+def longest_unanswered_s(*, round_s: float, commit_s: float) -> float:
     """Seconds without progress after which a group is hung if a worker does not answer: `max(1 min, 20 round_s)`.
 
     Never longer than `longest_silence_s`. Arguments as there.
     """
     silence_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
-    return silence_s if round_s <= 0 else min(silence_s, max(_DEAF_AT_LEAST_S, _ROUNDS * round_s))
+    return silence_s if round_s <= 0 else min(silence_s, max(_UNANSWERED_AT_LEAST_S, _ROUNDS * round_s))
 
 
 def longest_collective_s(*, step_s: float, commit_s: float, eval_s: float) -> float:
