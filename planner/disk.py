@@ -52,7 +52,7 @@ def _require_regular(descriptor: int, path: str) -> None:
     found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    # What lies in /proc and /sys calls itself a file of no bytes and has some all the same, /proc/kmsg without an end.
+    # Files in /proc and /sys report a size of 0 but have content. /proc/kmsg never ends.
     if not stat.S_ISREG(found.st_mode) or (not found.st_size and _has_bytes(descriptor)):
         raise OSError(errno.EINVAL, "a pipe or a device, no regular file", path)
 

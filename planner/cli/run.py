@@ -42,7 +42,7 @@ from planner.job import HfModel, Job, Workers
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from planner.cli.last_words import LastWords
+    from planner.cli.last_words import LastWords, Subject
     from planner.cli.watch import Watch
     from planner.dispatch.embedded import EmbeddedCluster, NodeShape
     from planner.plan import Resources
@@ -292,6 +292,7 @@ def execute(
         PlannerError: the run cannot go on.
         typer.Exit: 130 after Ctrl-C.
     """
+    from planner.cli.last_words import LastWords, last_words
     from planner.cli.verify import ended_like_ctrl_c
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
@@ -306,14 +307,14 @@ def execute(
     timings = dispatch.CLUSTER if address else dispatch.EMBEDDED
     dispatch.set_environment(timings, embedded=not address)
     launch = dispatch.new_launch(prepared.job, prepared.url, prepared.accept)
-    interrupted = False
+    subject, interrupted = _subject(prepared, resume_command), False
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(ended_like_ctrl_c())
             stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` have SIGINT ignored
             say = partial(out.print, soft_wrap=True)
             stack.enter_context(Lease(prepared.run.storage, launch.launch_id, say, on_lost=stop))
-            words = stack.enter_context(_last_words(prepared, resume_command))
+            words = stack.enter_context(LastWords(subject))
             out.print("\n".join((opening, *(f"data: {note}" for note in prepared.notes))), soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             place = cluster.address if cluster else address
@@ -329,25 +330,19 @@ def execute(
     except KeyboardInterrupt:
         interrupted = True
     except ClusterLost as error:
-        where = standing(prepared.url, prepared.total_steps)
-        raise ClusterLost(f"{error}; {where}; resume with: {resume_command}") from error
+        raise ClusterLost(last_words(subject, str(error))) from error
     except TrainingFailed as error:
         raise TrainingFailed(f"{error}; {standing(prepared.url, prepared.total_steps)}") from error
     with _answering(prepared.url):
         _conclude(prepared, out, resume_command, interrupted=interrupted)
 
 
-def _last_words(prepared: Prepared, resume_command: str) -> "LastWords":
-    """The process that says where the run stands if this driver is ended from outside."""
-    from planner.cli.last_words import LastWords, Subject
+def _subject(prepared: Prepared, resume_command: str) -> "Subject":
+    """What a message about the end of this driver contains."""
+    from planner.cli.last_words import Subject
 
-    return LastWords(
-        Subject(
-            url=prepared.url,
-            total_steps=prepared.total_steps,
-            resume_command=resume_command,
-            driver=os.getpid(),
-        )
+    return Subject(
+        url=prepared.url, total_steps=prepared.total_steps, resume_command=resume_command, driver=os.getpid()
     )
 
 

@@ -96,11 +96,11 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
 
 @contextlib.contextmanager
 def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterator[None]:
-    """A connection to the cluster at `address`; `embedded`: to one that this process has just started.
+    """A connection to the cluster at `address`; `embedded` says that this process started that cluster.
 
     Raises:
         UserError: there is no cluster, or it does not let us in.
-        RunError: the one that we have started does not answer.
+        RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
     import ray
@@ -128,7 +128,7 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
 
 
 def lifelines() -> tuple[str, str]:
-    """Where the two processes listen that a connected driver cannot outlive: the head's GCS, and its own node's raylet.
+    """Where the two Ray processes listen without which a driver ends: the head's GCS and its own node's raylet.
 
     The first is "host:port", the second the path of a Unix socket.
     """

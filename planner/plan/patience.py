@@ -29,7 +29,11 @@ def longest_silence_s(*, round_s: float, commit_s: float) -> float:
 def longest_unanswered_s(*, round_s: float, commit_s: float) -> float:
     """Seconds without progress after which a group is hung if a worker does not answer: `max(1 min, 20 round_s)`.
 
-    Never longer than `longest_silence_s`. Arguments as there.
+    Never longer than `longest_silence_s`.
+
+    Args:
+        round_s: seconds of the longest round expected at the group's size; 0 if no step was measured.
+        commit_s: seconds of a commit; 0 before the first.
     """
     silence_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
     return silence_s if round_s <= 0 else min(silence_s, max(_UNANSWERED_AT_LEAST_S, _ROUNDS * round_s))

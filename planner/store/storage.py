@@ -110,7 +110,7 @@ class Storage:
                 stream.write(content)
 
     def no_room_words(self, error: OSError, what: str, needed_bytes: int) -> str:
-        """What `planner.disk.no_room` has found, with the sizes and what to do."""
+        """The message for an error that `planner.disk.no_room` returned: the sizes, and what to do."""
         words = no_room_words(error, what, needed_bytes, Path(self._root) if self.is_local else None)
         return f"{self.url}: {words}; make room there, then run the same command again"
 

@@ -146,7 +146,7 @@ class FixedPointSums:
         return {STATE_KEY: self._exponents, f"{STATE_KEY}/known": self._known}
 
     def _largest(self) -> tuple[float, ...]:
-        # A module whose parameters are all frozen was given no gradient: what it holds is still on the CPU.
+        # A module whose parameters are all frozen gets no gradient, so its value is still on the CPU.
         on_device = [module_sum.largest.to(self._world.device) for module_sum in self._modules]
         largest = torch.stack(on_device).double().cpu()
         # A maximum with NaN is not the same everywhere; infinity is.
