@@ -162,7 +162,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 def last_words(subject: Subject, why: str) -> str:
     """Why a run ended, what of it is safe, and which command goes on from there."""
-    from planner.cli.run import standing
+    from planner.cli.standing import standing
 
     try:
         where = standing(subject.url, subject.total_steps)
@@ -217,7 +217,7 @@ def main() -> None:
     """Wait until the driver or its head ends; say what that means for the run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when the driver does
-    import planner.store.run  # noqa: F401  # now: when the driver has ended, its shell waits for the words
+    import planner.cli.standing  # noqa: F401  # now: when the driver has ended, its shell waits for the words
 
     driver = _Driver()
     if why := _ending(driver, _say):

@@ -30,8 +30,6 @@ from planner.errors import (
     ClusterLost,
     DataError,
     DiskFull,
-    NewerFormat,
-    RecordMismatch,
     RunError,
     StoreError,
     TrainingFailed,
@@ -186,6 +184,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
     """
     from planner import model_files
+    from planner.cli.standing import newest_readable
     from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
     from planner.identity import identity_of, job_changes, open_data, require_same, require_same_draw
@@ -197,7 +196,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     job = absolute(job, url)
     run = Run(Storage(url))
     with _answering(url):
-        committed = _newest_readable(run)
+        committed = newest_readable(run)
     num_samples = 0
     notes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -293,6 +292,7 @@ def execute(
         typer.Exit: 130 after Ctrl-C.
     """
     from planner.cli.last_words import LastWords, last_words
+    from planner.cli.standing import standing
     from planner.cli.verify import ended_like_ctrl_c
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
@@ -382,7 +382,9 @@ def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:
 
 
 def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interrupted: bool) -> None:
-    newest = _newest_readable(prepared.run)
+    from planner.cli.standing import newest_readable, standing
+
+    newest = newest_readable(prepared.run)
     # What this launch was asked for; the commit may be from one that was asked for less.
     total = prepared.total_steps or (newest.total_steps if newest else 0)
     step = newest.step if newest else 0
@@ -398,21 +400,6 @@ def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interr
         out.print(f"interrupted: {where}; resume with: {resume_command}", soft_wrap=True)
         raise typer.Exit(130)
     raise RunError(f"the workers ended early: {where}; try again with --verbose: {resume_command}")
-
-
-def standing(url: str, total_steps: int) -> str:
-    """What of the run in a folder is safe now, in words; `total_steps` is 0 if the driver does not know it.
-
-    Raises:
-        StoreError: the folder cannot be read.
-    """
-    from planner.store.run import Run
-    from planner.store.storage import Storage
-
-    newest = _newest_readable(Run(Storage(url)))
-    if newest is None:
-        return f"nothing was committed yet in {url}"
-    return f"step {newest.step} of {total_steps or newest.total_steps} is committed in {url}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -477,27 +464,3 @@ def _num_gpus() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def _newest_readable(run: "Run") -> "Manifest | None":
-    """The newest commit, by its manifest and the ledger's record of it; the workers check the files.
-
-    Raises:
-        NewerFormat: another version of planner wrote it.
-        RecordMismatch: it is not the one that the ledger records.
-        StoreError: manifests are there, and not one can be read.
-    """
-    first: StoreError | None = None
-    for name in reversed(run.commits()):
-        try:
-            manifest = run.manifest(name)
-            run.require_recorded(name)
-        except (NewerFormat, RecordMismatch):
-            raise
-        except StoreError as error:
-            first = first or error
-        else:
-            return manifest
-    if first is not None:
-        raise first
-    return None

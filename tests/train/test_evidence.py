@@ -12,7 +12,7 @@ from forging import compact, forged, reseal
 
 from planner import formats
 from planner.audit import audit
-from planner.cli.run import _newest_readable
+from planner.cli.standing import newest_readable
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused
 from planner.job import Job
 from planner.plan import Facts, layout
@@ -107,7 +107,7 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
     reseal(manifest_file(url, name), lambda value: value.update(total_steps=7))
     job = make_job(corpus, train={"steps": 9})
     attempts = [
-        lambda: _newest_readable(run_at(url)),
+        lambda: newest_readable(run_at(url)),
         lambda: train_to(url, job),
         lambda: commit_at(run_at(url), None),
     ]
