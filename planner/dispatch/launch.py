@@ -27,11 +27,10 @@ from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import ClusterLost, RunError, TrainingFailed, UserError
 from planner.job import HfModel, Job
-from planner.plan import ResizeCost, batch_sizes
+from planner.plan import FIRST_COLLECTIVES_S, ResizeCost, batch_sizes
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.history import Stage
-from planner.train.patience import AT_FIRST_S
 from planner.train.setup import Launch
 
 
@@ -320,7 +319,9 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
     # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     return (
-        loopback_torch_config(backend, AT_FIRST_S) if embedded else TorchConfig(backend=backend, timeout_s=AT_FIRST_S)
+        loopback_torch_config(backend, FIRST_COLLECTIVES_S)
+        if embedded
+        else TorchConfig(backend=backend, timeout_s=FIRST_COLLECTIVES_S)
     )
 
 

@@ -4,10 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from planner.plan import UNMEASURED_S, longest_collective_s
+from planner.plan import longest_collective_s
 
-AT_FIRST_S = 1.5 * UNMEASURED_S
-"""timeout of collectives before anything was measured: longer than the controller waits"""
 _REMEMBERED_STEPS = 20
 # Medians wander; a limit that is this near the right one is left alone.
 _TOLERANCE = 0.25
