@@ -27,7 +27,7 @@ from planner.store.records import (
 from planner.store.run import Run, commit_of
 from planner.store.storage import Storage
 
-# Of the peak rate. The cosine is another machine's, and may differ in its last bits.
+# A fraction of the peak rate. Another machine's cosine may differ in its last bits.
 _RATE_TOLERANCE = 1e-12
 # A broken sampler breaks every step; the first few say what is wrong.
 _MOST_FINDINGS = 20
@@ -297,9 +297,9 @@ def _check_identity(segments: list[_Segment], findings: list[str]) -> None:
 
 
 def _check_records(run: Run, findings: list[str]) -> None:
-    """Every commit on record has its manifest and no other, those that nobody went on from, too: none is ever removed.
+    """Check that every recorded commit still has the manifest that the ledger names. Manifests are never removed.
 
-    And each is on record, but for the last one of a generation: its worker may have died before it could write that.
+    Every commit must also be recorded, except the last one of a generation: its worker may have died before that.
     """
     recorded = {
         name: digest for number in run.segments() for name, digest in recorded_commits(run.storage, number).items()
@@ -368,7 +368,7 @@ def _phases(segments: list[_Segment], discarded: dict[int, int]) -> tuple[Phase,
 
 @dataclass(frozen=True, kw_only=True)
 class _Recipe:
-    """What a job says of every step."""
+    """All that is needed to derive the steps of one job."""
 
     job: Job
     lengths: Lengths
@@ -408,7 +408,7 @@ class _Deriver:
             )
 
     def _check_rate(self, recipe: _Recipe, step: StepRecord) -> None:
-        """A loop of the user's own sets its own."""
+        """Compare the learning rate with the schedule, except for a training loop of the user's own."""
         if recipe.job.is_own:
             return
         train = recipe.job.train
@@ -420,7 +420,7 @@ class _Deriver:
             )
 
     def close(self, segment: _Segment) -> None:
-        """A generation's end: all its steps are there, and it used the length and the plan that its header names."""
+        """After a generation's last step: check the number of its steps, its length and its plan."""
         header = segment.header
         expected = segment.end_step - header.step
         if len(segment.steps) != expected:
@@ -470,7 +470,7 @@ class _Deriver:
                 )
             self._opened[header.job_digest] = _Recipe(
                 job=job,
-                # Of other data, as many samples as were there: the schedule can be checked all the same.
+                # If the data is not the run's, the recorded number of samples is enough to check the schedule.
                 lengths=lengths(job, order.num_samples if same_data else header.num_samples),
                 dataset=dataset,
                 order=order,

@@ -1,4 +1,7 @@
-"""What more than one room asks of a disk. Files of strangers are opened here: no pipe, no device, no end of memory."""
+"""Local paths, bounded reads, and the words for a full disk, for every room.
+
+Files that a stranger may have made are opened here: only regular files, and never more bytes than the caller allows.
+"""
 
 import errno
 import os
@@ -11,11 +14,16 @@ _NO_ROOM = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is u
 
 
 def expanded(path: str) -> Path:
-    """The path with its `~` filled in; where that names no home that is known, the path as it is."""
+    """The path with `~` or `~user` replaced by that home folder, or unchanged if there is no such home."""
     try:
         return Path(os.path.expanduser(path))  # noqa: PTH111  a Path's raises RuntimeError
     except ValueError:  # a NUL in a user's name
         return Path(path)
+
+
+def full_url(path: str) -> str:
+    """A URL unchanged; a local path in full, for a process with another working directory."""
+    return path if "://" in path else str(expanded(path).absolute())
 
 
 def local_folder(path: str) -> Path | None:
@@ -25,7 +33,7 @@ def local_folder(path: str) -> Path | None:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """The file to read from, without a wait: opening a pipe waits for a writer, and a device may never end.
+    """Open a file for reading. A pipe or a device is refused at once: opening a pipe would wait for a writer.
 
     Raises:
         OSError: it cannot be opened, or is a folder, a pipe, a socket or a device.
@@ -44,7 +52,7 @@ def _require_regular(descriptor: int, path: str) -> None:
     found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    # What lies in /proc and /sys calls itself a file of no bytes and has some all the same, /proc/kmsg without an end.
+    # Files in /proc and /sys report a size of 0 but have content. /proc/kmsg never ends.
     if not stat.S_ISREG(found.st_mode) or (not found.st_size and _has_bytes(descriptor)):
         raise OSError(errno.EINVAL, "a pipe or a device, no regular file", path)
 
@@ -69,13 +77,13 @@ def read_bounded(path: str | Path, most_bytes: int) -> bytes:
 
 
 def read_part(path: str | Path, start: int, most_bytes: int) -> bytes:
-    """At most so many bytes of a regular file from `start` on.
+    """At most `most_bytes` bytes of a regular file, from byte `start` on.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
     with open_regular(path) as stream:
-        # Not more is asked for than is there: Python sets aside as many bytes as it is asked for.
+        # `read` allocates all the bytes that it is asked for, so it is asked for no more than there are.
         left = os.fstat(stream.fileno()).st_size - start
         stream.seek(start)
         return stream.read(max(min(left, most_bytes), 0))
@@ -91,9 +99,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def no_room(error: BaseException) -> OSError | None:
-    """The error of a full disk, or of a quota that is used up: this one, or one that it was raised after; else none.
+    """The error of a full disk or a used-up quota in this error's chain of causes; none if there is no such error.
 
-    torch's writer, for one, raises a RuntimeError of its own while it handles the disk's.
+    torch's writer, for example, raises its own RuntimeError while it handles the disk's error.
     """
     found: BaseException | None = error
     while found is not None and not (isinstance(found, OSError) and found.errno in _NO_ROOM):
@@ -102,7 +110,14 @@ def no_room(error: BaseException) -> OSError | None:
 
 
 def no_room_words(error: OSError, what: str, needed_bytes: int, folder: Path | None) -> str:
-    """How much `what` needs and how much is free, for an error that `no_room` has found; `folder` is where, if here."""
+    """Why there is no room, how much `what` needs, and how much is free.
+
+    Args:
+        error: what `no_room` returned.
+        what: the thing that could not be written.
+        needed_bytes: its size.
+        folder: where it was written; none if that is not on this machine.
+    """
     full = f"{_NO_ROOM[error.errno or errno.ENOSPC]}: {what} needs {size_words(needed_bytes)}"
     place = next((place for place in (folder, *folder.parents) if place.is_dir()), None) if folder else None
     return f"{full}, and {size_words(shutil.disk_usage(place).free)} are free" if place else full

@@ -26,16 +26,16 @@ from collections.abc import Sequence
 _MAX_REST, _MIN_LINE = 24, 90
 
 MAX_CHARS = 500
-"""of what is said about a file or a folder; a stranger may have written names of megabytes into it"""
+"""of a message about a file or a folder: a stranger may have written names of megabytes into it"""
 
 
 def printable(text: str) -> str:
-    """The text with control characters and halves of characters as escapes; lines stay lines."""
+    """The text with control characters and lone surrogates as escapes. Line breaks stay."""
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
 def shortened(text: str, most: int = MAX_CHARS) -> str:
-    """At most `most` characters: of a longer text its beginning and its end, where the advice stands."""
+    """At most `most` characters. A longer text loses its middle: the advice is at its end."""
     if len(text) <= most:
         return text
     after = (most - 5) // 3
@@ -43,9 +43,9 @@ def shortened(text: str, most: int = MAX_CHARS) -> str:
 
 
 def lines_within(lines: Sequence[str], count: int, most: int = MAX_CHARS, indent: str = "") -> list[str]:
-    """As many of the lines as have room in `most` characters, the longest ones shortened.
+    """As many lines as fit into `most` characters, the longest ones shortened.
 
-    Of `count` things that there are to say, those that are left out are counted in a line of their own.
+    If fewer than `count` lines fit, a last line says how many are left out.
     """
     room = most - _MAX_REST
     kept = list(lines)
@@ -68,7 +68,7 @@ class PlannerError(Exception):
     max_chars = 100_000
 
     def __init__(self, text: str = "") -> None:
-        # Shortened twice: no more is escaped than can be shown, and an escape is longer than what it stands for.
+        # Shortened twice: first to escape no more than can be shown, then because escapes are longer.
         super().__init__(shortened(printable(shortened(text, self.max_chars)), self.max_chars))
 
 
@@ -122,7 +122,7 @@ class NewerFormat(StoreError):
 
 
 class RecordMismatch(StoreError):
-    """A commit's manifest is sealed and whole, and not the one that the ledger records: somebody replaced it."""
+    """A commit's manifest is valid but is not the one that the ledger records: somebody replaced it."""
 
 
 class DiskFull(StoreError):

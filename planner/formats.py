@@ -1,6 +1,6 @@
-"""The format of everything that planner writes and reads again, and what to say of one that it does not read.
+"""The format number of everything that planner stores and reads again, and the refusal of any other number.
 
-Whoever changes what is written under a name raises its number here; docs/formats.md lists them.
+If you change what is stored under a name, raise its number here. docs/formats.md lists them.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ _of_parent: c_uint64 | None = None
 
 
 def beat(*_ignored: object) -> None:
-    """Count one unit of work. Takes any arguments, so that it can stand where a callback is wanted."""
+    """Count one unit of work. It takes any arguments, so that it can be used as a callback."""
     global _last  # noqa: PLW0603  # one process, one number
     _last = next(_numbers)
     if _of_parent is not None:

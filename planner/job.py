@@ -370,7 +370,7 @@ class Train(_Section):
     @model_validator(mode="before")
     @classmethod
     def _own_optimizers_are_not_clipped(cls, value: Any) -> Any:
-        """An optimizer of the user's own gets the gradient as it is, unless they ask for clipping."""
+        """Set no clipping for an optimizer of the user's own, unless they ask for it."""
         if not isinstance(value, dict) or "clip_norm" in value:
             return value
         optimizer = value.get("optimizer")
@@ -505,7 +505,7 @@ class Job(_Section):
 
     @model_validator(mode="after")
     def _objective_declares_its_reference(self) -> Self:
-        """A new objective that forgets to would be trained against whatever reference we guess."""
+        """Refuse an objective class without `reference`: planner would have to guess its reference."""
         found = getattr(self.objective, "reference", "nothing")
         if found not in (known := get_args(ReferenceSource)):
             raise ValueError(

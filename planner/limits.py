@@ -1,4 +1,4 @@
-"""The numbers that planner serves. `planner.job` checks job files by them, and `planner.plan` its arguments."""
+"""The largest and smallest numbers that planner accepts, for job files (`planner.job`) and plans (`planner.plan`)."""
 
 MAX_GLOBAL_BATCH = 2**20
 MAX_MICRO = 4096

@@ -27,10 +27,10 @@ _SINGLE = "model.safetensors"
 _WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt")
 # Of every tensor, this many bytes from its middle enter the fingerprint.
 _SAMPLED_BYTES = 256
-# Ten times the largest that are known: indexes of 15 MB, tokenizers of 35 MB, templates of 50 kB.
+# About ten times the largest known files: indexes of 15 MB, tokenizers of 35 MB, templates of 50 kB.
 _MAX_CONFIG_BYTES, _MAX_JSON_BYTES = 2**22, 2**28
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-# A layer is made in some milliseconds even where it takes no memory; the deepest model known has 160.
+# Building a layer takes milliseconds even without memory. The deepest model known has 160.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_LAYERS = 4096
 _MOST_POSITIONS = 2**40
@@ -198,7 +198,7 @@ def check_folder(folder: Path, model: HfModel) -> None:
 
 
 def require_readable(folder: Path) -> None:
-    """Check the files of a model's folder that libraries open by themselves, which wait for a pipe and follow links.
+    """Check the files of a model's folder before libraries open them: a library waits for pipes and follows links.
 
     Raises:
         UserError: one is no regular file, leads out of the folder, is too large, or the configuration is none.
@@ -361,7 +361,7 @@ def folder_fingerprint(folder: Path, *, weights: bool) -> str:
     for name, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].start)):
         middle = (tensor.start + tensor.end) // 2
         begin = max(tensor.start, middle - _SAMPLED_BYTES // 2)
-        # A name of JSON's may hold half a character, which is no UTF-8.
+        # A name from JSON may contain a lone surrogate, which UTF-8 cannot encode.
         digest.update(f"{name} {tensor.dtype} {tensor.shape} ".encode(errors="surrogatepass"))
         with open_regular(tensor.file) as stream:
             stream.seek(begin)

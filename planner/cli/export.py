@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from planner.cli.options import JsonOption, progress_bar
-from planner.disk import expanded
+from planner.disk import expanded, full_url
 from planner.errors import UserError
 
 
@@ -35,7 +35,7 @@ def export(
         raise UserError(f"{'--output' if run else 'RUN'} is empty; write a folder")
     if step != "newest" and not step.isdecimal():
         raise UserError(f"--step {step}: write a commit's step, or newest")
-    found = Run(Storage(run if "://" in run else str(expanded(run).absolute())))
+    found = Run(Storage(full_url(run)))
     manifest = commit_at(found, None if step == "newest" else int(step))
     target = expanded(output).absolute()
     with progress_bar("tensors written") as progress:

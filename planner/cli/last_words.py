@@ -1,4 +1,4 @@
-"""What is left to say when a driver ends without a word: Ray ends it from C++, or somebody kills it.
+"""Says where a run stands when its driver cannot: Ray ends the driver from C++, or somebody kills it.
 
     the driver                                   `python -m planner.cli.last_words`
     LastWords  -- stdin: JSON lines, then EOF -->  main: watches Ray's head and the driver, and prints to stderr
@@ -26,14 +26,14 @@ from typing import Self
 from planner.errors import StoreError
 
 _LOOK_S = 0.5
-# A head that was only slow to accept is there at one of the next looks.
+# One failed look is no death: a busy head may be slow to accept a connection.
 _LOOKS_UNTIL_GONE = 4
 _FAREWELL = b"bye\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What there is to say of a driver, whatever ends it."""
+    """What the message about a driver's end contains."""
 
     url: str
     """the run's folder"""
@@ -46,18 +46,18 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """Where the processes of Ray listen that a driver cannot outlive."""
+    """Where the two Ray processes listen without which a driver ends."""
 
     gcs: str
     """host:port"""
     raylet: str
     """the Unix socket of the driver's own node"""
     is_embedded: bool
-    """whether nobody will start another head"""
+    """whether this driver started the head, so that nobody starts another one"""
 
 
 class LastWords:
-    """A context manager around a driver's work. Leaving it in any way of Python's says that nothing is left to say."""
+    """A context manager around a driver's work. If Python leaves it, the other process ends and prints nothing."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -86,7 +86,7 @@ class LastWords:
 
     @contextlib.contextmanager
     def watching(self, head: Head) -> Iterator[None]:
-        """While the driver is connected. An embedded head ends after that, as it should."""
+        """Watch the head while the driver is connected. After that an embedded head may end."""
         self._tell(asdict(head))
         try:
             yield
@@ -124,7 +124,7 @@ def loss_of(head: Head, is_there: Callable[[str], bool]) -> Loss | None:
 
 
 class Lines:
-    """Connections to listeners, each held while both ends live: to connect at every look would fill Ray's logs."""
+    """Open connections to listeners. They are kept, because Ray logs every new connection."""
 
     def __init__(self) -> None:
         self._held: dict[str, socket.socket] = {}
@@ -153,7 +153,7 @@ def _connection(address: str) -> socket.socket:
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the other end has closed it, as a process that dies does; a gRPC server also does so after a while."""
+    """Whether the other end has closed it. A process that dies does so, and a gRPC server does so after a while."""
     try:
         return bool(select.select([connection], [], [], 0)[0]) and not connection.recv(65536)
     except OSError:
@@ -162,7 +162,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 def last_words(subject: Subject, why: str) -> str:
     """Why a run ended, what of it is safe, and which command goes on from there."""
-    from planner.cli.run import standing
+    from planner.cli.standing import standing
 
     try:
         where = standing(subject.url, subject.total_steps)
@@ -172,7 +172,7 @@ def last_words(subject: Subject, why: str) -> str:
 
 
 class _Driver:
-    """The driver's lines, as they come: who it is, then each time what it depends on, then its farewell."""
+    """What the driver has sent: its `Subject`, then a `Head` or nothing at each change, then `_FAREWELL`."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -181,12 +181,12 @@ class _Driver:
 
     @property
     def head(self) -> Head | None:
-        """What it depends on now; none while it is not connected."""
+        """The head that the driver is connected to; none while it is not connected."""
         facts = json.loads(self.lines[-1]) if len(self.lines) > 1 else {}
         return Head(**facts) if facts else None
 
     def wait(self, seconds: float) -> None:
-        """Until it says something, ends, or that time is over."""
+        """Wait until the driver sends something or ends, at most so long."""
         if select.select([0], [], [], seconds)[0]:
             chunk = os.read(0, 65536)
             self.has_ended = not chunk
@@ -197,7 +197,7 @@ class _Driver:
 
 
 def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
-    """Wait until the driver or its head ends, and return which, in words; empty if the driver has taken its leave."""
+    """Wait until the driver or its head ends. Return which one, in words; empty if the driver ended in order."""
     num_missed, lines = 0, Lines()
     while True:
         driver.wait(_LOOK_S)
@@ -217,7 +217,7 @@ def main() -> None:
     """Wait until the driver or its head ends; say what that means for the run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when the driver does
-    import planner.store.run  # noqa: F401  # now: when the driver has ended, its shell waits for the words
+    import planner.cli.standing  # noqa: F401  # now: when the driver has ended, its shell waits for the words
 
     driver = _Driver()
     if why := _ending(driver, _say):

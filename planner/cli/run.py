@@ -25,13 +25,11 @@ from planner.cli.options import (
     repeated,
     warn_of_open_token,
 )
-from planner.disk import expanded
+from planner.disk import full_url
 from planner.errors import (
     ClusterLost,
     DataError,
     DiskFull,
-    NewerFormat,
-    RecordMismatch,
     RunError,
     StoreError,
     TrainingFailed,
@@ -42,6 +40,7 @@ from planner.job import HfModel, Job, Workers
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from planner.cli.last_words import LastWords, Subject
     from planner.cli.watch import Watch
     from planner.dispatch.embedded import EmbeddedCluster, NodeShape
     from planner.plan import Resources
@@ -185,6 +184,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
         PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
     """
     from planner import model_files
+    from planner.cli.standing import newest_readable
     from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
     from planner.identity import identity_of, job_changes, open_data, require_same, require_same_draw
@@ -192,11 +192,11 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     from planner.store.run import Run
     from planner.store.storage import Storage
 
-    url = job.run_path if "://" in job.run_path else str(expanded(job.run_path).absolute())
+    url = full_url(job.run_path)
     job = absolute(job, url)
     run = Run(Storage(url))
     with _answering(url):
-        committed = _newest_readable(run)
+        committed = newest_readable(run)
     num_samples = 0
     notes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -291,7 +291,8 @@ def execute(
         PlannerError: the run cannot go on.
         typer.Exit: 130 after Ctrl-C.
     """
-    from planner.cli.last_words import Head, LastWords, Subject
+    from planner.cli.last_words import LastWords, last_words
+    from planner.cli.standing import standing
     from planner.cli.verify import ended_like_ctrl_c
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
@@ -306,26 +307,18 @@ def execute(
     timings = dispatch.CLUSTER if address else dispatch.EMBEDDED
     dispatch.set_environment(timings, embedded=not address)
     launch = dispatch.new_launch(prepared.job, prepared.url, prepared.accept)
-    interrupted = False
+    subject, interrupted = _subject(prepared, resume_command), False
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(ended_like_ctrl_c())
             stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` have SIGINT ignored
             say = partial(out.print, soft_wrap=True)
             stack.enter_context(Lease(prepared.run.storage, launch.launch_id, say, on_lost=stop))
-            subject = Subject(
-                url=prepared.url,
-                total_steps=prepared.total_steps,
-                resume_command=resume_command,
-                driver=os.getpid(),
-            )
             words = stack.enter_context(LastWords(subject))
             out.print("\n".join((opening, *(f"data: {note}" for note in prepared.notes))), soft_wrap=True)
             cluster = stack.enter_context(_embedded(local, out)) if local else None
             place = cluster.address if cluster else address
-            stack.enter_context(dispatch.connected(place, verbose=verbose, embedded=not address))
-            gcs, raylet = dispatch.lifelines()
-            stack.enter_context(words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=not address)))
+            stack.enter_context(_connected(place, words, verbose=verbose, embedded=not address))
             if warning := room_warning(prepared.job, alive_nodes()):
                 out.print(warning, soft_wrap=True)
             watch = stack.enter_context(Watch(prepared.run, out, prepared.view))
@@ -337,12 +330,32 @@ def execute(
     except KeyboardInterrupt:
         interrupted = True
     except ClusterLost as error:
-        where = standing(prepared.url, prepared.total_steps)
-        raise ClusterLost(f"{error}; {where}; resume with: {resume_command}") from error
+        raise ClusterLost(last_words(subject, str(error))) from error
     except TrainingFailed as error:
         raise TrainingFailed(f"{error}; {standing(prepared.url, prepared.total_steps)}") from error
     with _answering(prepared.url):
         _conclude(prepared, out, resume_command, interrupted=interrupted)
+
+
+def _subject(prepared: Prepared, resume_command: str) -> "Subject":
+    """What a message about the end of this driver contains."""
+    from planner.cli.last_words import Subject
+
+    return Subject(
+        url=prepared.url, total_steps=prepared.total_steps, resume_command=resume_command, driver=os.getpid()
+    )
+
+
+@contextlib.contextmanager
+def _connected(address: str, words: "LastWords", *, verbose: bool, embedded: bool) -> "Iterator[None]":
+    """A connection to the cluster. Meanwhile `words` watches the processes of Ray that this driver depends on."""
+    from planner.cli.last_words import Head
+    from planner.dispatch import launch as dispatch
+
+    with dispatch.connected(address, verbose=verbose, embedded=embedded):
+        gcs, raylet = dispatch.lifelines()
+        with words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=embedded)):
+            yield
 
 
 def _answering(url: str) -> contextlib.AbstractContextManager[None]:
@@ -369,7 +382,9 @@ def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:
 
 
 def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interrupted: bool) -> None:
-    newest = _newest_readable(prepared.run)
+    from planner.cli.standing import newest_readable, standing
+
+    newest = newest_readable(prepared.run)
     # What this launch was asked for; the commit may be from one that was asked for less.
     total = prepared.total_steps or (newest.total_steps if newest else 0)
     step = newest.step if newest else 0
@@ -385,21 +400,6 @@ def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interr
         out.print(f"interrupted: {where}; resume with: {resume_command}", soft_wrap=True)
         raise typer.Exit(130)
     raise RunError(f"the workers ended early: {where}; try again with --verbose: {resume_command}")
-
-
-def standing(url: str, total_steps: int) -> str:
-    """What of the run in a folder is safe now, in words; `total_steps` is 0 if the driver does not know it.
-
-    Raises:
-        StoreError: the folder cannot be read.
-    """
-    from planner.store.run import Run
-    from planner.store.storage import Storage
-
-    newest = _newest_readable(Run(Storage(url)))
-    if newest is None:
-        return f"nothing was committed yet in {url}"
-    return f"step {newest.step} of {total_steps or newest.total_steps} is committed in {url}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -464,27 +464,3 @@ def _num_gpus() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def _newest_readable(run: "Run") -> "Manifest | None":
-    """The newest commit, by its manifest and the ledger's record of it; the workers check the files.
-
-    Raises:
-        NewerFormat: another version of planner wrote it.
-        RecordMismatch: it is not the one that the ledger records.
-        StoreError: manifests are there, and not one can be read.
-    """
-    first: StoreError | None = None
-    for name in reversed(run.commits()):
-        try:
-            manifest = run.manifest(name)
-            run.require_recorded(name)
-        except (NewerFormat, RecordMismatch):
-            raise
-        except StoreError as error:
-            first = first or error
-        else:
-            return manifest
-    if first is not None:
-        raise first
-    return None

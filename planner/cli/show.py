@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.options import JsonOption
-from planner.disk import expanded
+from planner.disk import full_url
 from planner.errors import StoreError, UserError
 
 
@@ -21,7 +21,7 @@ def show(
 
     if not run:
         raise UserError("RUN is empty; write a run's folder or URL")
-    url = run if "://" in run else str(expanded(run).absolute())
+    url = full_url(run)
     if not is_run(Storage(url)):
         raise StoreError(f"{run}: no run here; `planner runs FOLDER` lists the runs in a folder")
     detail = run_detail(survey(url, MOST_GENERATIONS))

@@ -26,7 +26,7 @@ from planner.job import HfModel
 from planner.model_files import CONFIG, require_readable
 
 _HUB_TIMEOUT_S = 20.0
-# The longest that we know is a twentieth of it.
+# Twenty times the longest template known.
 _MAX_TEMPLATE_BYTES = 2**20
 _STDERR_LOCK = threading.Lock()
 
@@ -260,7 +260,7 @@ def _without_backtrace() -> Iterator[None]:
 
 @contextmanager
 def _tokenizing(where: str) -> Iterator[None]:
-    """Around calls of the library, which is Rust.
+    """Translate the errors of the tokenizers library, which is written in Rust.
 
     Raises:
         DataError: the tokenizer's file makes it fail.
@@ -273,7 +273,7 @@ def _tokenizing(where: str) -> Iterator[None]:
 
 
 def _require_caught(error: BaseException) -> None:
-    """Raise it again unless it is an error of a library. A panic of Rust's is one, though it is no `Exception`."""
+    """Raise the error again unless a library raised it. Rust's `PanicException` counts; it is not an `Exception`."""
     if not isinstance(error, Exception) and not _is_panic(error):
         raise error
 
@@ -308,7 +308,7 @@ def _require_readable(folder: Path, where: str) -> None:
 
 
 def _folder(model: HfModel) -> Path | None:
-    """Where a model lies, on this machine or in the hub's cache; none: it is to be downloaded.
+    """The model's folder on this machine or in the hub's cache; none if it must be downloaded.
 
     The hub is asked once whether it has a name that is neither here nor in its cache; loading would ask for a minute.
 

@@ -35,17 +35,17 @@ def array_values(stream: BinaryIO) -> Iterator[tuple[Any, int]]:
 
 
 class _Text:
-    """What has been read and not been used yet."""
+    """The part of the stream that is read but not yet parsed."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        # As `json.loads` reads bytes.
+        # The decoding that `json.loads` uses for bytes.
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogatepass")
         self._text, self._at = "", 0
         self.num_bytes = 0
 
     def peek(self) -> str:
-        """The next character that is no blank; empty at the end."""
+        """The next character that is not blank; empty at the end."""
         while True:
             found = _BLANKS.match(self._text, self._at)
             self._at = found.end() if found else self._at
@@ -55,7 +55,7 @@ class _Text:
                 return ""
 
     def take(self, sign: str) -> None:
-        """Go on behind the next character that is no blank."""
+        """Skip the next character that is not blank, which must be `sign`."""
         if self.peek() != sign:
             raise ValueError(f"found no {sign} where one must stand, some characters before byte {self.num_bytes}")
         self._at += 1
@@ -77,7 +77,7 @@ class _Text:
             return value
 
     def _more(self) -> bool:
-        """Read on; twice as much each time, so that a long value costs no more than its length."""
+        """Read more, twice as much each time, so that the cost of a long value stays linear."""
         content = self._stream.read(_CHUNK_BYTES + len(self._text) - self._at)
         self.num_bytes += len(content)
         decoded = self._decoder.decode(content, final=not content)

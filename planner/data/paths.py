@@ -101,7 +101,7 @@ def source_stamps(path: str) -> Stamps:
         raise DataError(f"data.path: cannot read {error.filename}: {error.strerror}") from error
 
 
-# A row longer than a book is none; parsed, JSON takes up to twenty times its bytes.
+# No row is longer than a book. Parsed JSON takes up to twenty times its bytes.
 MAX_LINE_BYTES = 2**25
 
 

@@ -192,7 +192,7 @@ def _table_rows(table: Any, place: str) -> Iterator[Row]:
 
 
 def _values(batch: Any) -> list[dict[str, Any]]:
-    """The rows of a `pyarrow` batch or table. Times are their numbers: Python's own do not reach as far."""
+    """The rows of a `pyarrow` batch or table. Dates and times become integers: Python's types have a smaller range."""
     import pyarrow as pa
 
     for number, column in enumerate(batch.schema):
@@ -203,7 +203,7 @@ def _values(batch: Any) -> list[dict[str, Any]]:
 
 
 def _timeless(kind: Any) -> Any:
-    """The type with whole numbers in the place of dates, times and durations, in all that it is made of."""
+    """The type with integers instead of dates, times and durations, also inside structs and lists."""
     import pyarrow as pa
 
     if any(

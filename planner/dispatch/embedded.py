@@ -55,7 +55,7 @@ _HEALTH_CHECKS = {
 }
 
 
-# For how long Ray looks for a gcs_server that is still starting; its own 20 to 30 s are short on a busy machine.
+# How long Ray waits for a gcs_server to start. Its default of 20 to 30 s is short on a busy machine.
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": "120"}
 
 
@@ -78,7 +78,7 @@ def token_environment() -> dict[str, str]:
 
     Ray looks here before it looks for a file, so another cluster's token is no obstacle.
     """
-    # The last one: in a pod of KubeRay's, Ray may be told to ask Kubernetes about tokens, which does not know this one.
+    # KubeRay may tell Ray to ask Kubernetes about tokens, and Kubernetes does not know ours.
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN, "RAY_ENABLE_K8S_TOKEN_AUTH": "false"}
 
 
@@ -146,7 +146,7 @@ class EmbeddedCluster:
         self.close()
 
     def start(self) -> None:
-        """Start the head and the nodes; what fails is tried again from the beginning, and `say` says so.
+        """Start the head and the nodes. A start that fails is tried again, and `say` says so.
 
         Raises:
             RunError: this is not Linux, the cluster runs already, or it could not be started.

@@ -61,7 +61,7 @@ class Interrupts:
             raise KeyboardInterrupt from error
 
     def _take_the_way_of_sigint(self, *_: object) -> None:
-        """From here on SIGINT counts: it is how the threads below end the run."""
+        """Heed SIGINT from now on, and raise it: the threads below end the run by it."""
         self._ignores_sigint = False
         signal.raise_signal(signal.SIGINT)
 

@@ -27,11 +27,10 @@ from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
 from planner.errors import ClusterLost, RunError, TrainingFailed, UserError
 from planner.job import HfModel, Job
-from planner.plan import ResizeCost, batch_sizes
+from planner.plan import FIRST_COLLECTIVES_S, ResizeCost, batch_sizes
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.history import Stage
-from planner.train.patience import AT_FIRST_S
 from planner.train.setup import Launch
 
 
@@ -96,11 +95,11 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
 
 @contextlib.contextmanager
 def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterator[None]:
-    """A connection to the cluster at `address`; `embedded`: to one that this process has just started.
+    """A connection to the cluster at `address`; `embedded` says that this process started that cluster.
 
     Raises:
         UserError: there is no cluster, or it does not let us in.
-        RunError: the one that we have started does not answer.
+        RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
     import ray
@@ -128,7 +127,7 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
 
 
 def lifelines() -> tuple[str, str]:
-    """Where the two processes listen that a connected driver cannot outlive: the head's GCS, and its own node's raylet.
+    """Where the two Ray processes listen without which a driver ends: the head's GCS and its own node's raylet.
 
     The first is "host:port", the second the path of a Unix socket.
     """
@@ -320,7 +319,9 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
     # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     return (
-        loopback_torch_config(backend, AT_FIRST_S) if embedded else TorchConfig(backend=backend, timeout_s=AT_FIRST_S)
+        loopback_torch_config(backend, FIRST_COLLECTIVES_S)
+        if embedded
+        else TorchConfig(backend=backend, timeout_s=FIRST_COLLECTIVES_S)
     )
 
 

@@ -41,9 +41,9 @@ class Memory:
     grow_s: deque[float] = field(default_factory=_few)
     shrink_s: deque[float] = field(default_factory=_few)
     lead_s: deque[float] = field(default_factory=_few)
-    """seconds without training of the last growths and shrinks; and of newcomers, until they were ready"""
+    """seconds without training that the last growths and shrinks cost; seconds until newcomers were ready"""
     eval_s: float = 0.0
-    """of the last evaluation, of whichever group; 0 before the first of all"""
+    """seconds of the last evaluation in any group; 0 before the first one"""
     first_step_s: float = 0.0
     """the longest that a group took from its start to its first step; 0 before the first of all"""
     step: int = 0
@@ -74,7 +74,7 @@ class Memory:
             self._commit = (seconds, world_size)
 
     def commit_s(self, world_size: int) -> float:
-        """Seconds that a commit takes at this size: the last one's, and more where fewer workers write more each.
+        """Seconds that a commit takes at this size: those of the last one, scaled up if fewer workers write it.
 
         0 before the first of all.
         """

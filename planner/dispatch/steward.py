@@ -23,8 +23,8 @@ from planner.plan import (
     Situation,
     Speeds,
     choose,
-    longest_deafness_s,
     longest_silence_s,
+    longest_unanswered_s,
     revise,
 )
 from planner.plan import worth_asking as worth_asking_for
@@ -65,7 +65,7 @@ class View:
     silent: frozenset[int] = frozenset()
     """ranks whose process has not answered the last question yet; a busy one is late now and then"""
     progress: int = 0
-    """units of work that the group's workers have done; another number than before is a sign of life"""
+    """units of work that the group's workers have done; a change of this number is progress"""
     newcomers: Literal["none", "warming", "ready", "failed"] = "none"
     """processes that were started beside the group"""
 
@@ -117,7 +117,7 @@ class _Group:
     nodes: tuple[str, ...]
     started_s: float
     seen_s: float
-    """last progress; later by as long as nobody looked"""
+    """time of the last progress, plus the time in which nobody looked"""
     looked_s: float
     stepped_s: float
     """last step, or the start"""
@@ -133,14 +133,14 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class _Resize:
-    """A resize whose price is known when the next group has done its first step."""
+    """A resize in progress. Its price is known after the first step of the next group."""
 
     from_size: int
     spent_s: float
-    """training stood still, or was in vain, for so long before the new group was decided on"""
+    """seconds without useful training before the decision on the new group"""
     decided_s: float
     forced_at_step: int = -1
-    """steps that were done when workers were lost; below 0: all of them had parked"""
+    """steps that were done when workers were lost; -1 if all workers had parked"""
 
     @property
     def is_forced(self) -> bool:
@@ -208,7 +208,7 @@ class Steward:
             self._memory.measured_step(int(metrics["world_size"]), float(metrics["seconds"]))
 
     def committed(self, seconds: float) -> None:
-        """The group has parked, and the commit before took so long; 0 if all was committed already."""
+        """The group has parked. Its commit took so many seconds; 0 if everything was committed already."""
         if self._group is not None:
             self._memory.committed(len(self._group.nodes), seconds)
 
@@ -244,7 +244,7 @@ class Steward:
         (self._news if self._group else self._untold).append(words)
 
     def note(self, words: str) -> None:
-        """For the ledger of the next group: the one that runs does not answer, or none does."""
+        """Keep words for the next group's ledger, because no group can write them now."""
         self._untold.append(words)
 
     def idle(self, view: View) -> Act:
@@ -257,7 +257,7 @@ class Steward:
         usable = min(room, self._max)
         if usable < self._min:
             return self._wait(usable)
-        # Places that are waited for are no part of the price of a loss; a planned change that failed has none.
+        # The wait for nodes is no part of the price of a loss. A planned change that failed has no price.
         is_forced = self._resize is not None and self._resize.is_forced
         self._resize = replace(self._resize, decided_s=self._clock()) if self._resize and is_forced else None
         return Act(kind="resize", world_size=self._useful(usable))
@@ -378,7 +378,7 @@ class Steward:
         return min((view.draining[node] for node in view.leaving), default=math.inf)
 
     def _is_late(self, view: View, stopping: _Stopping) -> bool:
-        """Whether to wait no longer for workers to park: their node goes, or they hang."""
+        """Whether to stop waiting for workers to park: their node goes away, or they hang."""
         deadline_s, waited_s = self._deadline_s(view), self._clock() - stopping.began_s
         if deadline_s <= 0 and waited_s > self._grace_s:
             return True
@@ -454,7 +454,7 @@ class Steward:
         group.deaf_since_s = {rank: min(since_s.get(rank, now_s) + unseen_s, now_s) for rank in view.silent}
 
     def _hang(self, view: View) -> Act | None:
-        """No worker makes progress any more, and none failed: end the group before the collectives time out."""
+        """End the group if no worker makes progress and none failed. Collectives would time out much later."""
         assert self._group is not None
         if not self._is_hung:
             return None
@@ -522,7 +522,7 @@ class Steward:
         return Speeds(measured=present, on_one_machine=True)
 
     def _forced_resize(self) -> _Resize | None:
-        """The group that runs ends without a commit: all since its last step is in vain."""
+        """The resize after a group that ended without a commit; none if no group ran."""
         group = self._group
         if group is None:
             return None
@@ -535,7 +535,7 @@ class Steward:
         )
 
     def _measure_resize(self, group: _Group, step: int, first_step_s: float) -> None:
-        """The group's first step is done, and took `first_step_s`: what brought the group about has its price.
+        """Record the price of the resize that made this group. Its first step took `first_step_s`.
 
         price = commit or work in vain + decision to the first step's begin + steps done again
         """
@@ -558,7 +558,7 @@ class Steward:
 
     @property
     def _commit_s(self) -> float:
-        """Of the group that runs; 0 if none was made yet."""
+        """Seconds of a commit of the current group; 0 before the first one."""
         return self._memory.commit_s(len(self._group.nodes)) if self._group else 0.0
 
     @property
@@ -588,7 +588,7 @@ class Steward:
         """For how long no worker may make progress while one answers nothing."""
         assert self._group is not None
         size = len(self._group.nodes)
-        return longest_deafness_s(round_s=self._memory.round_s(size), commit_s=self._memory.commit_s(size))
+        return longest_unanswered_s(round_s=self._memory.round_s(size), commit_s=self._memory.commit_s(size))
 
     @property
     def _silence_s(self) -> float:
@@ -599,5 +599,5 @@ class Steward:
         limit_s = longest_silence_s(round_s=memory.round_s(size), commit_s=commit_s)
         if self._group.steps_seen:
             return limit_s
-        # What was committed is read again, perhaps by fewer workers, and what was compiled is compiled again.
+        # The commit is read again, perhaps by fewer workers, and kernels are compiled again.
         return max(limit_s, 10 * memory.first_step_s + 5 * commit_s)

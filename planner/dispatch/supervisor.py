@@ -27,7 +27,7 @@ class Supervisor:
         self._nodes: dict[str, Any] = {}  # node id -> ray._private.node.Node, oldest first
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do one command. What goes wrong inside Ray becomes one line, and leaves none of its processes behind."""
+        """Do one command. An error of Ray's becomes one line, and the processes that it left behind are killed."""
         before = children(os.getpid())
         try:
             return self._do(command)

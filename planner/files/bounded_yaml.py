@@ -1,6 +1,6 @@
-"""YAML of strangers -> plain values, within bounds: a file of 700 bytes can stand for more than any memory holds.
+"""Reads YAML within bounds: by aliases and merge keys (`<<`), a file of 700 bytes can expand beyond all memory.
 
-Aliases and merge keys (`<<`) repeat what they name, so each is counted as all that it repeats, while it is read.
+Each alias is counted as all the values that it repeats, while the file is read.
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which ends with a `yaml.MarkedYAMLError` at what is too much."""
+    """PyYAML's safe loader with limits. Beyond a limit it raises a `yaml.MarkedYAMLError`."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = self._num_values = 0
         self._sizes: dict[int, int] = {}
-        """of the nodes made so far, by their ids: values in each, what aliases repeat included"""
+        """id of a node -> number of values in it, including those that aliases repeat"""
 
     def compose_document(self) -> yaml.Node | None:
-        """The nodes of one document; those of the last one are gone, and their ids may be used again."""
+        """The nodes of one document. Earlier documents are forgotten: Python may use their ids again."""
         self._sizes.clear()
         return super().compose_document()
 
@@ -49,7 +49,7 @@ class BoundedLoader(yaml.SafeLoader):
         return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        """A scalar; one to the base 60 is short."""
+        """A scalar. Numbers to the base 60 must be short."""
         node = super().compose_scalar_node(anchor)
         if node.tag in _NUMBERS and ":" in node.value and len(node.value) > _MAX_NUMBER:
             raise _too_much(f"a number of {len(node.value)} characters", node.start_mark)

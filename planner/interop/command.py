@@ -15,7 +15,7 @@ _SCRIPT = re.compile(
     r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=\s|$)"
 )
 _TRL = re.compile(r"(?:^|\s)trl\s+(sft|dpo|orpo|kto|grpo)(?=\s|$)")
-# What begins a command line, whatever it starts; several words, so no path of a file.
+# The beginning of a command line that starts any program. It has several words, so a path does not match.
 _PROGRAM = re.compile(
     r"(?:^|\n)[ \t]*(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uv|srun|ray|"
     r"bash|axolotl|llamafactory-cli|tune|litgpt|swift|megatron|composer)[ \t]+\S"
@@ -67,7 +67,7 @@ def starts_program(text: str) -> bool:
 
 
 def refuse_other(text: str, source: str) -> None:
-    """Ends the reading of commands among which planner reads none.
+    """Refuse a text in which no command is one that planner reads.
 
     Raises:
         RecipeError: it names the system where its program or its options tell.
@@ -179,5 +179,5 @@ def _fill(word: str, known: Mapping[str, str]) -> str:
         if filled == word or len(filled) > 10_000:
             break
         word = filled
-    # A default stands only where nobody says more.
+    # `${NAME:-default}`: the default counts only if the variable has no value.
     return _VARIABLE.sub(lambda found: found[0] if found[2] is None else found[2], word)

@@ -120,7 +120,7 @@ class DeepSpeedFacts:
         return TITLE
 
     def filled(self, gpus: int) -> tuple[int, int, int]:
-        """Batch, micro-batch and accumulation, what is missing filled in as DeepSpeed does, whether they fit or not."""
+        """Batch, micro-batch and accumulation, completed as DeepSpeed does. They may not fit each other."""
         batch, micro, steps = self.batch, self.micro, self.accumulation
         if batch is None:
             micro, steps = micro or 1, steps or 1
@@ -131,7 +131,7 @@ class DeepSpeedFacts:
         return batch, micro, batch // micro // gpus if steps is None else steps
 
     def error(self, gpus: int) -> str:
-        """DeepSpeed's refusal at a GPU count, as the arithmetic that it fails by; empty if it starts."""
+        """The arithmetic by which DeepSpeed refuses a GPU count; empty if it starts."""
         batch, micro, steps = self.filled(gpus)
         if not micro:
             return f"AssertionError: m = {batch} // {gpus} // {steps} = 0"
@@ -176,12 +176,12 @@ class DeepSpeedFacts:
 
 
 def file_text(gpus: int, micro: int, accumulation: int, *, precision: str = "bf16") -> str:
-    """A file with all three numbers, which DeepSpeed holds against each other; `precision` is a job's."""
+    """A DeepSpeed file with all three batch numbers, in the job's `precision`."""
     rest = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": precision != "fp32"}}
     return with_sizes(rest, gpus, micro, accumulation)
 
 
 def with_sizes(tree: dict[str, Any], gpus: int, micro: int, accumulation: int) -> str:
-    """A file with all three numbers, and else as it was."""
+    """The user's DeepSpeed file with the three batch numbers replaced."""
     sizes = {_BATCH: gpus * micro * accumulation, _MICRO: micro, _STEPS: accumulation}
     return json.dumps({**sizes, **tree, **sizes}, indent=2) + "\n"

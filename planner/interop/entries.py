@@ -107,7 +107,7 @@ class Keys:
         return default or "?"
 
     def word(self, key: str) -> str | None:
-        """A text, a number or a truth, in words; none where nothing stands. A list or a section is no word."""
+        """A text, number or boolean as text; none if the key is missing. A list or a section is a mistake."""
         value = self.value(key)
         if isinstance(value, str | int | float):
             return str(value)
@@ -136,7 +136,7 @@ class Keys:
         self.missing(key, value.text, f"{key}: found {cut(value.text)} in {where}, {value.why}; {given}")
 
     def missing(self, key: str, value: str, text: str) -> None:
-        """Note a value that leans on variables of the shell; `text` says what else to do than to give them."""
+        """Note a value that needs shell variables. `text` says how to do without them."""
         names = env_names(value)
         self.wrong(f"{text}, or {_as_options(names)}" if names else text)
         if names:
@@ -170,7 +170,7 @@ class Keys:
             raise RecipeError(listed(escape(self.source), lines))
 
     def _folded(self) -> list[str]:
-        """The mistakes; more than a few variables that are not set are one line, so that all are named."""
+        """The mistakes. Several missing shell variables share one line, so that all of them are named."""
         if len(self._unset) < _FEWEST_FOLDED:
             return self.mistakes
         shown = ", ".join(f"{key}: {cut(value)}" for key, (value, _, _) in self._unset.items())

@@ -137,13 +137,13 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
 
 
-# What shapes a loss beside the keys of `loss` itself.
+# Keys outside `loss` that change the loss.
 _OF_HUMANLINE = ("humanline", "humanline_iters", "humanline_alpha", "log_epsilon_P", "log_epsilon_R")
 _NO_COEFFICIENTS = ("loss.trainer", "loss.dataloader", "loss.name", "loss.use_reference_model")
 
 
 def _note_loss(draft: Draft, keys: Keys) -> None:
-    """All that a loss of the user's own must know of the recipe's."""
+    """Keep the coefficients of the recipe's loss for a training loop of the user's own."""
     asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
     asked += _OF_HUMANLINE if keys.value("humanline") is True else ()
     known = {name: _written(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
@@ -154,7 +154,7 @@ def _note_loss(draft: Draft, keys: Keys) -> None:
 
 
 def _written(keys: Keys, name: str) -> Any:
-    """The value; of one that a shell or the environment would fill in, its name."""
+    """The value, or the variable's name if a shell or the environment would fill it in."""
     value = keys.value(name)
     found = keys.entries[name].value
     return found.text if isinstance(found, Unresolved) else value
@@ -248,7 +248,7 @@ def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
 
 
 def _refuse_decay(draft: Draft, keys: Keys) -> None:
-    """Adam adds a decay to the gradient, which nothing here does; one that nobody wrote down is said, not refused."""
+    """Refuse Adam with a weight decay, which planner does not have. If the decay is a default, only note it."""
     entry, why = keys.entries["weight_decay"], "Adam adds it to the gradient, planner's adamw does not"
     if entry.is_default:
         text = f"weight_decay {plain(entry.value)} of {entry.where}: {why}, so train.optimizer.weight_decay is 0"

@@ -16,7 +16,7 @@ _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.D
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)(?:,[^${}]*)?\}")
 _MAX_DEPTH = 10
-# No recipe comes near either. Together they bound what is made: each lookup makes at most one text so long.
+# Far above any real recipe. Each lookup makes at most one text of this length, so both bound the memory.
 _MAX_LOOKUPS = 20_000
 _MAX_TEXT = 10_000
 
@@ -179,7 +179,7 @@ def resolve(entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 @dataclass
 class _Resolver:
-    """Fills in interpolations, and counts them: a few lines that name each other ask for more than any memory holds."""
+    """Fills in interpolations and limits their number: a few nested ones can expand beyond all memory."""
 
     entries: Mapping[str, Entry]
     num_lookups: int = 0

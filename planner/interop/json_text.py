@@ -1,4 +1,4 @@
-"""A JSON object, as DeepSpeed's files are; YAML would take most of them, but none that is indented by tabs."""
+"""Reads a JSON object, such as a DeepSpeed file. YAML reads most of them, but none that is indented by tabs."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ class JsonError(Exception):
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The object in a text; none where it is better read as YAML, which takes comments and trailing commas.
+    """The JSON object in a text; none if YAML should read it, which allows comments and trailing commas.
 
     Raises:
         JsonError: a key stands twice, or a mistake stands among tabs.

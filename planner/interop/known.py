@@ -1,4 +1,4 @@
-"""The DPO repository and HALOs, known by several of their own keys: their scripts are called as many others are."""
+"""Recognises the DPO repository and HALOs by several of their keys, because many systems have a `train.py`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from planner.interop.entries import Entry
 from planner.interop.shipped import DPO_DEFAULTS, DPO_MODELS, HALOS_DEFAULTS
 
-# One key may be anybody's.
+# A single key may belong to any system.
 _FEWEST_MARKS = 2
 _TRAINERS = ("BasicTrainer", "FSDPTrainer", "TensorParallelTrainer")
 _DPO_LOSSES = ("sft", "dpo", "ipo")
@@ -15,7 +15,7 @@ _HALOS_LOSSES = (
     "sft", "csft", "dpo", "cdpo", "ipo", "simpo", "slic", "kto", "ppo", "grpo", "bradley-terry", "orpo",
     "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid",
 )  # fmt: skip
-# Keys of either that are names for the same in many other systems.
+# Keys that many other systems use, too.
 _ANYBODYS = {
     *("seed", "lr", "optimizer", "batch_size", "gradient_accumulation_steps", "max_length", "max_grad_norm", "debug"),
     *("warmup", "warmup_steps", "weight_decay", "eps", "beta1", "beta2", "cache_dir", "trainer", "online"),
@@ -47,7 +47,7 @@ def is_halos(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
 
 
 def is_legacy_halos(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
-    """Whether something in it is HALOs', of the time when its script was called train.py, too."""
+    """Whether the recipe is HALOs' from the time when its script was called train.py."""
     loss = choices.get("loss", "")
     return not {"mode", "use_fsdp"}.isdisjoint(entries) or (loss in _HALOS_LOSSES and loss not in _DPO_LOSSES)
 
@@ -57,14 +57,14 @@ def _written(entries: Mapping[str, Entry]) -> list[str]:
 
 
 def _marked(choices: Mapping[str, str], group: str, names: Iterable[str]) -> list[str]:
-    """The group, where what was chosen for it begins like one of the names that the system has."""
+    """The group, if the choice made for it begins with one of the system's names."""
     return [group] if choices.get(group, "").startswith(tuple(names)) else []
 
 
 def _is_enough(
     marks: list[str], entries: Mapping[str, Entry], choices: Mapping[str, str], defaults: Mapping[str, Any]
 ) -> bool:
-    """Several marks; or a model, loss or trainer of theirs, and no key that the system does not have."""
+    """Whether there are several marks; or one model, loss or trainer of the system and no key of another one."""
     foreign = [key for key in _written(entries) if key not in defaults]
     by_value = [mark for mark in marks if mark in choices or mark == "trainer"]
     return len(set(marks)) >= _FEWEST_MARKS or (not foreign and bool(by_value))

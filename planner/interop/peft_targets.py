@@ -1,4 +1,4 @@
-"""The layers that peft gives adapters to where nobody names any: by the family of the model (peft 0.21)."""
+"""The layers to which peft adds adapters by default, by the family of the model (peft 0.21)."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ _TARGETS: dict[str, tuple[str, ...]] = {
     "mpt": ("Wqkv",),
     "phi": ("q_proj", "v_proj", "fc1", "fc2"),
 }
-# Names on the hub -> model_type; the first that fits. Mixtures of experts and models with eyes are of other types.
+# Names on the hub -> model_type; the first match counts. Mixtures of experts and vision models have other types.
 _NO_FAMILY = re.compile(r"vision|-vl|moe|-a\d+b|omni|nemo-?tron")
 _BY_NAME = (
     (re.compile(r"mixtral"), "mixtral"),
@@ -40,7 +40,7 @@ _BY_NAME = (
 
 
 def default_targets(model: str) -> tuple[tuple[str, ...], str]:
-    """The layers' names, and how the family was told; none where peft wants them named, or the family is not known.
+    """The names of the layers, and how the family was found. No names if peft has no default or the family is unknown.
 
     A folder says its family in config.json; of a name on the hub the name tells.
     """
@@ -54,7 +54,7 @@ def default_targets(model: str) -> tuple[tuple[str, ...], str]:
 
 
 def _type_in(model: str) -> str | None:
-    """`model_type` of a folder here; none where there is no such folder, or nothing in it says it."""
+    """`model_type` in the config.json of a local folder; none if there is no such folder or value."""
     try:
         file = Path(model) / "config.json"
         if not file.is_file():

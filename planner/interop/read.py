@@ -92,7 +92,7 @@ def _find(path: str, words: list[str], env: Mapping[str, str]) -> _Found:
 
 
 def _of_folder(place: Path, words: list[str]) -> _Found:
-    """Hydra's, itself or below the folder of a checkout."""
+    """A Hydra configuration: the folder itself, or `config/` in the folder of a checkout."""
     for folder in (place, place / "config"):
         if (folder / "config.yaml").is_file():
             return _Found(source=str(folder), folder=folder, words=words)
@@ -177,7 +177,7 @@ def _config_of(words: list[str], source: str) -> str:
 
 
 def _named(file: str, source: str) -> str:
-    """The file, if the name of it is known."""
+    """The file's name. It must not contain shell variables."""
     if names := shell_names(file):
         env = " ".join(f"--env {name}=VALUE" for name in names)
         raise recipe_error(source, f"--config: found {cut(file)}, a shell variable that is not set; write {env}")

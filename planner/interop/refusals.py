@@ -1,4 +1,4 @@
-"""Files and commands that are no recipe of a system which planner reads: each is refused by what it looks like."""
+"""Refuses files and commands of systems that planner does not read, and names the system that they look like."""
 
 import re
 import tomllib
@@ -21,13 +21,13 @@ _EXAMPLES = {
 }
 _SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
 _PYTHON_KEY = re.compile(r"^([a-z_]\w*)[ \t]*=[^=]", re.MULTILINE)
-# Fewer may stand in any script's command.
+# Any script may have fewer of them.
 _FEWEST_OPTIONS = 2
 _MOST_SHOWN = 4
 
 
 def refuse_script(text: str, source: str, suffix: str) -> None:
-    """Ends the reading of a shell script or a Python file, neither of which is YAML.
+    """Refuse a shell script or a Python file, because neither is YAML.
 
     Raises:
         RecipeError: the text is one of the two.
@@ -40,7 +40,7 @@ def refuse_script(text: str, source: str, suffix: str) -> None:
 
 
 def refuse_toml(text: str, source: str) -> NoReturn:
-    """Ends the reading of TOML, which no system that planner reads has.
+    """Refuse TOML: no system that planner reads uses it.
 
     Raises:
         RecipeError: always.
@@ -54,7 +54,7 @@ def refuse_toml(text: str, source: str) -> NoReturn:
 
 
 def refuse_command(command: Command, words: Sequence[str], source: str) -> None:
-    """Ends the reading of a command whose program or whose options are another system's.
+    """Refuse a command whose program or options belong to another system.
 
     Raises:
         RecipeError: it names the system, or the options that the script does not take.
@@ -77,7 +77,7 @@ def refuse_command(command: Command, words: Sequence[str], source: str) -> None:
 def require_own(
     entries: Mapping[str, Entry], choices: Mapping[str, str], source: str, script: str, *, is_halos: bool
 ) -> None:
-    """Ends the reading of a configuration that is called as HALOs' or the DPO repository's and has not their keys.
+    """Refuse a configuration that is named like one of HALOs or the DPO repository but lacks their keys.
 
     Raises:
         RecipeError: fewer than two keys are theirs.

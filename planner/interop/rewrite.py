@@ -90,13 +90,13 @@ def needs_job(recipe: Recipe, target: str) -> bool:
 
 
 def _is_its_own(recipe: Recipe, target: str) -> bool:
-    """Whether the target reads the recipe as it stands; the HALOs that is written for is not the branch legacy."""
+    """Whether the target system reads this recipe. planner writes for HALOs, which does not read its branch legacy."""
     is_legacy = isinstance(recipe.foreign, HalosFacts) and recipe.foreign.is_legacy
     return recipe.system == target and not is_legacy
 
 
 def _said(recipe: Recipe, job: Job, target: str) -> tuple[list[str], list[str]]:
-    """A job in the target's words, and each of its values that they do not say."""
+    """The job in the target's options, and the list of values that those options cannot say."""
     saying = Saying(job=job)
     saying.write("batch.global")
     if target in {"accelerate", "deepspeed"}:
@@ -211,7 +211,7 @@ def _accelerate_file(recipe: Recipe, gpus: int, micro: int, steps: int) -> tuple
 
 
 def _deepspeed_file(recipe: Recipe, gpus: int, micro: int, steps: int) -> tuple[str, list[str]]:
-    """The user's own with the three numbers changed, or one of ours; and what else must hold."""
+    """The user's file with the three batch numbers replaced, or a new file; and what else must hold."""
     must = "the script must not set other batch sizes"
     if recipe.system == "deepspeed":
         return deepspeed.with_sizes(mapping_of(text_of(recipe.source), recipe.source), gpus, micro, steps), [must]
@@ -220,7 +220,7 @@ def _deepspeed_file(recipe: Recipe, gpus: int, micro: int, steps: int) -> tuple[
 
 
 def _precision(recipe: Recipe) -> str:
-    """Of the passes; empty where the recipe does not say it, or leaves it to a loop of the user's own."""
+    """The job's precision; empty if the recipe does not say it or a loop of the user's own decides it."""
     train = recipe.draft.job.get("train", {})
     is_own = train.get("optimizer", {}).get("kind") == "own"
     return "" if is_own else train.get("precision", "")
@@ -240,7 +240,7 @@ def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
 
 
 def _machines(path: str, gpus: int) -> list[str]:
-    """What a file of more than one machine asks for: `--num_processes` is of all of them."""
+    """What to do with a launch file for several machines. Its `--num_processes` counts all of them together."""
     machines = accelerate.read_launch(path).machines
     if gpus % machines:
         return [f"num_machines is {machines} in {path}, which does not divide {gpus}"]

@@ -158,7 +158,7 @@ def _halos_optimizer(saying: Saying) -> None:
 
 
 def _prompts(saying: Saying, prefix: str, default: str) -> None:
-    """How long a prompt may be where it and its completion do not fit."""
+    """The longest prompt, for rows that do not fit into the context."""
     most = getattr(saying.job.data, "max_prompt", None)
     words = [f"{prefix}max_prompt_length={most}"] if most else []
     saying.write_or_leave(
@@ -167,7 +167,7 @@ def _prompts(saying: Saying, prefix: str, default: str) -> None:
 
 
 def _length(saying: Saying, sign: str) -> None:
-    """Either of the two lengths, and none of the other: the first to be reached ends a run there."""
+    """Write one of the two lengths and unset the other: there a run ends with the first that is reached."""
     epochs, names = saying.job.train.epochs, "train.epochs train.steps train.examples"
     if epochs is None:
         saying.write(names, f"{sign}n_epochs=null", f"{sign}n_examples={length_in_examples(saying.job)}")

@@ -51,7 +51,7 @@ def to_trl(saying: Saying) -> None:
 
 
 def _loss(saying: Saying) -> None:
-    """The script's name says the kind."""
+    """Options of the objective. TRL's script is chosen by its kind."""
     objective = saying.job.objective
     saying.write("objective.kind", *(["--loss_type ipo"] if objective.kind == "ipo" else []))
     if (beta := getattr(objective, "beta", None)) is not None:

@@ -1,4 +1,4 @@
-"""A job's values on their way into another system's words: each is written there, or listed as not said."""
+"""Translates a job into another system's options. Each value is either written or listed as not said."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from planner.interop.drafting import plain
 from planner.interop.scalars import number
 from planner.job import ChatData, Job, KtoObjective
 
-# Nulls that say something: no clipping, no cut of prompts. Any other null is a value that the job does not have.
+# A null here is a choice: no clipping, no cut of prompts. Any other null means that the job has no such value.
 _MEANINGFUL_NULLS = ("train.clip_norm", "data.max_prompt")
-# How planner runs a job; what is trained does not depend on it.
+# How planner runs a job. The training does not depend on it.
 _OF_THE_RUN = ("name", "batch.max_micro", "train.non_finite", "workers", "checkpoint")
 
 
 @dataclass(kw_only=True)
 class Saying:
-    """The words to type, and sentences on what has none. `close` lists every value that nobody has dealt with."""
+    """The options to type, and sentences on values without an option. `close` lists every value that is left."""
 
     job: Job
     words: list[str] = field(default_factory=list)
@@ -29,22 +29,22 @@ class Saying:
         self._open = dict(leaves(self.job))
 
     def write(self, names: str, *words: str) -> None:
-        """Words that say the values of these names; a name may be a section. No words: that system does so anyway."""
+        """Write options for the values of these names, or of sections. No options: the default there is equal."""
         self._take(names)
         self.words += words
 
     def leave(self, names: str, why: str) -> None:
-        """List the values of these names, as far as nobody has dealt with them."""
+        """List those values of these names that are neither written nor listed yet."""
         if found := self._take(names):
             shown = ", ".join(f"{name} {_shown(value)}" for name, value in found.items())
             self.unsaid.append(f"{shown}: {why}")
 
     def remark(self, text: str) -> None:
-        """What to know of something that is written."""
+        """Add a sentence about a value that is written."""
         self.unsaid.append(text)
 
     def write_or_leave(self, names: str, words: list[str], why: str) -> None:
-        """Words where there are any, else the list."""
+        """Write the options if there are any, else list the values."""
         if words:
             self.write(names, *words)
         else:
@@ -89,7 +89,7 @@ def _shown(value: Any) -> str:
 
 
 def leave_model(saying: Saying) -> None:
-    """What no other system is told of a model."""
+    """Handle the values of a model that are alike for all target systems."""
     saying.leave("model.lora", "write the adapters in that system's own words")
     saying.leave("model.chat_template", "write it into the tokenizer's folder")
     if saying.job.model.kind == "hf":
@@ -99,7 +99,7 @@ def leave_model(saying: Saying) -> None:
 
 
 def leave_loss(saying: Saying, mean_over: str, log_probs: str) -> None:
-    """Where the same name is another loss there; what is alike needs no word."""
+    """List the values of the loss that mean another loss in the target system."""
     objective = saying.job.objective
     if getattr(objective, "mean_over", mean_over) == mean_over:
         saying.write("objective.mean_over")
@@ -115,7 +115,10 @@ def leave_loss(saying: Saying, mean_over: str, log_probs: str) -> None:
 
 
 def leave_rows(saying: Saying, *, all_of_it: bool, packs: bool) -> None:
-    """Where the same rows bear another loss there; `all_of_it`: every token of a conversation does."""
+    """List the values of the data by which the same rows have another loss there.
+
+    `all_of_it` says that every token of a conversation bears loss there; `packs`, that the system can pack rows.
+    """
     data = saying.job.data
     saying.write("data.kind")
     if not isinstance(data, ChatData):

@@ -9,14 +9,14 @@ from planner.files.words import cut
 from planner.interop.texts import recipe_error
 
 READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and jobs of its own"
-# One key may be anybody's.
+# A single key may belong to any system.
 _FEWEST_KEYS = 2
 _MOST_SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stranger:
-    """A system, by keys that no system has which planner reads, or by the program that starts it."""
+    """A system with the keys and programs by which it is recognised. No system that planner reads has these keys."""
 
     name: str
     keys: frozenset[str] = frozenset()
@@ -140,7 +140,7 @@ STRANGERS = (
 
 
 def by_keys(keys: Iterable[str]) -> tuple[Stranger, list[str]] | None:
-    """The system that has most of the dotted keys for its own, and which; none below two."""
+    """The system that owns most of the dotted keys, and those keys; none if no system owns two."""
     names = list(dict.fromkeys(part for key in keys for part in _with_sections(key)))
     found = [(each, [name for name in names if name in each.keys]) for each in STRANGERS]
     best = max(found, key=lambda pair: len(pair[1]))
@@ -159,7 +159,7 @@ def option_names(words: Iterable[str]) -> list[str]:
 
 
 def refuse_keys(keys: Iterable[str], source: str) -> None:
-    """Ends the reading where the keys are those of a system that planner does not read.
+    """Refuse keys of a system that planner does not read.
 
     Raises:
         RecipeError: it names the system and the keys that it was known by.
@@ -170,7 +170,7 @@ def refuse_keys(keys: Iterable[str], source: str) -> None:
 
 
 def refuse_program(text: str, source: str) -> None:
-    """Ends the reading where a command starts the program of a system that planner does not read.
+    """Refuse a command that starts the program of a system that planner does not read.
 
     Raises:
         RecipeError: it names the system.

@@ -8,13 +8,13 @@ from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
 from planner.plan.fit import Resources, workers_on_node
 from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
-from planner.plan.patience import UNMEASURED_S, longest_collective_s, longest_deafness_s, longest_silence_s
+from planner.plan.patience import FIRST_COLLECTIVES_S, longest_collective_s, longest_silence_s, longest_unanswered_s
 from planner.plan.plan import Plan
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
 
 __all__ = [
-    "UNMEASURED_S",
+    "FIRST_COLLECTIVES_S",
     "BatchSizes",
     "CapacityChange",
     "Decision",
@@ -29,8 +29,8 @@ __all__ = [
     "checkpoint_interval",
     "choose",
     "longest_collective_s",
-    "longest_deafness_s",
     "longest_silence_s",
+    "longest_unanswered_s",
     "revise",
     "workers_on_node",
     "worth_asking",

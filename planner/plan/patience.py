@@ -6,12 +6,17 @@ long as it likes.
 
 # While no step or no commit was measured. A large model is compiled and first uploaded within half an hour, and a
 # storage client may hold bytes back until it closes a file; a shorter limit would end the same work again and again.
-UNMEASURED_S = 3600.0
+_UNMEASURED_S = 3600.0
 _AT_LEAST_S = 600.0
 _ROUNDS = 20
 _COMMITS = 3
 # A worker whose process answers no question is likely to be stopped for good.
-_DEAF_AT_LEAST_S = 60.0
+_UNANSWERED_AT_LEAST_S = 60.0
+# Collectives wait so many times as long as the controller, which finds a hang first and knows the worker to blame.
+_COLLECTIVE_FACTOR = 1.5
+
+FIRST_COLLECTIVES_S = _COLLECTIVE_FACTOR * _UNMEASURED_S
+"""timeout of collectives before anything was measured"""
 
 
 def longest_silence_s(*, round_s: float, commit_s: float) -> float:
@@ -22,28 +27,31 @@ def longest_silence_s(*, round_s: float, commit_s: float) -> float:
         commit_s: seconds of a commit; 0 before the first. Storage may take bytes and write them only at the end, so a
             commit may be silent.
     """
-    at_least_s = _AT_LEAST_S if round_s > 0 and commit_s > 0 else UNMEASURED_S
+    at_least_s = _AT_LEAST_S if round_s > 0 and commit_s > 0 else _UNMEASURED_S
     return max(at_least_s, _ROUNDS * round_s, _COMMITS * commit_s)
 
 
-def longest_deafness_s(*, round_s: float, commit_s: float) -> float:
-    """Seconds of no progress and of one worker answering nothing, that mean a hang: `max(1 min, 20 round_s)`.
+def longest_unanswered_s(*, round_s: float, commit_s: float) -> float:
+    """Seconds without progress after which a group is hung if a worker does not answer: `max(1 min, 20 round_s)`.
 
-    Never longer than `longest_silence_s`. Arguments as there.
+    Never longer than `longest_silence_s`.
+
+    Args:
+        round_s: seconds of the longest round expected at the group's size; 0 if no step was measured.
+        commit_s: seconds of a commit; 0 before the first.
     """
     silence_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
-    return silence_s if round_s <= 0 else min(silence_s, max(_DEAF_AT_LEAST_S, _ROUNDS * round_s))
+    return silence_s if round_s <= 0 else min(silence_s, max(_UNANSWERED_AT_LEAST_S, _ROUNDS * round_s))
 
 
 def longest_collective_s(*, step_s: float, commit_s: float, eval_s: float) -> float:
     """Seconds that a collective may wait for the slowest worker: 1.5 times what the controller waits, at least.
 
-    The controller finds a hang first and knows whom to blame. A collective cannot see progress, so it also waits for
-    20 steps and three commits and evaluations.
+    A collective cannot see progress, so it also waits for 20 steps, three commits and three evaluations.
 
     Args:
         step_s: seconds of a step.
         commit_s: seconds of the last commit, above 0.
         eval_s: seconds of the last evaluation; 0 if the job has none.
     """
-    return 1.5 * max(_AT_LEAST_S, _ROUNDS * step_s + _COMMITS * (commit_s + eval_s))
+    return _COLLECTIVE_FACTOR * max(_AT_LEAST_S, _ROUNDS * step_s + _COMMITS * (commit_s + eval_s))

@@ -19,7 +19,7 @@ from planner.plan.words import counted, duration
 
 # Medians of the same step differ by so much from one generation to the next; less is no gain that one could see.
 _LEAST_FASTER = 0.02
-# Before the first measurement. The plan's cost leaves out what a step takes at any size, so it promises too much.
+# Before the first measurement. The plan's cost leaves out the fixed time of a step, so it promises too much.
 _LEAST_FASTER_UNMEASURED = 1.5
 
 

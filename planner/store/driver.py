@@ -58,7 +58,7 @@ class FoundLease(NamedTuple):
 
     @property
     def holder(self) -> Driver | None:
-        """None if it is torn: only watching tells whether somebody renews it. Also if it is another version's."""
+        """The driver; none if the lease is torn or of another version. Then only watching shows if it is renewed."""
         try:
             value: Driver = unseal(self.content, Driver, lease_name(self.number))
         except StoreError:
@@ -67,7 +67,7 @@ class FoundLease(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """Why it is not read, where another version of planner wrote it; else empty."""
+        """Why the lease is not read, if another version of planner wrote it; else empty."""
         try:
             unseal(self.content, Driver, lease_name(self.number))
         except NewerFormat as error:

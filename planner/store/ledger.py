@@ -117,7 +117,7 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
 
 
 def require_segment_format(content: bytes, where: str) -> None:
-    """Check the format that a segment's header says; where there is no header that can be read, nothing is said.
+    """Check the format in a segment's header. A segment without a readable header passes.
 
     Args:
         content: how the segment begins.
@@ -136,7 +136,7 @@ def require_segment_format(content: bytes, where: str) -> None:
 
 
 def recorded_commits(storage: Storage, generation: int) -> dict[str, str]:
-    """Name -> digest of the manifest, of all commits that a segment records, as far as its lines can be read.
+    """Name -> digest of the manifest, for all commits in the readable lines of a segment.
 
     The chain is not checked. Of two records of one commit the first counts.
 

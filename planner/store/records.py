@@ -60,7 +60,7 @@ class Identity(Value):
 
 
 class Sealed(Value):
-    """What is written alone in a file, with a digest of itself beside it."""
+    """A value that is the only one in its file, with its own digest beside it."""
 
     stored_as: ClassVar[str]
     """its name in `planner.formats.STORED`"""
@@ -88,7 +88,7 @@ class GenerationRecord(Value):
     parent: str
     """the commit it went on from; empty for a fresh start"""
     parent_sha256: str = Field(pattern=r"^([0-9a-f]{64})?$")
-    """of the parent's manifest, so that the chain holds all manifests of the lineage but the newest"""
+    """of the parent's manifest, so that the chain covers every manifest of the lineage except the newest"""
     step: Count
     cursor: Count
     world_size: int
@@ -242,7 +242,7 @@ def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
     try:
         document = json.loads(content)
         raw = document["value"]
-        # Before anything else: what a newer version wrote is not torn, and nothing to pass over.
+        # First of all: a commit of a newer version is not torn, and must not be passed over.
         require_format(raw.get("format"), model.stored_as, where)
         value = model.model_validate(raw)
         digest = _digest_of_raw(raw)
@@ -254,7 +254,7 @@ def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
 
 
 def sealed_digest(content: bytes, where: str) -> str:
-    """The digest that `seal` put beside a value; whether it is the value's, `unseal` checks.
+    """The digest that `seal` wrote beside a value. `unseal` checks whether it matches the value.
 
     Raises:
         StoreError: there is none.
@@ -267,7 +267,7 @@ def sealed_digest(content: bytes, where: str) -> str:
 
 
 def _digest_of_raw(raw: Any) -> str:
-    """Of what stands there, not of the value: a field that came later, with a default, alters nothing."""
+    """The digest of the stored JSON. A field that was added later, with a default, does not change it."""
     return chained("", json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 

@@ -225,7 +225,7 @@ class Run:
         return manifest
 
     def manifest_digest(self, name: str) -> str:
-        """The digest that a commit's manifest has beside it; `manifest` checks that it is its own.
+        """The digest stored beside a commit's manifest. `manifest` checks whether it matches.
 
         Raises:
             StoreError: the manifest is gone or torn.
@@ -234,7 +234,7 @@ class Run:
         return sealed_digest(self.storage.read(where), where)
 
     def require_recorded(self, name: str) -> str:
-        """Check that a commit's manifest is the one that the ledger records; its digest.
+        """Check that a commit's manifest is the one that the ledger records, and return its digest.
 
         A driver that was killed between the two has left no record of its last commit. Then nothing is compared.
 
@@ -245,7 +245,7 @@ class Run:
         return self.require_digest(name, recorded_commits(self.storage, commit_of(name)[1]).get(name, ""))
 
     def require_digest(self, name: str, recorded: str) -> str:
-        """Check a commit's manifest against the digest on record, empty where there is no record; its digest.
+        """Check a commit's manifest against a recorded digest, and return its digest. An empty one is not compared.
 
         Raises:
             RecordMismatch: it is another one.

@@ -110,7 +110,7 @@ class Storage:
                 stream.write(content)
 
     def no_room_words(self, error: OSError, what: str, needed_bytes: int) -> str:
-        """What `planner.disk.no_room` has found, with the sizes and what to do."""
+        """The message for an error that `planner.disk.no_room` returned: the sizes, and what to do."""
         words = no_room_words(error, what, needed_bytes, Path(self._root) if self.is_local else None)
         return f"{self.url}: {words}; make room there, then run the same command again"
 
@@ -163,7 +163,13 @@ class Storage:
         return open_regular(self._at(name)) if self.is_local else self._fs.open(self._at(name), "rb")
 
     def _part(self, name: str, start: int, most_bytes: int) -> bytes:
-        """At most so many bytes from `start` on."""
+        """At most so many bytes from `start` on.
+
+        Raises:
+            StoreError: more than a GiB is there and is to be read.
+        """
+        if self.is_local and most_bytes >= MAX_BLOB_BYTES and self.size_bytes(name) - start > MAX_BLOB_BYTES:
+            raise StoreError(f"{self.url}: {name} has more than {MAX_BLOB_BYTES} bytes, so planner did not write it")
         if not self.is_local:
             return bytes(self._fs.cat_file(self._at(name), start=start, end=start + most_bytes))
         return read_part(self._at(name), start, most_bytes)

@@ -158,7 +158,7 @@ def _format_refusal(head: bytes, name: str) -> str:
 
 
 def _format_problem(segments: Sequence[Segment], lease: FoundLease | None) -> str:
-    """Why this version of planner does not go on with a run that another version drove last."""
+    """Why this version of planner cannot resume a run that another version drove last; empty if it can."""
     if lease is not None and lease.refusal:
         return lease.refusal
     return segments[-1].refusal if segments else ""

@@ -178,7 +178,7 @@ def _writer(storage: Storage, folder: str) -> FileSystemWriter:
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
     class _RemoteWriter(SaysNoRoom, FsspecWriter):  # type: ignore[misc]
-        """The same words over fsspec."""
+        """A writer to an object store that raises the error of a full disk as it is."""
 
     writer: FileSystemWriter = _RemoteWriter(storage.path(folder))
     return writer
@@ -224,19 +224,19 @@ class _TensorReader(FileSystemReader):
 
 
 class _Sealed(type):
-    """A class none of whose attributes can be set: a pickle's BUILD sets them on whatever stands before it."""
+    """A class whose attributes cannot be set. A pickle's BUILD sets attributes on any object that it is given."""
 
     def __setattr__(cls, name: str, _value: object) -> None:
         raise pickle.UnpicklingError(f"it sets {cls.__name__}.{name}")
 
 
 def _maker(name: str, make: Callable[..., Any]) -> type:
-    """What a pickle gets under a name: to call it is to call `make`, and nothing else can be done with it."""
+    """What a pickle gets in place of a class or a function. It can only be called, and then calls `make`."""
     return _Sealed(name, (), {"__slots__": (), "__new__": lambda _cls, *arguments: make(*arguments)})
 
 
 def _bare(kind: type) -> type:
-    """Makes objects of a class without calling its constructor, as pickles do; the class itself is not handed out."""
+    """Makes objects of a class without its constructor, as pickles do, and does not hand out the class itself."""
     return _maker(kind.__name__, lambda: object.__new__(kind))
 
 
@@ -288,7 +288,7 @@ _MAKERS = {
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Hands out makers and data types, never a class or a function: BUILD could change those for the whole process."""
+    """Hands out makers and data types. BUILD could change a class or a function for the whole process."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (maker := _MAKERS.get((module, name))) is not None:

@@ -127,7 +127,7 @@ def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | 
             world.from_first(partial(run.require_recorded, name))
             checkpoint.check_some_files(world, run, manifest)
         except (NewerFormat, RecordMismatch):
-            # The first may well be whole: to pass it over would throw its work away. The second is no accident.
+            # A newer format may well be whole: passing it over would lose its work. A mismatch is no accident.
             raise
         except StoreError as error:
             refused.append(f"commit {name} was passed over: {error}")

@@ -1,7 +1,7 @@
-"""Collectives of tensors, by the names that this torch has for them, and through CPU memory where they must.
+"""Collectives of tensors, for any supported torch, and through CPU memory where gloo is the only backend.
 
 NCCL refuses two workers on one GPU. gloo does not, but it is a library for CPU memory: of CUDA tensors it knows some
-collectives, and ends the process in others (`DTensor.full_tensor` calls such a one, pytorch/pytorch#152645). So where
+collectives, and ends the process in others (`DTensor.full_tensor` uses one, pytorch/pytorch#152645). So where
 gloo is all that a process group has for a device, every tensor is copied to the CPU first, and the result back. That is
 slow, and meant for tests on a machine with a single GPU: who wants it initialises the process group with `gloo` alone.
 
@@ -54,7 +54,7 @@ def all_gather(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None
 
 
 def reduce_scatter(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
-    """`(W * n,)` on each worker -> `(n,)` in `output`: the sum of everybody's for this worker's shard."""
+    """`(W * n,)` on each worker -> `(n,)` in `output`: the sum over workers, for this worker's shard."""
     # 2.13 deprecates the older name, 2.9 knows no other.
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     if not is_staged(tensor, group):
@@ -106,18 +106,20 @@ def stage(model: nn.Module) -> None:
     """Let FSDP gather weights and sum gradients by the functions above, in every module that it has cut."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # FSDP's protocols for them are not exported: they are met by shape.
+            # FSDP does not export its protocols for these, so mypy cannot check them.
             module.set_custom_all_gather(_AllGather())  # type: ignore[arg-type]
             module.set_custom_reduce_scatter(_ReduceScatter())  # type: ignore[arg-type]
 
 
-class _Buffers:
+class Buffers:
+    """The half of FSDP's communication protocols that makes buffers."""
+
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A buffer as FSDP's default makes it."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class _AllGather(_Buffers):
+class _AllGather(Buffers):
     """FSDP's `AllGather` protocol."""
 
     def __call__(
@@ -127,11 +129,11 @@ class _AllGather(_Buffers):
         group: dist.ProcessGroup,
         async_op: bool = False,  # noqa: ARG002  # it is done when this returns, which FSDP takes for an answer
     ) -> None:
-        """A module's weights."""
+        """Gather a module's weights."""
         all_gather(output_tensor, input_tensor, group)
 
 
-class _ReduceScatter(_Buffers):
+class _ReduceScatter(Buffers):
     """FSDP's `ReduceScatter` protocol."""
 
     def __call__(
@@ -142,5 +144,5 @@ class _ReduceScatter(_Buffers):
         op: Any,  # noqa: ARG002  # always a sum
         async_op: bool = False,  # noqa: ARG002  # FSDP does not ask for it
     ) -> None:
-        """A module's gradients."""
+        """Sum a module's gradients."""
         reduce_scatter(output_tensor, input_tensor, group)

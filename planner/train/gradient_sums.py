@@ -146,7 +146,7 @@ class FixedPointSums:
         return {STATE_KEY: self._exponents, f"{STATE_KEY}/known": self._known}
 
     def _largest(self) -> tuple[float, ...]:
-        # A module whose parameters are all frozen was given no gradient: what it holds is still on the CPU.
+        # A module whose parameters are all frozen gets no gradient, so its value is still on the CPU.
         on_device = [module_sum.largest.to(self._world.device) for module_sum in self._modules]
         largest = torch.stack(on_device).double().cpu()
         # A maximum with NaN is not the same everywhere; infinity is.
@@ -155,7 +155,7 @@ class FixedPointSums:
         return tuple(largest.tolist())
 
 
-class _ModuleSum:
+class _ModuleSum(collectives.Buffers):
     """The integer sum of one FSDP module. Stands in for FSDP's reduce-scatter (its `ReduceScatter` protocol)."""
 
     def __init__(self, where: Literal["sharded", "local"]) -> None:
@@ -169,10 +169,6 @@ class _ModuleSum:
         """Forget the last step. `is_plain`: sum floats as FSDP would."""
         self._exponent, self.is_last, self._is_plain, self._sum = exponent, False, is_plain, None
         self.largest = torch.zeros(())
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A buffer as FSDP's default makes it."""
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self,

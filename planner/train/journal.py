@@ -1,6 +1,5 @@
 """Tells the run's folder what happens: rank 0 writes the ledger, all ranks write checkpoints."""
 
-import contextlib
 import math
 import platform
 import time
@@ -176,7 +175,7 @@ class Journal:
         self._world.from_first(write_manifest)
 
     def _save(self, folder: str) -> None:
-        """Write the shards, or remove what was written: the ledger's last lines and other programs need some room.
+        """Write the shards. If the disk is full, remove them again: the ledger's last lines need room.
 
         Raises:
             PlannerError: on every worker: they could not be written.
@@ -184,7 +183,7 @@ class Journal:
         storage = self._run.storage
 
         def remove() -> None:
-            with contextlib.suppress(StoreError):
+            with suppress(StoreError):
                 storage.delete(folder)
 
         try:
@@ -225,7 +224,7 @@ class Journal:
 
 
 def _versions() -> dict[str, str]:
-    """What a commit was made with. Ray need not be there: `planner.train` runs without it."""
+    """Versions of the software that made a commit. Ray is left out if it is not installed."""
     found = {"planner": planner.__version__, "python": platform.python_version(), "torch": torch.__version__}
     with suppress(metadata.PackageNotFoundError):
         found["ray"] = metadata.version("ray")

@@ -1,13 +1,11 @@
-"""Sets the timeout of collectives from measured steps: torch's own half an hour says nothing of a given model."""
+"""Sets the timeout of collectives from measured steps. torch's default of half an hour fits no particular model."""
 
 from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from planner.plan import UNMEASURED_S, longest_collective_s
+from planner.plan import longest_collective_s
 
-AT_FIRST_S = 1.5 * UNMEASURED_S
-"""for collectives that begin before anything was measured: later than the controller gives a group up"""
 _REMEMBERED_STEPS = 20
 # Medians wander; a limit that is this near the right one is left alone.
 _TOLERANCE = 0.25

@@ -76,7 +76,7 @@ def _here(load: Load, cursors: range) -> _Steps:
 
 def _in_processes(load: Load, cursors: range, processes: int) -> _Steps:
     """Spawned, never forked: this process has threads, and perhaps a GPU. Who outlives it ends within 5 s (torch's)."""
-    # Plain shared memory without a lock: that the number changes is all that counts.
+    # Shared memory without a lock: only a change of the number matters, not its exact value.
     done = get_context("spawn").RawValue(c_uint64)
     heartbeat.listen_to(done)
     loader = DataLoader(

@@ -41,7 +41,7 @@ class _PrivateFiles(FileSystem):
 
 
 class SaysNoRoom(FileSystemWriter):
-    """Raises a full disk's own error. torch raises `unexpected pos` over it, and DCP passes on nothing but that."""
+    """A writer that raises the error of a full disk as it is. torch hides it behind `unexpected pos`."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this worker's part.

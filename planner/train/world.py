@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from planner.errors import PlannerError, TrainingFailed
+from planner.plan import FIRST_COLLECTIVES_S
 from planner.train.collectives import needs_staging
-from planner.train.patience import AT_FIRST_S
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class World:
         Raises:
             PlannerError: on every worker, if any of them has no device to train on.
         """
-        words = dist.new_group(backend="gloo", timeout=timedelta(seconds=AT_FIRST_S))
+        words = dist.new_group(backend="gloo", timeout=timedelta(seconds=FIRST_COLLECTIVES_S))
         device = _agree(words, lambda: _shared_gpu(choose_device()))
         _make_current(device)
         is_staged = needs_staging(device.type, dist.get_backend_config())

@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.data import json_array
@@ -13,6 +13,7 @@ from planner.data.json_array import array_values
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
 )
 
 
@@ -23,7 +24,8 @@ class Dribble(io.BytesIO):
         return super().read(3)
 
 
-@given(st.lists(VALUES), st.booleans(), st.sampled_from([None, 1]))
+@settings(max_examples=60)  # three bytes at a time take long
+@given(st.lists(VALUES, max_size=8), st.booleans(), st.sampled_from([None, 1]))
 def test_values_are_those_of_the_whole(values, ascii_only, indent):
     """However the chunks fall: numbers, characters and words may be cut in two."""
     content = json.dumps(values, ensure_ascii=ascii_only, indent=indent).encode(errors="surrogatepass")

@@ -4,11 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from live_runs import TEST_TIMINGS
 
 from planner.dispatch.embedded import EmbeddedCluster, NodeShape
-from planner.dispatch.launch import Timings, connected, set_environment
-
-TEST_TIMINGS = Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
+from planner.dispatch.launch import connected, set_environment
 
 
 @pytest.fixture

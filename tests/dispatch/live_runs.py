@@ -7,8 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-from conftest import TEST_TIMINGS
-
 from planner.dispatch import launch as dispatch
 from planner.dispatch.processes import members
 from planner.job import Job
@@ -18,6 +16,7 @@ from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run import Run
 from planner.store.storage import Storage
 
+TEST_TIMINGS = dispatch.Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
 # Events are waited for. Only what hangs takes so long, also at a load of 20.
 LIMIT_S = 300.0
 

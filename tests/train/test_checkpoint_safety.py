@@ -9,14 +9,12 @@ import pickle
 import pickletools
 import stat
 import uuid
-from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import PosixPath
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -69,17 +67,9 @@ OPTIMIZERS = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def world(tmp_path_factory):
-    """A process group of this process alone."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
-    )
-    yield World.join(on_cpu)
-    dist.destroy_process_group()
-    torch.set_num_threads(threads)
+def world(process_group):  # noqa: ARG001  # it must be there
+    """This process, alone."""
+    return World.join(on_cpu)
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -5,17 +5,15 @@ import itertools
 import json
 import re
 import shutil
-from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from forging import compact, forged, reseal
 
 from planner import formats
 from planner.audit import audit
-from planner.cli.run import _newest_readable
+from planner.cli.standing import newest_readable
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import Facts, layout
@@ -32,18 +30,9 @@ from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 
+pytestmark = pytest.mark.usefixtures("process_group")
+
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def world(tmp_path_factory):
-    """A process group of this process alone."""
-    rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
-    )
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +137,7 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
     reseal(manifest_file(url, name), lambda value: value.update(total_steps=7))
     job = make_job(corpus, train={"steps": 9})
     attempts = [
-        lambda: _newest_readable(run_at(url)),
+        lambda: newest_readable(run_at(url)),
         lambda: train_to(url, job),
         lambda: commit_at(run_at(url), None),
     ]

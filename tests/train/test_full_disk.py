@@ -4,11 +4,9 @@ import errno
 import re
 import subprocess
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from planner.audit import audit
 from planner.disk import no_room, size_words
@@ -23,19 +21,7 @@ from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _world(tmp_path_factory):
-    """A process group of this process alone."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
-    dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
-    )
-    yield
-    dist.destroy_process_group()
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("process_group")
 
 
 @pytest.fixture

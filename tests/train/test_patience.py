@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.plan import longest_collective_s, longest_deafness_s, longest_silence_s
+from planner.plan import longest_collective_s, longest_silence_s, longest_unanswered_s
 from planner.train.patience import Patience
 
 SECONDS = st.floats(1e-4, 1e4)
@@ -16,9 +16,9 @@ def test_no_round_or_commit_like_the_last_ones_is_taken_for_a_hang(round_s, comm
     limit_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
     assert limit_s >= max(600, 20 * round_s, 3 * commit_s)
     assert limit_s >= 3600 or (round_s and commit_s)
-    deaf_s = longest_deafness_s(round_s=round_s, commit_s=commit_s)
-    assert 60 <= deaf_s <= limit_s
-    assert deaf_s >= 20 * round_s
+    unanswered_s = longest_unanswered_s(round_s=round_s, commit_s=commit_s)
+    assert 60 <= unanswered_s <= limit_s
+    assert unanswered_s >= 20 * round_s
 
 
 @given(SECONDS, SECONDS, MAYBE_SECONDS, st.floats(0, 1))
@@ -26,8 +26,8 @@ def test_a_collective_is_given_up_later_than_the_controller_acts(step_s, commit_
     """A round is a part of a step; the controller knows whom to blame, the others would only be heard to fail."""
     collective_s = longest_collective_s(step_s=step_s, commit_s=commit_s, eval_s=eval_s)
     assert collective_s >= 600 * 1.5
-    if share:
-        assert collective_s > longest_silence_s(round_s=share * step_s, commit_s=commit_s)
+    if round_s := share * step_s:
+        assert collective_s > longest_silence_s(round_s=round_s, commit_s=commit_s)
     assert collective_s * (1 + 1e-9) >= 20 * step_s + 3 * (commit_s + eval_s)
 
 

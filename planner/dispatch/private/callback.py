@@ -13,7 +13,7 @@ from planner.dispatch import signals
 from planner.dispatch.private.heartbeats import Heartbeats
 
 _log = logging.getLogger(__name__)
-# Without any progress of any worker. What steps take is not known here.
+# No worker made progress for so long. The length of steps is not known here.
 _SILENCE_S = 600.0
 _POLL_S = 0.05
 

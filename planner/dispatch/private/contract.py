@@ -1,4 +1,4 @@
-"""Every private name of Ray's that planner uses: a table by file, and what of it the Ray at hand lacks.
+"""Every private name of Ray's that planner uses, by file; and which of them the installed Ray lacks.
 
 `tests/dispatch/test_contract.py` holds the table against the source. A name that is used and not listed fails there,
 and so does a name that is listed and not used. The strings mean:

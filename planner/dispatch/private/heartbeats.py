@@ -15,7 +15,7 @@ _ASK_S = 5.0
 
 
 class Heartbeats:
-    """Of one group. Nothing here waits: an answer counts when it is there."""
+    """The counts of one group of workers. No call waits for an answer."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class Heartbeats:
         self._counts: dict[int, int] = {}
 
     def total(self, workers: list[Any]) -> int:
-        """Units of work of all workers, by their last answers. A worker that has not answered is not asked again."""
+        """Units of work of all workers, by their last answers. A worker is asked again after it has answered."""
         self._hear()
         if self._clock() - self._asked_s >= _ASK_S:
             self._asked_s = self._clock()

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from planner.dispatch.private.contract import missing
 from planner.dispatch.steward import Steward
 
-# Processes are kept only on the very releases that this was run on (docs/elastic.md).
+# Processes are kept only on releases that were run (docs/elastic.md).
 KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
 
-# The files that ours and Ray's own policy with callbacks need, of `contract.CONTRACT`.
+# The files in `contract.CONTRACT` that our policy needs, and those that callbacks need.
 _OURS = ("private/policy.py", "private/groups.py", "private/autoscaler.py", "private/blame.py")
 _CALLBACKS = ("private/callback.py",)
 
@@ -62,7 +62,7 @@ def make_trainer(
 
 
 def find_tier() -> tuple[Tier, str]:
-    """How much of Ray is as `contract` has it, and the first thing that is not."""
+    """The best trainer that this Ray allows, and what it lacks for a better one; empty if nothing."""
     if not (why := _first_missing(*_OURS)):
         return "ours", ""
     return ("stock", lacking) if (lacking := _first_missing(*_CALLBACKS)) else ("callbacks", why)

@@ -6,7 +6,7 @@ header with each tensor's type, shape and place, then the tensors (github.com/hu
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -47,27 +47,6 @@ def write(
     Raises:
         RunError: the disk has no room for them. Those files are gone again.
     """
-    try:
-        return _write(folder, stem, planned, tensors, dtype, metadata, most_bytes)
-    except OSError as error:
-        if (full := no_room(error)) is None:
-            raise
-        for file in folder.glob(f"{stem}*.safetensors"):
-            file.unlink()
-        needed_bytes = sum(_num_bytes(plan, dtype.itemsize) for plan in planned)
-        words = no_room_words(full, "the model", needed_bytes, folder)
-        raise RunError(f"{words}; make room, or export to another disk; nothing was left behind") from error
-
-
-def _write(
-    folder: Path,
-    stem: str,
-    planned: Sequence[Planned],
-    tensors: Iterable[Tensor],
-    dtype: torch.dtype,
-    metadata: Mapping[str, str],
-    most_bytes: int,
-) -> list[Path]:
     parts = list(_cut(planned, dtype.itemsize, most_bytes))
     count = len(parts)
     names = [
@@ -75,21 +54,39 @@ def _write(
         for number in range(1, count + 1)
     ]
     coming = iter(tensors)
-    for name, part in zip(names, parts, strict=True):
-        with ExitStack() as stack:
-            stream = stack.enter_context((folder / name).open("wb"))
-            stream.write(_header(part, dtype, metadata))
-            for plan in part:
-                tensor = next(coming)
-                assert tuple(tensor.shape) == plan.shape
-                flat = tensor.to(dtype).contiguous().view(-1)
-                stream.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-    if count > 1:
-        where = {plan.name: name for name, part in zip(names, parts, strict=True) for plan in part}
-        size = sum(_num_bytes(plan, dtype.itemsize) for plan in planned)
-        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    size = sum(_num_bytes(plan, dtype.itemsize) for plan in planned)
+    with _removed_if_full([folder / name for name in names], size):
+        for name, part in zip(names, parts, strict=True):
+            with (folder / name).open("wb") as stream:
+                stream.write(_header(part, dtype, metadata))
+                for plan in part:
+                    tensor = next(coming)
+                    assert tuple(tensor.shape) == plan.shape
+                    flat = tensor.to(dtype).contiguous().view(-1)
+                    stream.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        if count > 1:
+            where = {plan.name: name for name, part in zip(names, parts, strict=True) for plan in part}
+            index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
+            (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
     return [folder / name for name in names]
+
+
+@contextmanager
+def _removed_if_full(files: Sequence[Path], num_bytes: int) -> Iterator[None]:
+    """Around the writing of `files`, which take `num_bytes`: remove them if the disk has no room for all.
+
+    Raises:
+        RunError: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (full := no_room(error)) is None:
+            raise
+        for file in files:
+            file.unlink(missing_ok=True)
+        words = no_room_words(full, "the model", num_bytes, files[0].parent)
+        raise RunError(f"{words}; make room, or export to another disk; nothing was left behind") from error
 
 
 def _cut(planned: Sequence[Planned], itemsize: int, most_bytes: int) -> Iterator[list[Planned]]:
