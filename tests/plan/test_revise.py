@@ -118,7 +118,9 @@ def test_a_resize_by_choice_pays_before_the_run_ends(now):
         return
     if not now.speeds.measured:
         assert now.plan.step_cost >= 1.5 * now.plan.at(decision.world_size).step_cost
-        assert now.now_s >= now.capacity[-1].time_s + now.cost.grow_s
+        lately = [c.world_size for c in now.capacity if c.time_s > now.now_s - now.cost.grow_s]
+        assert {now.useful(world_size) for world_size in lately if world_size} <= {decision.world_size}
+        assert 0 not in lately
     else:
         faster = now.speeds.seconds_per_step(now.plan.at(decision.world_size)) / now.step_s
         lead_s, grow_s = now.cost.lead_s, now.cost.grow_s
