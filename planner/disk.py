@@ -26,6 +26,11 @@ def full_url(path: str) -> str:
     return path if "://" in path else str(expanded(path).absolute())
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether a regular file lies there. No disk takes a name that is too long or has a NUL: that is no file."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
 def local_folder(path: str) -> Path | None:
     """The folder of a model that lies here, by its full path; none: `path` is a name on the hub."""
     folder = expanded(path)

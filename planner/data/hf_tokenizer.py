@@ -43,7 +43,7 @@ class _Escaping(logging.Filter):
 _ESCAPING = _Escaping()
 
 
-def _escape_logs() -> None:
+def escape_logs() -> None:
     """Escape what transformers logs from now on. It must be imported; a second call changes nothing."""
     for handler in logging.getLogger("transformers").handlers:
         handler.addFilter(_ESCAPING)
@@ -77,7 +77,7 @@ class HfTokenizer:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise DataError(f"{where}: the library transformers is not installed: {how_to_install('hf')}") from error
-        _escape_logs()
+        escape_logs()
         if folder := _folder(model):
             _require_readable(folder, where)
         try:

@@ -58,7 +58,8 @@ def dotted(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += ("." if text else "") + (part if _BARE_KEY.fullmatch(cut(part)) else quote(part))
+            key = str(part)  # in a cluster file a key may be anything that YAML has
+            text += ("." if text else "") + (key if _BARE_KEY.fullmatch(cut(key)) else quote(key))
     return text
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.disk import is_file
 from planner.interop.entries import Entry, Keys, flat
 from planner.interop.texts import mapping_of, text_of
 
@@ -74,7 +75,7 @@ def _deepspeed_file(keys: Keys, path: str) -> dict[str, Entry]:
     """The keys of the DeepSpeed file that it names, which hold in place of its own, if that lies here."""
     name = keys.value("deepspeed_config.deepspeed_config_file")
     places = [Path(name), Path(path).parent / name] if isinstance(name, str) else []
-    file = next((str(place) for place in places if place.is_file()), None)
+    file = next((str(place) for place in places if is_file(place)), None)
     return flat(mapping_of(text_of(file), file), file, prefix="deepspeed_config.") if file else {}
 
 

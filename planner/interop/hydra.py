@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from planner.disk import is_file
 from planner.files.words import cut, quote
 from planner.interop.entries import COMMAND_LINE, Entry, flat
 from planner.interop.scalars import Unresolved, hydra_value, scalar, shell_names, written
@@ -134,7 +135,7 @@ def _merge_file(made: Composed, file: Path, folder: Path, group: str, chosen: di
     """The file's own values, and those of its defaults list before or after them, as the list says."""
     if depth > _MAX_DEPTH:
         raise recipe_error(str(file), f"found defaults that lead to defaults {_MAX_DEPTH} times; end the circle")
-    if not file.is_file():
+    if not is_file(file):
         near = sorted(path.stem for path in file.parent.glob("*.yaml"))
         hint = f"; the files there are {cut(', '.join(near), 200)}" if near else ""
         raise recipe_error(str(file), f"found no such file{hint}; write {group or 'config'}=NAME for one that is there")

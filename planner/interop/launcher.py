@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from planner.disk import is_file
 from planner.files.words import cut
 from planner.interop import accelerate, halos, trl
 from planner.interop.accelerate import Launch
@@ -19,7 +20,7 @@ SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
 def beside(source: str, path: str) -> str:
     """A path that a command names: from here, or from the folder that the command's file lies in or below."""
     places = [Path(path), *(parent / path for parent in list(Path(source).parents)[:3])]
-    return str(next((place for place in places if place.is_file()), places[0]))
+    return str(next((place for place in places if is_file(place)), places[0]))
 
 
 def launch_of(command: Command, options: Options, keys: Keys, source: str) -> Launch | None:
@@ -32,7 +33,7 @@ def launch_of(command: Command, options: Options, keys: Keys, source: str) -> La
         said, whose = _processes(each, launcher.get("--num_nodes", "1")), "--num_nodes x --num_gpus"
     file = options.accelerate or launcher.get("--config_file")
     launch = None
-    if file and Path(beside(source, file)).is_file():
+    if file and is_file(beside(source, file)):
         launch = accelerate.read_launch(beside(source, file))
     elif options.accelerate:
         launch = accelerate.read_launch(options.accelerate)

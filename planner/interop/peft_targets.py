@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from planner.disk import is_file
 from planner.errors import RecipeError
 from planner.interop.texts import mapping_of, text_of
 
@@ -57,7 +58,7 @@ def _type_in(model: str) -> str | None:
     """`model_type` in the config.json of a local folder; none if there is no such folder or value."""
     try:
         file = Path(model) / "config.json"
-        if not file.is_file():
+        if not is_file(file):
             return None
         found = mapping_of(text_of(file), str(file)).get("model_type")
     except (RecipeError, OSError, ValueError):

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from planner.disk import is_file
 from planner.files import read_job
 from planner.files.words import cut
 from planner.interop import accelerate, deepspeed, dpo, halos, hydra, known, strangers, trl
@@ -94,7 +95,7 @@ def _find(path: str, words: list[str], env: Mapping[str, str]) -> _Found:
 def _of_folder(place: Path, words: list[str]) -> _Found:
     """A Hydra configuration: the folder itself, or `config/` in the folder of a checkout."""
     for folder in (place, place / "config"):
-        if (folder / "config.yaml").is_file():
+        if is_file(folder / "config.yaml"):
             return _Found(source=str(folder), folder=folder, words=words)
     near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
     hint = f"; the files there are {near}, write the path of one" if near else ""
@@ -114,7 +115,7 @@ def _of_text(text: str, source: str, beside: Path | None, words: list[str], env:
     """A command, with the Hydra folder of the checkout that its script lies in, if it does."""
     command = command_of(text, source, env)
     folders = [] if beside is None else [beside / "config", beside.parent / "config", beside]
-    folder = next((each for each in folders if (each / "config.yaml").is_file() and (each / "model").is_dir()), None)
+    folder = next((each for each in folders if is_file(each / "config.yaml") and (each / "model").is_dir()), None)
     return _Found(source=source, folder=folder, command=command, words=[*command.words, *words])
 
 
@@ -260,7 +261,7 @@ def _told(found: _Found) -> Meaning | None:
     if found.folder is None:
         return halos.told_meaning(found.text)
     file = found.folder / "model" / "base_model.yaml"
-    return halos.told_meaning(text_of(file)) if file.is_file() else None
+    return halos.told_meaning(text_of(file)) if is_file(file) else None
 
 
 def _of_tree(path: str, found: _Found, options: Options) -> Recipe:

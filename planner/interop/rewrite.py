@@ -2,8 +2,9 @@
 
 import shlex
 from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
+from planner.disk import is_file
 from planner.errors import NotExact
 from planner.interop import accelerate, deepspeed, dpo, halos, torchtitan, trl
 from planner.interop.halos_runs import HalosFacts
@@ -197,7 +198,7 @@ def _launch_file(recipe: Recipe) -> str:
 def _local_launch(recipe: Recipe) -> str:
     """Where the accelerate file lies on this machine, if it does."""
     path = beside(recipe.source, recipe.launch_file) if recipe.launch_file else ""
-    return path if path and Path(path).is_file() else ""
+    return path if path and is_file(path) else ""
 
 
 def _accelerate_file(recipe: Recipe, gpus: int, micro: int, steps: int) -> tuple[str, list[str]]:

@@ -175,7 +175,7 @@ class Storage:
         return read_part(self._at(name), start, most_bytes)
 
     def _at(self, name: str) -> str:
-        if name.startswith("/") or ".." in name.split("/"):
+        if name.startswith("/") or ".." in name.split("/") or not _is_encodable(name):
             raise StoreError(f"{name!r} does not stay inside {self.url}")
         if not name:
             return self._root
@@ -205,6 +205,15 @@ class Storage:
             yield str(temporary)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _is_encodable(name: str) -> bool:
+    """Whether a file can have this name: half a character (a lone surrogate) cannot be written in UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _opened(url: str) -> tuple[Any, str]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from planner.data.hf_tokenizer import escape_logs
 from planner.errors import UserError
 from planner.job import HfModel, Lora
 from planner.model_files import CONFIG, check
@@ -97,6 +98,7 @@ def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) ->
     folder = check(config)
     import transformers
 
+    escape_logs()
     from_config: Any = transformers.AutoModelForCausalLM.from_config
     try:
         settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
