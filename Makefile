@@ -7,14 +7,14 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/planner demo
 
-# The pure rooms side by side; what starts processes or clusters of its own, one after another.
+# The pure rooms first: they fail fast.
 test: .venv/ready
-	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray"
+	$(BIN)/pytest -m "not slow and not fsdp and not ray"
 	$(BIN)/pytest -m "not slow and (fsdp or ray)"
 
 # The pure rooms alone: well under a minute.
 test-fast: .venv/ready
-	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray"
+	$(BIN)/pytest -m "not slow and not fsdp and not ray"
 
 # The one path that must always work: a cluster file, a token, `ray job submit`, and nodes that come and go.
 path: .venv/ready
