@@ -31,6 +31,11 @@ def is_file(path: str | Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
+def is_folder(path: str | Path) -> bool:
+    """Whether a folder lies there, in the sense of `is_file`."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 def local_folder(path: str) -> Path | None:
     """The folder of a model that lies here, by its full path; none: `path` is a name on the hub."""
     folder = expanded(path)

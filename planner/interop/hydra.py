@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from planner.disk import is_file
+from planner.disk import is_file, is_folder
 from planner.files.words import cut, quote
 from planner.interop.entries import COMMAND_LINE, Entry, flat
 from planner.interop.scalars import Unresolved, hydra_value, scalar, shell_names, written
@@ -125,7 +125,7 @@ def _from_folder(folder: Path, chosen: Mapping[str, str]) -> Composed:
     made = Composed()
     _merge_file(made, folder / "config.yaml", folder, "", dict(chosen))
     for group, name in chosen.items():
-        if group not in made.choices and (folder / group).is_dir():
+        if group not in made.choices and is_folder(folder / group):
             _merge_file(made, folder / group / f"{name}.yaml", folder, group, {})
             made.choices[group] = name
     return made
@@ -136,9 +136,9 @@ def _merge_file(made: Composed, file: Path, folder: Path, group: str, chosen: di
     if depth > _MAX_DEPTH:
         raise recipe_error(str(file), f"found defaults that lead to defaults {_MAX_DEPTH} times; end the circle")
     if not is_file(file):
-        near = sorted(path.stem for path in file.parent.glob("*.yaml"))
+        near = sorted(path.stem for path in file.parent.glob("*.yaml")) if is_folder(file.parent) else []
         hint = f"; the files there are {cut(', '.join(near), 200)}" if near else ""
-        raise recipe_error(str(file), f"found no such file{hint}; write {group or 'config'}=NAME for one that is there")
+        raise recipe_error(str(file), f"found no such file{hint}; write {cut(group) or 'config'}=NAME for one that is there")
     tree = mapping_of(text_of(file), str(file))
     defaults = tree.pop("defaults", None)
     items = defaults if isinstance(defaults, list) else []
@@ -160,7 +160,7 @@ def _merge_choice(made: Composed, group: str, name: Any, file: Path, folder: Pat
     if group.startswith("hydra/") or name is None:
         return
     if name == "???":
-        raise recipe_error(str(file), f"defaults.{group}: found ???; write {group}=NAME behind the recipe")
+        raise recipe_error(str(file), f"defaults.{cut(group)}: found ???; write {cut(group)}=NAME behind the recipe")
     made.choices[group] = str(name)
     _merge_file(made, folder / group / f"{name}.yaml", folder, group, {}, depth + 1)
 

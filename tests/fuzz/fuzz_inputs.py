@@ -126,6 +126,18 @@ def _recipe(folder: Path, name: str, text: str, check: list[str], convert: list[
     _write(folder / "sound" / "words.json", json.dumps(told))
 
 
+def _rewrites(recipes: Path, out: Path) -> None:
+    """Each recipe with each system that it can be said to."""
+    from planner.interop import TARGETS
+
+    for recipe in sorted(recipes.iterdir()):
+        for target in TARGETS:
+            folder = out / f"{recipe.name}-{target}"
+            shutil.copytree(recipe, folder)
+            told = json.loads((folder / "sound" / "words.json").read_text())
+            _write(folder / "sound" / "words.json", json.dumps({**told, "to": target}))
+
+
 def _models(out: Path, *, with_weights: bool) -> None:
     import tiny_tokenizers
 
@@ -216,6 +228,7 @@ def write_all(out: Path) -> None:
     _jobs(out / "job")
     _clusters(out / "cluster")
     _recipes(out / "recipe")
+    _rewrites(out / "recipe", out / "rewrite")
     _models(out / "model", with_weights=True)
     _models(out / "tokenizer", with_weights=False)
     _parquet(out / "parquet")

@@ -50,13 +50,20 @@ def read_cluster(folder: Path) -> None:
 
 
 def read_recipe(folder: Path) -> None:
-    """A recipe: checked, made a job, and said to other systems."""
+    """A recipe: checked, and made a job."""
     told = json.loads((folder / "sound" / "words.json").read_text())
     path = str(folder / told["file"])
-    _command("check", path, *told["words"], *told["check"], "--gpus", "1-4")
+    check = ["check", path, *told["words"], *told["check"], "--gpus", "1-4"]
+    _command(*check)
+    _command(*check, "--json")
     _command("convert", path, *told["words"], *told["convert"])
-    for target in ("dpo", "halos", "trl"):
-        _command("convert", path, *told["words"], *told["convert"], "--to", target, "--at", "4")
+
+
+def read_recipe_for_another(folder: Path) -> None:
+    """A recipe, said to another system."""
+    told = json.loads((folder / "sound" / "words.json").read_text())
+    path = str(folder / told["file"])
+    _command("convert", path, *told["words"], *told["convert"], "--to", told["to"], "--at", "4")
 
 
 def read_model(folder: Path) -> None:
@@ -115,6 +122,7 @@ READERS: dict[str, Callable[[Path], None]] = {
     "job": read_job,
     "cluster": read_cluster,
     "recipe": read_recipe,
+    "rewrite": read_recipe_for_another,
     "model": read_model,
     "tokenizer": read_tokenizer,
     "parquet": read_parquet,

@@ -100,6 +100,15 @@ def test_a_hydra_folder_with_its_groups(tmp_path):
     assert (job.train.schedule.warmup, job.eval.every) == ("150 steps", "19968 examples")
 
 
+@pytest.mark.parametrize("key", ["x" * 6000, "a\\0b"], ids=["too long", "NUL"])
+def test_a_default_that_no_disk_can_hold_is_a_missing_file(tmp_path, key):
+    """The name of a group may be anything that YAML has; the error stays one short sentence."""
+    (tmp_path / "config.yaml").write_text(f'defaults:\n- _self_\n- ? "{key}"\n  : m\nbatch_size: 8\n')
+    with pytest.raises(RecipeError, match="found no such file") as raised:
+        read_recipe(str(tmp_path))
+    assert len(str(raised.value)) <= 500
+
+
 def test_what_only_hydra_resolves_matters_only_where_it_is_needed(tmp_path):
     """local_run_dir is dropped with a word; the same under batch_size is an error that names key and file."""
     place = folder(tmp_path, DPO)
