@@ -138,7 +138,9 @@ def _merge_file(made: Composed, file: Path, folder: Path, group: str, chosen: di
     if not is_file(file):
         near = sorted(path.stem for path in file.parent.glob("*.yaml")) if is_folder(file.parent) else []
         hint = f"; the files there are {cut(', '.join(near), 200)}" if near else ""
-        raise recipe_error(str(file), f"found no such file{hint}; write {cut(group) or 'config'}=NAME for one that is there")
+        raise recipe_error(
+            str(file), f"found no such file{hint}; write {cut(group) or 'config'}=NAME for one that is there"
+        )
     tree = mapping_of(text_of(file), str(file))
     defaults = tree.pop("defaults", None)
     items = defaults if isinstance(defaults, list) else []
