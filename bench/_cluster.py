@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from planner.dispatch import launch as dispatch
-from planner.dispatch.embedded import EmbeddedCluster, NodeShape
 from planner.files import read_job
 from planner.job import Job
+from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord, Record, StepRecord
 from planner.store.run import Run
@@ -104,7 +104,7 @@ def set_policy(policy: str) -> dispatch.Timings:
     """Make this process train under it. Called before Ray is imported."""
     timings = _STOCK if policy == "stock" else dispatch.EMBEDDED
     if policy != "ours":
-        from planner.dispatch.private import trainer
+        from planner.dispatch.ray_internal import trainer
 
         trainer.find_tier = lambda: ("stock", "this is a bench")  # type: ignore[assignment]
         os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "1"

@@ -19,8 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from planner.errors import TrainingFailed
+from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import collectives
-from planner.train.local import LocalWorkers
 
 RANKS = 2
 REPEATS = 5

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from _results import hand_over
 
-from planner.audit import audit
 from planner.job import Job
+from planner.provenance.audit import audit
+from planner.rehearsal.local_workers import LocalWorkers
+from planner.rehearsal.on_processes import rehearse, train_observed
+from planner.rehearsal.stages import stages
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.history import stages
-from planner.train.local import LocalWorkers
-from planner.train.rehearse import rehearse, train_observed
 from planner.train.setup import Launch
 from planner.train.world import SHARED_GPU
 
@@ -87,7 +87,7 @@ def go_through(sizes: tuple[int, ...], job: Job, url: str, *, on_ray: bool) -> f
     history = stages(sizes, job.train.steps or 1)
     if on_ray:
         from planner.dispatch import launch as dispatch
-        from planner.dispatch.rehearsal import rehearse_on_ray
+        from planner.rehearsal.on_ray import rehearse_on_ray
 
         rehearse_on_ray(dispatch.new_launch(job, url, frozenset()), history, print)
     else:

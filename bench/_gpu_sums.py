@@ -22,9 +22,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 
+from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import collectives
-from planner.train.gradient_sums import FixedPointSums, FloatSums
-from planner.train.local import LocalWorkers
+from planner.train.exact.gradient_sums import FixedPointSums, FloatSums
 from planner.train.models.gpt import VOCABULARY, Gpt
 
 NUM_MICRO_BATCHES = 6  # 1, 2 and 3 ranks take as many each
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()
-    # For the workers; cuBLAS reads it at its first call. `planner.train.determinism` sets the same.
+    # For the workers; cuBLAS reads it at its first call. `planner.train.exact.determinism` sets the same.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     rows: list[dict[str, object]] = []
     with LocalWorkers(3) as workers:

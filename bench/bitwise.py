@@ -43,17 +43,17 @@ from _results import write
 from torch import Tensor
 
 from planner.job import AdamW, GptModel, Train
-from planner.lengths import Lengths, learning_rate
+from planner.job.lengths import Lengths, learning_rate
 from planner.plan import BatchSizes, Facts, Plan, choose
+from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import control, optimize
 from planner.train.batches import TokenBatch, collate
+from planner.train.checkpoints.state import TrainState, tensor_digest
 from planner.train.control import Tally
-from planner.train.gradient_sums import FixedPointSums, FloatSums
-from planner.train.local import LocalWorkers
+from planner.train.exact.gradient_sums import FixedPointSums, FloatSums
 from planner.train.models.gpt import VOCABULARY
 from planner.train.objectives.lm import LanguageModelling
 from planner.train.shard import build_model, shard
-from planner.train.state import TrainState, tensor_digest
 from planner.train.step import Step, accumulate
 from planner.train.world import World
 
@@ -308,7 +308,7 @@ def on_gpus(function: Callable[..., Any], task: Task, way: str) -> list[Any]:
 
 
 def _on_one_gpu(function: Callable[..., Any], rank: int, task: Task, way: str, rendezvous: str) -> Any:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as `planner.train.determinism` does
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as `planner.train.exact.determinism` does
     torch.backends.cudnn.benchmark = False
     torch.cuda.set_device(rank)
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=rendezvous, rank=rank, world_size=task.world_size)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from _results import write
 
-from planner.train.local import LocalWorkers
+from planner.rehearsal.local_workers import LocalWorkers
 
 _WORKERS, _STEP_S, _OPTIMIZER_S, _BLOCK, _BLOCKS = 4, 0.3, 0.01, 20, 4
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from _cluster import Log, demo_job, running
 from _results import write
 
-from planner.dispatch.embedded import EmbeddedCluster
+from planner.local_cluster.embedded import EmbeddedCluster
 
 _EVERY_S, _NOTICE_S = 10.0, 5.0
 _WORKERS = 2
@@ -29,7 +29,7 @@ def measure(policy: str, minutes: float) -> dict[str, object]:
     row: dict[str, object] = {"policy": policy, "workers": _WORKERS, "minutes": minutes}
 
     def script(cluster: EmbeddedCluster, log: Log) -> None:
-        from planner.dispatch.private import drain_node
+        from planner.dispatch.ray_internal import drain_node
 
         log.wait_for(lambda steps: len(steps) >= 40, 240.0)
         began_s = time.monotonic()

@@ -25,7 +25,7 @@ from typing import Any
 from _cluster import Log, demo_job, running
 from _results import write
 
-from planner.dispatch.embedded import EmbeddedCluster
+from planner.local_cluster.embedded import EmbeddedCluster
 from planner.store.records import CommitRecord
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the metadata servers are those of the tests

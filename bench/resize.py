@@ -23,7 +23,7 @@ from pathlib import Path
 from _cluster import POLICIES, Log, demo_job, running
 from _results import write
 
-from planner.dispatch.embedded import EmbeddedCluster
+from planner.local_cluster.embedded import EmbeddedCluster
 
 NOTICE_S = 20.0
 # The stock policy waits out a minute before it looks, and another for a place on a node that is gone.
@@ -56,7 +56,7 @@ def measure_policy(policy: str) -> list[dict[str, object]]:
         log.wait_for(lambda steps: sum(s == size and at > since_s for at, s, _ in steps) >= 25, _PATIENCE_S)
 
     def script(cluster: EmbeddedCluster, log: Log) -> None:
-        from planner.dispatch.private import drain_node
+        from planner.dispatch.ray_internal import drain_node
 
         settle(log, 2, 0.0)
         cluster.add_node()

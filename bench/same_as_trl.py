@@ -18,15 +18,15 @@ from pathlib import Path
 
 from _results import write
 
-from planner.audit import committed_records
 from planner.job import Job
 from planner.order.order import Order
+from planner.provenance.audit import committed_records
+from planner.rehearsal.local_workers import LocalWorkers
+from planner.rehearsal.on_processes import rehearse, train_observed
+from planner.rehearsal.stages import stages
 from planner.store.records import StepRecord
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.history import stages
-from planner.train.local import LocalWorkers
-from planner.train.rehearse import rehearse, train_observed
 from planner.train.setup import Launch
 
 _STEPS, _PROCESSES, _MICRO, _ACCUMULATION = 20, 2, 4, 2

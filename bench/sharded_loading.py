@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from planner.job import HfModel, Train
-from planner.train.local import LocalWorkers
+from planner.rehearsal.local_workers import LocalWorkers
 
 _MB = 2**20
 

@@ -22,7 +22,7 @@ import numpy as np
 from _results import write
 
 from planner.job import Job
-from planner.train.local import LocalWorkers
+from planner.rehearsal.local_workers import LocalWorkers
 
 _WARM_UP, _PAIRS = 5, 40
 
@@ -53,10 +53,10 @@ def job_for(device: str, folder: Path, *, toy: bool) -> Job:
 
 def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
     """Our loop, one step for each `next`."""
+    from planner.train.generation import begin, looping, make_state
     from planner.train.loop import Hooks
     from planner.train.objectives import make_objective
-    from planner.train.reference import UniformReference
-    from planner.train.session import begin, looping, make_state
+    from planner.train.reference.frozen import UniformReference
     from planner.train.setup import Launch
     from planner.train.step import accumulate
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from _results import write
 
-from planner.job import Job
-from planner.plan import Facts, batch_sizes, choose
-from planner.train.local import LocalWorkers
+from planner.job import Job, batch_sizes
+from planner.plan import Facts, choose
+from planner.rehearsal.local_workers import LocalWorkers
 
 _MOST, _STEPS, _WARM_UP, _SAMPLE_S = 5, 10, 2, 0.08
 
@@ -45,10 +45,10 @@ def job_for(folder: Path) -> Job:
 def seconds_per_step(rank: int, job: Job, url: str) -> float:
     """The median over some steps of our loop; runs in every worker."""
     del rank
+    from planner.train.generation import begin, looping, make_state
     from planner.train.loop import Hooks
     from planner.train.objectives import make_objective
-    from planner.train.reference import UniformReference
-    from planner.train.session import begin, looping, make_state
+    from planner.train.reference.frozen import UniformReference
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from job_cluster import serve
 from spot_trace import Trace
 
-from planner.dispatch.embedded import (
+from planner.local_cluster.embedded import (
     _HEALTH_CHECKS,
     CLOSE_DEADLINE_S,
     LOOPBACK,
@@ -30,7 +30,7 @@ from planner.dispatch.embedded import (
     loopback_environment,
     token_environment,
 )
-from planner.dispatch.processes import kill_all
+from planner.local_cluster.processes import kill_all
 
 HERE = Path(__file__).parent
 # As Ray's provider of processes names them.

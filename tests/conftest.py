@@ -76,4 +76,4 @@ def small_disk(tmp_path):
 
 
 # The shipped recipes are written out for more than one folder of tests.
-sys.path.append(str(Path(__file__).parent / "interop"))
+sys.path.append(str(Path(__file__).parent / "recipes"))

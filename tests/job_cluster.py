@@ -2,7 +2,7 @@
 
 One node: several on one machine share the folder that working directories are unpacked into, and the second one to
 need a job's files deletes them under the first. One JSON line on stdout says where the cluster is. Like
-`planner.dispatch.supervisor` it leads a session, and what it started is what lives in it or below it.
+`planner.local_cluster.supervisor` it leads a session, and what it started is what lives in it or below it.
 """
 
 import json
@@ -10,9 +10,9 @@ import os
 import select
 import sys
 
-from planner.dispatch.embedded import CLOSE_DEADLINE_S, HEARTBEAT_S, LOOPBACK, ONE_CPU
-from planner.dispatch.processes import kill_all, reap
-from planner.dispatch.supervisor import _adopt_orphans, _handle_signals, _loopback_arguments
+from planner.local_cluster.embedded import CLOSE_DEADLINE_S, HEARTBEAT_S, LOOPBACK, ONE_CPU
+from planner.local_cluster.processes import kill_all, reap
+from planner.local_cluster.supervisor import _adopt_orphans, _handle_signals, _loopback_arguments
 
 
 def serve(**head):

@@ -20,8 +20,8 @@ from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeP
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 from spot_trace import Trace
 
-from planner.dispatch.private import request_drain
-from planner.dispatch.processes import _processes, kill_tree
+from planner.dispatch.ray_internal import request_drain
+from planner.local_cluster.processes import _processes, kill_tree
 
 _TICK_S = 0.05
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cadence import PATTERN, SUCH_AS, Cadence, Extent, in_examples, in_steps, is_known, mismatch, parse
+from planner.job.cadence import PATTERN, SUCH_AS, Cadence, Extent, in_examples, in_steps, is_known, mismatch, parse
 
 BATCHES = st.integers(1, 4096)
 

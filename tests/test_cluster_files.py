@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cluster import Cluster, NodeGroup
+from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError
 from planner.files import read_cluster
 from planner.files.ec2_types import known_resources

@@ -5,13 +5,14 @@ import json
 import pytest
 import torch.distributed as dist
 
-from planner.audit import audit
 from planner.files import read_job
-from planner.plan import Facts, batch_sizes, choose
+from planner.job import batch_sizes
+from planner.plan import Facts, choose
+from planner.provenance.audit import audit
 from planner.store.run import Run
 from planner.store.storage import Storage
+from planner.train.generation import train
 from planner.train.loop import Hooks
-from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 

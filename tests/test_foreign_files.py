@@ -5,7 +5,7 @@ import yaml
 
 from planner.errors import PlannerError
 from planner.files import read_cluster, read_job
-from planner.interop.read import read_recipe
+from planner.recipes.read import read_recipe
 
 TAGS = [
     "!!python/object/apply:os.system [{call}]",

@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from planner import heartbeat
+from planner.base import heartbeat
 from planner.train.prefetch import Prefetcher
 
 

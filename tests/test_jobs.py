@@ -13,8 +13,9 @@ import pytest
 from planner.data import open_dataset
 from planner.data.samples import Pair
 from planner.files import read_job
-from planner.identity import open_data
-from planner.plan import Facts, batch_sizes, choose
+from planner.job import batch_sizes
+from planner.plan import Facts, choose
+from planner.provenance.identity import open_data
 
 JOBS = Path(__file__).parent.parent / "jobs"
 METHODS = ("sft", "dpo", "ipo", "simpo", "kto")
@@ -66,7 +67,7 @@ def test_every_full_size_job_has_a_recipe():
 @pytest.mark.parametrize("name", FULL)
 def test_a_full_size_job_is_its_recipe(name):
     """What one step uses, at what rate, for how long, of how many tokens, and what a GPU held."""
-    with (Path(__file__).parent / "interop" / "recipes.csv").open(newline="") as file:
+    with (Path(__file__).parent / "recipes" / "recipes.csv").open(newline="") as file:
         recipe = next(row for row in csv.DictReader(file) if row["id"] == FULL[name])
     job = read_job(JOBS / "full" / f"{name}.yaml")
     assert job.name == name
@@ -155,7 +156,7 @@ def test_the_history_does_not_matter_to_the_bit(words, tmp_path, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_learns_its_task(words, tmp_path, method):
     """On 3 workers; at the end more than nine of ten held-out words are answered or judged rightly."""
-    from planner.train.local import LocalWorkers
+    from planner.rehearsal.local_workers import LocalWorkers
     from planner.train.setup import Launch
 
     job = made_job(method, words)
@@ -175,8 +176,8 @@ def test_each_method_learns_its_task(words, tmp_path, method):
 
 
 def train_to_the_end(rank, launch):
+    from planner.train.generation import train
     from planner.train.loop import Hooks
-    from planner.train.session import train
     from planner.train.world import on_cpu
 
     del rank
@@ -194,7 +195,7 @@ def trained(job, url):
     """The model before the first step and after the last one, whole."""
     from planner.store.run import Run
     from planner.store.storage import Storage
-    from planner.train.checkpoint import read
+    from planner.train.checkpoints.checkpoint import read
     from planner.train.shard import build_model
 
     run = Run(Storage(str(url)))

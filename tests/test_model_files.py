@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from planner import model_files
+from planner.data import model_files
 from planner.errors import ResumeRefused, UserError
-from planner.identity import require_same_draw, require_same_model
 from planner.job import HfModel, Job
+from planner.provenance.identity import require_same_draw, require_same_model
 from planner.store.records import Identity
 
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}

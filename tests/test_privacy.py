@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.privacy import is_within, make_folder, opener_within
+from planner.base.permissions import is_within, make_folder, opener_within
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planner.cluster import Cluster, NodeGroup
+from planner.cluster.nodes import Cluster, NodeGroup
+from planner.cluster.reach import Reach
 from planner.job import Workers
-from planner.limits import MAX_WORKERS
-from planner.reach import Reach
+from planner.plan.limits import MAX_WORKERS
 
 
 def group(name, least, most, step=1, **resources):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.reminders import Reminders, reminded
+from planner.base.reminders import Reminders, reminded
 
 
 @given(st.floats(0.1, 100))

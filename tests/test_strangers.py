@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from planner import disk
+from planner.base import disk
 from planner.cli import app
 from planner.data import open_dataset
 from planner.data.hf_tokenizer import HfTokenizer
+from planner.data.model_files import check_here, fingerprint
 from planner.errors import ClusterError, DataError, JobError, PlannerError, RecipeError, StoreError, UserError
 from planner.files import read_cluster, read_job
-from planner.interop import Options, read_recipe
 from planner.job import Job
-from planner.model_files import check_here, fingerprint
+from planner.recipes import Options, read_recipe
 from planner.store.run import Run
 from planner.store.storage import Storage
 

@@ -21,7 +21,7 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Re-derive what should have been fed along the committed lineage. Exits with 1 if the run is not clean."""
-    from planner.audit import audit as audit_run
+    from planner.provenance.audit import audit as audit_run
     from planner.report.audits import audit_json, phase_table, verdict
     from planner.store.lease import newest_lease
     from planner.store.run import Run
@@ -46,6 +46,6 @@ def audit(
 
 def _tensor_digests(storage: "Storage", manifest: "Manifest") -> Mapping[str, str]:
     """Asked for only where there is a certificate: it needs torch."""
-    from planner.train.checkpoint import read_digests
+    from planner.train.checkpoints.checkpoint import read_digests
 
     return read_digests(storage, manifest)

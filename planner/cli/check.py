@@ -20,7 +20,7 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
-from planner.limits import MAX_MICRO
+from planner.plan.limits import MAX_MICRO
 
 if TYPE_CHECKING:
     from planner.report.recipes import Row
@@ -60,8 +60,8 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Show at which GPU counts a recipe trains as written: in its own system, and here. Starts nothing."""
-    from planner.interop import Question, read_recipe
     from planner.plan import BatchSizes, Facts, choose
+    from planner.recipes import Question, read_recipe
     from planner.report.recipes import check_json, check_lines, summary_line, trap_lines, unit_lines
 
     counts = parse_counts(gpus)

@@ -20,10 +20,10 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
-from planner.limits import MAX_WORKERS
+from planner.plan.limits import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from planner.interop import Recipe
+    from planner.recipes import Recipe
 
 
 def convert(
@@ -60,7 +60,7 @@ def convert(
     The job goes to stdout and what became of every key to stderr; with -o the job goes to the file. With --to SYSTEM,
     what to type there for exactly the same batch at --at GPUs; where no setting does it, the nearest counts (exit 1).
     """
-    from planner.interop import TARGETS, job_of, needs_job, read_recipe
+    from planner.recipes import TARGETS, job_of, needs_job, read_recipe
 
     if to not in {"job", *TARGETS}:
         raise UserError(f"--to {to}: write job, {', '.join(TARGETS[:-1])} or {TARGETS[-1]}")
@@ -90,7 +90,7 @@ def convert(
 
 
 def _print_rewrite(found: "Recipe", to: str, gpus: int | None) -> None:
-    from planner.interop import rewrite
+    from planner.recipes import rewrite
     from planner.report.recipes import rewrite_lines
 
     if gpus is None:

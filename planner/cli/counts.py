@@ -1,7 +1,7 @@
 """GPU counts as people type them."""
 
 from planner.errors import UserError
-from planner.limits import MAX_WORKERS
+from planner.plan.limits import MAX_WORKERS
 
 _EXAMPLES = {"--gpus": "1-16, 7 or 3,5,7", "--history": "4,3,5,1"}
 

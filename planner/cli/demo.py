@@ -11,7 +11,7 @@ from planner.cli.options import DryRunOption, console
 
 if TYPE_CHECKING:
     from planner.cli.watch import Watch
-    from planner.dispatch.embedded import EmbeddedCluster
+    from planner.local_cluster.embedded import EmbeddedCluster
     from planner.report.view import RunView
 
 # It comes with the package: `planner demo` needs no checkout.
@@ -29,9 +29,9 @@ def demo(
     dry_run: DryRunOption = False,
 ) -> None:
     """Train on four local nodes; one gets notice, two come, one dies. Then audit the result."""
-    from planner.audit import audit
     from planner.cli.run import execute, prepare
     from planner.files import read_job
+    from planner.provenance.audit import audit
     from planner.report.audits import phase_table, verdict
 
     spec = read_job(job)
@@ -91,7 +91,7 @@ class _Script:
 
     @staticmethod
     def _give_notice(cluster: "EmbeddedCluster") -> str:
-        from planner.dispatch.private import drain_node
+        from planner.dispatch.ray_internal import drain_node
 
         drain_node(cluster.nodes()[-1], _NOTICE_S, "demo")
         return f"one of {_NODES_AT_START} nodes has notice to go in {_NOTICE_S:.0f} s"

@@ -20,8 +20,9 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     Raises:
         PlannerError: the start would be refused.
     """
-    from planner.lengths import conversions
-    from planner.plan import Facts, batch_sizes, choose
+    from planner.job import batch_sizes
+    from planner.job.lengths import conversions
+    from planner.plan import Facts, choose
     from planner.report.dry_run import DryRun, gradient_words
 
     job = prepared.job

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from planner.base.disk import expanded, full_url
 from planner.cli.options import JsonOption, progress_bar
-from planner.disk import expanded, full_url
 from planner.errors import UserError
 
 

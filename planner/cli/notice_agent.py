@@ -10,7 +10,7 @@ from planner.cli.options import warn_of_open_token
 from planner.errors import RunError
 
 if TYPE_CHECKING:
-    from planner.dispatch.private.own_node import OwnNode
+    from planner.dispatch.ray_internal.own_node import OwnNode
     from planner.notice.fetch import Endpoint
     from planner.notice.notice import Cloud
 
@@ -88,7 +88,7 @@ def _find_node(address: str, node_id: str) -> "OwnNode":
         RunError: it has not come up.
         UserError: there is nothing that could be drained.
     """
-    from planner.dispatch.private.own_node import OwnNode
+    from planner.dispatch.ray_internal.own_node import OwnNode
 
     began_s, said = time.monotonic(), ""
     while True:
@@ -105,7 +105,7 @@ def _find_node(address: str, node_id: str) -> "OwnNode":
 
 
 def _look_once(server: "Endpoint", address: str, node_id: str) -> None:
-    from planner.dispatch.private.own_node import OwnNode
+    from planner.dispatch.ray_internal.own_node import OwnNode
     from planner.notice.clouds import find_cloud
 
     cloud, why = find_cloud(server)

@@ -39,7 +39,7 @@ def accepted(fields: list[str] | None) -> frozenset[str]:
     Raises:
         UserError: there is no such field.
     """
-    from planner.identity import ACCEPTABLE
+    from planner.provenance.identity import ACCEPTABLE
 
     if unknown := sorted(set(fields or []) - set(ACCEPTABLE)):
         raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")

@@ -10,7 +10,7 @@ from planner.errors import PlanError
 from planner.job import Job
 
 if TYPE_CHECKING:
-    from planner.reach import Reach
+    from planner.cluster.reach import Reach
 
 
 def plan(
@@ -28,7 +28,8 @@ def plan(
 ) -> None:
     """Show how the job's global batch is split at each GPU count. Starts nothing."""
     from planner.files import read_job
-    from planner.plan import Facts, batch_sizes, choose
+    from planner.job import batch_sizes
+    from planner.plan import Facts, choose
     from planner.report.plans import plan_json, plan_table
 
     spec = read_job(job, set_ or [])
@@ -49,14 +50,14 @@ def plan(
 
 
 def _reach(cluster: str, job: Job) -> "Reach":
+    from planner.cluster.reach import Reach
     from planner.files import read_cluster
-    from planner.reach import Reach
 
     return Reach(cluster=read_cluster(cluster), taken=job.workers.taken)
 
 
 def _heading(job: Job, reach: "Reach | None") -> list[str]:
-    from planner.lengths import conversions
+    from planner.job.lengths import conversions
     from planner.report.clusters import cluster_line
 
     batch = job.batch

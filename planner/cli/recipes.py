@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.errors import UserError
-from planner.limits import MAX_MICRO, MAX_WORKERS
+from planner.plan.limits import MAX_MICRO, MAX_WORKERS
 
 if TYPE_CHECKING:
-    from planner.interop import Options
+    from planner.recipes import Options
 
 RecipeArgument = Annotated[
     str,
@@ -68,7 +68,7 @@ def options_of(
     Raises:
         UserError: a number is out of bounds, or a variable is not NAME=VALUE.
     """
-    from planner.interop import Options
+    from planner.recipes import Options
 
     check_number(gpus_option, gpus, MAX_WORKERS)
     check_number("--max-micro", max_micro, MAX_MICRO)

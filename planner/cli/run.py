@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.base.disk import full_url
 from planner.cli.options import (
     AcceptOption,
     DryRunOption,
@@ -25,7 +26,6 @@ from planner.cli.options import (
     repeated,
     warn_of_open_token,
 )
-from planner.disk import full_url
 from planner.errors import (
     ClusterLost,
     DataError,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from planner.cli.last_words import LastWords, Subject
     from planner.cli.watch import Watch
-    from planner.dispatch.embedded import EmbeddedCluster, NodeShape
+    from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
     from planner.plan import Resources
     from planner.report.view import RunView
     from planner.store.records import Manifest
@@ -183,12 +183,12 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     Raises:
         PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
     """
-    from planner import model_files
     from planner.cli.standing import newest_readable
+    from planner.data import model_files
     from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
-    from planner.identity import identity_of, job_changes, open_data, require_same, require_same_draw
-    from planner.lengths import another_end, repeats, total_steps
+    from planner.job.lengths import another_end, repeats, total_steps
+    from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_draw
     from planner.store.run import Run
     from planner.store.storage import Storage
 
@@ -246,7 +246,7 @@ def _built(job: Job) -> str:
     Raises:
         UserError: transformers makes no model of it, or something that adapters are wanted at is none of its layers.
     """
-    from planner.model_files import folder_here
+    from planner.data.model_files import folder_here
 
     model = job.model
     if not isinstance(model, HfModel) or folder_here(model.path, model.revision) is None:
@@ -360,7 +360,7 @@ def _connected(address: str, words: "LastWords", *, verbose: bool, embedded: boo
 
 def _answering(url: str) -> contextlib.AbstractContextManager[None]:
     """What is done in the run's folder; a disk that hangs is named, since no call into it comes back to do it."""
-    from planner.reminders import reminded
+    from planner.base.reminders import reminded
 
     say = partial(typer.echo, err=True)
     return reminded(say, f"waiting for {url}, which does not answer: look at that disk or mount, or end this (kill)")
@@ -414,7 +414,7 @@ class LocalShape:
     @property
     def shape(self) -> "NodeShape":
         """What each node offers."""
-        from planner.dispatch.embedded import NodeShape
+        from planner.local_cluster.embedded import NodeShape
 
         scale, workers = self.workers_per_node, self.workers
         return NodeShape(
@@ -445,8 +445,8 @@ def local_cluster(job: Job, nodes: int) -> LocalShape:
 
 @contextlib.contextmanager
 def _embedded(local: LocalShape, out: "Console") -> "Iterator[EmbeddedCluster]":
-    from planner.dispatch.embedded import EmbeddedCluster
-    from planner.reminders import reminded
+    from planner.base.reminders import reminded
+    from planner.local_cluster.embedded import EmbeddedCluster
     from planner.report.text import counted
 
     if local.workers.gpus and not local.gpus:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from planner.base.disk import full_url
 from planner.cli.options import JsonOption
-from planner.disk import full_url
 from planner.errors import StoreError, UserError
 
 

@@ -18,9 +18,9 @@ from planner.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from planner.dispatch.shipment import Shipment
-    from planner.dispatch.submission import Ended, Submission
     from planner.job import Job
+    from planner.submit.shipment import Shipment
+    from planner.submit.submission import Ended, Submission
 
 
 def submit(
@@ -47,9 +47,9 @@ def submit(
     What is sent: this planner, the job file, and the data if its path is relative.
     """
     from planner.cli.run import RESUME_VARIABLE
-    from planner.dispatch.shipment import collect, require_lasting
-    from planner.dispatch.submission import JobServer, dashboard_address, new_submission
     from planner.files import read_job
+    from planner.submit.shipment import collect, require_lasting
+    from planner.submit.submission import JobServer, dashboard_address, new_submission
 
     accepted(accept)
     spec = read_job(job, set_ or [])
@@ -173,8 +173,8 @@ class _View:
 def _contents(shipment: "Shipment") -> str:
     """What goes along, in words."""
     from planner import __version__
-    from planner.dispatch.shipment import mebibytes
     from planner.report.text import counted
+    from planner.submit.shipment import mebibytes
 
     parts = [f"planner {__version__}", shipment.job]
     if shipment.data:

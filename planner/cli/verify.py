@@ -20,9 +20,9 @@ from planner.job import Job
 from planner.report.text import counted
 
 if TYPE_CHECKING:
+    from planner.provenance.compare import Check, Trace
+    from planner.rehearsal.on_processes import Worker
     from planner.store.run import Run
-    from planner.train.rehearse import Worker
-    from planner.verify import Check, Trace
 
 # Real processes on one machine: more than these only wait for each other.
 _MOST_WORKERS = 16
@@ -113,9 +113,9 @@ def through_processes(
     say: Callable[[str], None] = lambda _line: None,
 ) -> "list[Check]":
     """Both histories in local processes; `worker` stands in for the second one's (a test plants faults with it)."""
-    from planner.train.history import Stage, stages
-    from planner.train.local import LocalWorkers
-    from planner.train.rehearse import rehearse, train_observed
+    from planner.rehearsal.local_workers import LocalWorkers
+    from planner.rehearsal.on_processes import rehearse, train_observed
+    from planner.rehearsal.stages import Stage, stages
     from planner.train.setup import Launch
 
     steps = job.train.steps or 0
@@ -130,8 +130,8 @@ def through_processes(
 def through_nodes(job: Job, sizes: list[int], folder: Path, *, say: Callable[[str], None]) -> "list[Check]":
     """Both histories on embedded Ray clusters, one after the other."""
     from planner.dispatch.launch import new_launch
-    from planner.dispatch.rehearsal import rehearse_on_ray
-    from planner.train.history import Stage, stages
+    from planner.rehearsal.on_ray import rehearse_on_ray
+    from planner.rehearsal.stages import Stage, stages
 
     steps = job.train.steps or 0
     fixed, history = folder / "fixed", folder / "history"
@@ -164,11 +164,11 @@ def _print_dry_run(job: Job, sizes: list[int], *, as_json: bool) -> None:
     """The two histories and what would be compared, once the data has been opened."""
     import json
 
-    from planner import model_files
-    from planner.identity import open_data
+    from planner.data import model_files
+    from planner.provenance.compare import compared
+    from planner.provenance.identity import open_data
+    from planner.rehearsal.stages import Stage, stages
     from planner.report.dry_run import NOTHING_DONE
-    from planner.train.history import Stage, stages
-    from planner.verify import compared
 
     model_files.check_here(job)
     open_data(job)
@@ -187,8 +187,8 @@ def _print_dry_run(job: Job, sizes: list[int], *, as_json: bool) -> None:
 
 def compare(job: Job, fixed: Path, history: Path, sizes: list[int]) -> "list[Check]":
     """What two finished runs of the job have to show for themselves; the second went through `sizes`."""
-    from planner.plan import batch_sizes
-    from planner.verify import check_forward_passes, check_sizes, compare_batches, compare_bitwise
+    from planner.job import batch_sizes
+    from planner.provenance.compare import check_forward_passes, check_sizes, compare_batches, compare_bitwise
 
     here, there = _trace(fixed), _trace(history)
     if job.batch.equality == "bitwise":
@@ -214,8 +214,8 @@ def verdict(job: Job, checks: "list[Check]", sizes: list[int]) -> list[str]:
 
 def _compare_weights(job: Job, fixed: Path, history: Path) -> "Check":
     """The final weights of both: only here are two of a tensor in memory."""
-    from planner.train.checkpoint import read
-    from planner.verify import close_weights
+    from planner.provenance.compare import close_weights
+    from planner.train.checkpoints.checkpoint import read
 
     commits = [(run.storage, run.manifest(run.commits()[-1])) for run in (_run(fixed), _run(history))]
     here, there = (read(storage, manifest, "model/") for storage, manifest in commits)
@@ -227,7 +227,7 @@ def _compare_weights(job: Job, fixed: Path, history: Path) -> "Check":
 
 
 def _trace(path: Path) -> "Trace":
-    from planner.verify import read_trace
+    from planner.provenance.compare import read_trace
 
     run = _run(path)
     return read_trace(run, run.storage.read_from("observed.jsonl", 0))

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from planner.base.reminders import Reminders
 from planner.errors import StoreError
-from planner.reminders import Reminders
 from planner.report.text import counted
 from planner.report.view import RunView, fold, metric_words, step_line
 from planner.store.follow import Follower

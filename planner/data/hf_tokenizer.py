@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from planner.base.disk import expanded, local_folder, read_bounded
+from planner.base.extras import how_to_install
 from planner.data.chat_template import ChatTemplate
 from planner.data.formats import Answered, BadRow, Conversation, Example, Plain
+from planner.data.model_files import CONFIG, require_readable
 from planner.data.samples import Ids
 from planner.data.tokenizer import Exchange, Marks, Script
-from planner.disk import expanded, local_folder, read_bounded
 from planner.errors import DataError, UserError, printable
-from planner.extras import how_to_install
 from planner.job import HfModel
-from planner.model_files import CONFIG, require_readable
 
 _HUB_TIMEOUT_S = 20.0
 # Twenty times the longest template known.

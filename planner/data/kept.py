@@ -19,12 +19,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
+from planner.base.disk import expanded
+from planner.base.formats import STORED, refusal
+from planner.base.permissions import make_folder, opener_within
+from planner.base.reminders import Reminders
 from planner.data.columns import Column
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
-from planner.disk import expanded
-from planner.formats import STORED, refusal
-from planner.privacy import make_folder, opener_within
-from planner.reminders import Reminders
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from planner.disk import expanded, local_folder, open_regular
+from planner.base.disk import expanded, local_folder, open_regular
 from planner.errors import DataError
 from planner.job import HfModel, Model
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from stat import S_IMODE, S_IRUSR, S_IWUSR
 from typing import BinaryIO, Literal
 
+from planner.base.disk import no_room, no_room_words, sync_folder
 from planner.data.jsonl import read_rows
 from planner.data.paths import opened, source_stamps
 from planner.data.text import END_OF_FILE
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
-from planner.disk import no_room, no_room_words, sync_folder
 from planner.errors import DataError, RunError, UserError
 from planner.job import JsonlData, TextData
 

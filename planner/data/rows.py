@@ -7,12 +7,12 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
+from planner.base.extras import how_to_install
 from planner.data.arrow_types import require_plain
 from planner.data.json_array import array_values
 from planner.data.jsonl import json_type
 from planner.data.paths import lines_of, opened, resolve
 from planner.errors import DataError
-from planner.extras import how_to_install
 
 _ROWS_PER_READ = 1000
 _PARQUET = b"PAR1"

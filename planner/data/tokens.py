@@ -21,10 +21,10 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.base.formats import STORED, refusal
 from planner.data.dataset import TokenIds
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
-from planner.formats import STORED, refusal
 
 FORMAT = STORED["tokens"]
 HEADER_BYTES = 4096

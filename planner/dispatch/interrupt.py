@@ -8,9 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from planner.base.reminders import Reminders
+from planner.base.text import duration
 from planner.dispatch.signals import end_key, ended_key, state_key
-from planner.plan.words import duration
-from planner.reminders import Reminders
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.1
@@ -87,7 +87,7 @@ class Interrupts:
 
     def _stop(self) -> None:
         """Let all workers stop at one step and commit; then end them."""
-        from planner.dispatch.private import get_word, put_word
+        from planner.dispatch.ray_internal import get_word, put_word
 
         self._say("stopping: all workers finish their step and commit; once more, and they are ended at once")
         try:

@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from planner.disk import expanded, local_folder
-from planner.dispatch.embedded import PATIENCE, driver_environment, how_busy, token_environment
+from planner.base.disk import expanded, local_folder
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
 from planner.dispatch.refused import refusal
 from planner.dispatch.room import taken_by_a_worker
 from planner.dispatch.signals import pulse_key, state_key
-from planner.dispatch.steward import Steward
 from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
+from planner.elastic.controller import Steward
 from planner.errors import ClusterLost, RunError, TrainingFailed, UserError
-from planner.job import HfModel, Job
-from planner.plan import FIRST_COLLECTIVES_S, ResizeCost, batch_sizes
+from planner.job import HfModel, Job, batch_sizes
+from planner.local_cluster.embedded import PATIENCE, driver_environment, how_busy, token_environment
+from planner.plan import FIRST_COLLECTIVES_S, ResizeCost
+from planner.rehearsal.stages import Stage
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.history import Stage
 from planner.train.setup import Launch
 
 
@@ -105,7 +105,7 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
     import ray
     from ray.exceptions import RayError
 
-    from planner.dispatch.private import quiet
+    from planner.dispatch.ray_internal import quiet
 
     try:
         ray.init(
@@ -175,7 +175,7 @@ def fit(
 
     The first interrupt makes all workers commit, and `say` says so; the second ends them at once. On an `embedded`
     cluster the workers' process group stays on loopback, as the cluster does. With a `history`, the workers keep to it
-    and are observed: see `planner.dispatch.rehearsal`.
+    and are observed: see `planner.rehearsal.on_ray`.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers have been ended.
@@ -185,7 +185,7 @@ def fit(
     from ray.exceptions import RayError
     from ray.train import TrainingFailedError
 
-    from planner.dispatch.private import get_word, put_word
+    from planner.dispatch.ray_internal import get_word, put_word
 
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
     interrupts = Interrupts(launch.launch_id, say)
@@ -222,7 +222,7 @@ def fit(
 
 def state_of(launch: Launch) -> str:
     """What the controller is about while no step is done, in words; empty where that is not known."""
-    from planner.dispatch.private import get_word
+    from planner.dispatch.ray_internal import get_word
 
     try:
         return get_word(state_key(launch.launch_id))
@@ -239,7 +239,7 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
     """
     from ray.exceptions import ActorDiedError
 
-    from planner.dispatch.private import get_word
+    from planner.dispatch.ray_internal import get_word
 
     words = _last_line(str(error))
     if "creation task" in str(error):
@@ -264,7 +264,7 @@ def _trainer(
 ) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-    from planner.dispatch.private.trainer import can_keep_processes, make_trainer
+    from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
 
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
     keep_processes = workers.keep_processes == "auto" and can_keep_processes()
@@ -314,7 +314,7 @@ def _trainer(
 def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
     from ray.train.torch import TorchConfig
 
-    from planner.dispatch.private import loopback_torch_config
+    from planner.dispatch.ray_internal import loopback_torch_config
 
     # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from planner.plan.words import duration
-from planner.reminders import Reminders
+from planner.base.reminders import Reminders
+from planner.base.text import duration
 
 _BEAT_S = 5.0
 # One turn of the controller's loop starts a group, which is given up after 15 minutes, or ends one.

@@ -3,7 +3,7 @@
 import stat
 from collections.abc import Mapping
 
-from planner.disk import expanded
+from planner.base.disk import expanded
 
 _DEFAULT = "~/.ray/auth_token"
 _OF_OTHERS = stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH

@@ -18,10 +18,8 @@ def warm_up(coming: Job) -> None:
     import torch
     import torch.distributed as dist
 
-    import planner.dispatch.rehearsal
-    import planner.dispatch.worker  # noqa: F401
+    from planner.train.generation import train
     from planner.train.loop import Hooks
-    from planner.train.session import train
     from planner.train.setup import Launch, open_once
     from planner.train.world import on_cpu
 

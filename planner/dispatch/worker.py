@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.dispatch import signals
 from planner.errors import PlannerError, TrainingFailed
-from planner.train.history import Stage
+from planner.rehearsal.stages import Stage
 from planner.train.setup import Launch
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def train_worker(config: dict[str, Any]) -> None:
     """
     import ray.train
 
-    from planner.dispatch.private import put_word
-    from planner.train.session import train
+    from planner.dispatch.ray_internal import put_word
+    from planner.train.generation import train
 
     worker: WorkerConfig = config["worker"]
     try:
@@ -51,7 +51,7 @@ def train_worker(config: dict[str, Any]) -> None:
 def _hooks(worker: WorkerConfig) -> "Hooks":
     import ray.train
 
-    from planner.dispatch.rehearsal import observed_hooks
+    from planner.rehearsal.on_ray import observed_hooks
     from planner.train.loop import Hooks
 
     if worker.history:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from planner.cluster import Cluster, NodeGroup
+from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError
 from planner.files.bounded_yaml import BoundedLoader
 from planner.files.ec2_types import known_resources

@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from planner.cluster import Cluster, NodeGroup
+from planner.cluster.nodes import Cluster, NodeGroup
 from planner.files.section import Section
 from planner.files.words import escape
 

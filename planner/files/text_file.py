@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from planner.disk import read_bounded
+from planner.base.disk import read_bounded
 from planner.files.words import escape
 
 MAX_BYTES = 2**20

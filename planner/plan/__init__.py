@@ -4,14 +4,14 @@ The room does not know time, randomness, files, torch or Ray; it is handed numbe
 """
 
 from planner.plan.capacity import CapacityChange
-from planner.plan.choose import BatchSizes, Facts, batch_sizes, choose
+from planner.plan.choose import BatchSizes, Facts, choose
 from planner.plan.fit import Resources, workers_on_node
 from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
-from planner.plan.patience import FIRST_COLLECTIVES_S, longest_collective_s, longest_silence_s, longest_unanswered_s
 from planner.plan.plan import Plan
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
+from planner.plan.timeouts import FIRST_COLLECTIVES_S, longest_collective_s, longest_silence_s, longest_unanswered_s
 
 __all__ = [
     "FIRST_COLLECTIVES_S",
@@ -25,7 +25,6 @@ __all__ = [
     "Resources",
     "Situation",
     "Speeds",
-    "batch_sizes",
     "checkpoint_interval",
     "choose",
     "longest_collective_s",

@@ -1,15 +1,12 @@
 """The choice: batch sizes, a world size and facts in, one plan out."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from planner.errors import PlanError
-from planner.limits import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 from planner.plan.layout import LAYOUT_VERSION, LAYOUTS
+from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 from planner.plan.plan import Plan
-
-if TYPE_CHECKING:  # a job is a pydantic model, and this room runs on the standard library
-    from planner.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +33,6 @@ class Facts:
 
     layout_version: int = LAYOUT_VERSION
     """see `planner.plan.layout`"""
-
-
-def batch_sizes(job: "Job") -> BatchSizes:
-    """All that this room needs to know of a job."""
-    return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
 
 
 def choose(batch: BatchSizes, world_size: int, facts: Facts) -> Plan:

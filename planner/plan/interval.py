@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from planner.plan.words import counted, duration
+from planner.base.text import counted, duration
 
 # Before anything was seen: one loss without notice in an hour, counted as if it had been seen. Spot traces of groups
 # of 12 to 24 nodes (Bamboo, Parcae) show 400 to 3,000 s between losses of any kind, of which most have notice and

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
+from planner.base.text import counted, duration
 from planner.plan.capacity import CapacityChange, Spells, check, rises_s, spells
 from planner.plan.growth import Growth, ResizeCost
 from planner.plan.plan import Plan
 from planner.plan.speed import Speeds
-from planner.plan.words import counted, duration
 
 # Medians of the same step differ by so much from one generation to the next; less is no gain that one could see.
 _LEAST_FASTER = 0.02

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from planner.audit import Audit
+from planner.provenance.audit import Audit
 from planner.report.plans import split_text
 from planner.report.text import aligned, counted
 
@@ -59,5 +59,5 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
 
 
 def audit_json(audit: Audit) -> str:
-    """The audit as one object; its keys are `planner.audit.Audit`'s fields, and `clean`."""
+    """The audit as one object; its keys are `planner.provenance.audit.Audit`'s fields, and `clean`."""
     return json.dumps({"clean": audit.clean, **dataclasses.asdict(audit)}, indent=1)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from planner.cluster import Cluster, NodeGroup
+from planner.cluster.nodes import Cluster, NodeGroup
+from planner.cluster.reach import Reach
 from planner.plan import workers_on_node
-from planner.reach import Reach
 from planner.report.text import counted
 
 

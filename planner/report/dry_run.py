@@ -43,7 +43,7 @@ class DryRun:
 def gradient_words(job: Job) -> tuple[str, ...]:
     """All that planner does to the gradient of a step, in order, from the backward passes to the optimizer's step.
 
-    See `planner.train.step`, `planner.train.gradient_sums` and `planner.train.loop.Loop._update`, which do it.
+    See `planner.train.step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update`, which do it.
     """
     losses, clip = "each loss sum of your loop" if job.is_own else "the loss", job.train.clip_norm
     sums = "in int64 fixed point" if job.batch.equality == "bitwise" else "by FSDP"

@@ -9,7 +9,7 @@ from planner.plan import Plan
 from planner.report.text import aligned
 
 if TYPE_CHECKING:  # it brings numpy, which a plan without a cluster does not need
-    from planner.reach import Mix
+    from planner.cluster.reach import Mix
 
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
 # What exact bits cost, beside what the same count costs without.

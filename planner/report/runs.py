@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Literal
 
 from planner.errors import PlanError
-from planner.identity import recorded_plan
 from planner.job import Model, Objective
+from planner.provenance.identity import recorded_plan
 from planner.report.plans import split_text
 from planner.report.text import ago, aligned, counted, printable
 from planner.report.view import RunView, fold, metric_words

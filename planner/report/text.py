@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from planner.plan.words import duration
+from planner.base.text import duration
 
 _GAP = "  "
 _DAY_S = 24 * 3600.0

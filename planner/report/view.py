@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from planner.identity import recorded_plan
+from planner.provenance.identity import recorded_plan
 from planner.report.plans import split_text
 from planner.report.text import counted
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord

@@ -1,7 +1,7 @@
 """What a run leaves on disk: claims, ledger segments, manifests, checkpoint files; and what can be trusted of it.
 
-The room knows fsspec and the formats. It does not know torch (tensors are `planner.train.checkpoint`'s), Ray,
-nor what a step should have contained (`planner.audit` derives that).
+The room knows fsspec and the formats. It does not know torch (tensors are `planner.train.checkpoints`'s), Ray,
+nor what a step should have contained (`planner.provenance.audit` derives that).
 
     <run>/run.json                       the run's identity, written once
     <run>/jobs/<digest>.json             every job this run was made with

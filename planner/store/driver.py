@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
+from planner.base.formats import STORED
 from planner.errors import NewerFormat, StoreError
-from planner.formats import STORED
 from planner.store.records import Count, Sealed, unseal
 
 

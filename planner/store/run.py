@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hashlib import sha256
 from itertools import islice
 
+from planner.base.formats import STORED
 from planner.errors import RecordMismatch, StaleGeneration, StoreError
-from planner.formats import STORED
 from planner.job import Job
 from planner.store.ledger import recorded_commits
 from planner.store.records import FileDigest, Manifest, RunIdentity, require_format, seal, sealed_digest, unseal

@@ -11,10 +11,10 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
-from planner import heartbeat
-from planner.disk import no_room, no_room_words, open_regular, read_part, sync_folder
+from planner.base import heartbeat
+from planner.base.disk import no_room, no_room_words, open_regular, read_part, sync_folder
+from planner.base.permissions import is_within, make_folder, opener_within
 from planner.errors import DiskFull, StoreError
-from planner.privacy import is_within, make_folder, opener_within
 
 _CHUNK_BYTES = 2**22
 # A manifest of 100,000 files has 15 MB; a generation's ledger of a million steps 350 MB.
@@ -25,7 +25,7 @@ MAX_BLOB_BYTES = 2**30
 class Storage:
     """Named blobs below one root. Names are relative, with forward slashes; what leads out of the root is refused.
 
-    A folder on this machine that does not exist yet is made for its owner alone; see `planner.privacy`.
+    A folder on this machine that does not exist yet is made for its owner alone; see `planner.base.permissions`.
     """
 
     def __init__(self, url: str) -> None:
@@ -110,7 +110,7 @@ class Storage:
                 stream.write(content)
 
     def no_room_words(self, error: OSError, what: str, needed_bytes: int) -> str:
-        """The message for an error that `planner.disk.no_room` returned: the sizes, and what to do."""
+        """The message for an error that `planner.base.disk.no_room` returned: the sizes, and what to do."""
         words = no_room_words(error, what, needed_bytes, Path(self._root) if self.is_local else None)
         return f"{self.url}: {words}; make room there, then run the same command again"
 

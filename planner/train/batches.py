@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from planner import heartbeat
+from planner.base import heartbeat
 from planner.data import Dataset, check_sum_of_parts
 from planner.data.dataset import TokenIds
 from planner.data.samples import NO_LOSS

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.errors import NewerFormat, RecordMismatch, ResumeRefused, StoreError, TrainingFailed
-from planner.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
-from planner.lengths import another_end
+from planner.job.lengths import another_end
+from planner.provenance.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
 from planner.store.records import NO_HEAD, Manifest
 from planner.store.run import Run, job_digest
-from planner.train import checkpoint
+from planner.train.checkpoints import checkpoint
 from planner.train.setup import Launch, Setup
 from planner.train.world import World
 

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 import planner
-from planner import model_files
+from planner.data import model_files
 from planner.errors import StoreError, UserError
-from planner.identity import MODEL as MODEL_FACT
 from planner.job import HfModel, Job
+from planner.provenance.identity import MODEL as MODEL_FACT
 from planner.store.records import Manifest
 from planner.store.run import Run, commit_of
-from planner.train import checkpoint
-from planner.train.half import half_of
+from planner.train.checkpoints import checkpoint
+from planner.train.checkpoints.atomic_folder import half_of
+from planner.train.checkpoints.state import MODEL
 from planner.train.models import private, saving
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
 from planner.train.models.saving import Planned
-from planner.train.state import MODEL
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -99,7 +99,7 @@ def export(
     if not isinstance(job.model, HfModel):
         raise UserError(
             f"{run.storage.url}: its model.kind is {job.model.kind}, and only a model of kind hf has a form that "
-            "others read; `planner.train.checkpoint.read` gives its tensors"
+            "others read; `planner.train.checkpoints.checkpoint.read` gives its tensors"
         )
     if merge and job.model.lora is None:
         raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none")

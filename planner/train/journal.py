@@ -11,8 +11,8 @@ import torch
 
 import planner
 from planner.errors import DiskFull, PlannerError, StoreError
-from planner.job import Job
-from planner.plan import Facts, batch_sizes, choose
+from planner.job import Job, batch_sizes
+from planner.plan import Facts, choose
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     CommitRecord,
@@ -26,13 +26,13 @@ from planner.store.records import (
     digest_of,
 )
 from planner.store.run import Run, commit_name
-from planner.train import checkpoint
 from planner.train.batches import Loader
+from planner.train.checkpoints import checkpoint
+from planner.train.checkpoints.state import TrainState
 from planner.train.claim import Start
 from planner.train.evaluate import evaluate
 from planner.train.objectives import Objective
 from planner.train.setup import Setup
-from planner.train.state import TrainState
 from planner.train.world import World
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Protocol
 
+from planner.base.text import counted, duration
 from planner.plan import Interval, checkpoint_interval
-from planner.plan.words import counted, duration
 from planner.store.past import Past
 
 # A run's first commit tells what a save takes, and no formula can say when before that is known. To lose 10 s costs no

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from planner import heartbeat
+from planner.base import heartbeat
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.batches import MicroBatch
 

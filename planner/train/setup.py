@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from planner import heartbeat, model_files
-from planner.data import AnyDataset
+from planner.base import heartbeat
+from planner.data import AnyDataset, model_files
 from planner.data.paths import model_stamps, source_stamps
-from planner.identity import DEVICE, MODEL, identity_of, open_data
-from planner.job import Job
-from planner.lengths import Lengths, lengths
+from planner.job import Job, batch_sizes
+from planner.job.lengths import Lengths, lengths
 from planner.order.order import Order
-from planner.plan import Facts, Plan, batch_sizes, choose
+from planner.plan import Facts, Plan, choose
+from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
 from planner.store.records import Identity
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from planner import heartbeat
+from planner.base import heartbeat
 from planner.errors import TrainingFailed
 from planner.train import control
 from planner.train.batches import MicroBatch
-from planner.train.gradient_sums import GradientSums
+from planner.train.exact.gradient_sums import GradientSums
 from planner.train.objectives import Objective
 
 

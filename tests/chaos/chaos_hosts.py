@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.dispatch.embedded import _HEALTH_CHECKS
-from planner.dispatch.private.own_node import OwnNode
-from planner.dispatch.processes import kill_all, members
+from planner.dispatch.ray_internal.own_node import OwnNode
 from planner.errors import RunError
+from planner.local_cluster.embedded import _HEALTH_CHECKS
+from planner.local_cluster.processes import kill_all, members
 
 _DEADLINE_S = 90.0
 _OBJECT_STORE_BYTES = 100 * 2**20

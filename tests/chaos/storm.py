@@ -35,8 +35,7 @@ from chaos_witness import reconcile
 from planner.data.own import function_of
 from planner.errors import RunError, StoreError
 from planner.files import read_job
-from planner.job import Job
-from planner.plan import batch_sizes
+from planner.job import Job, batch_sizes
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run import Run
@@ -328,9 +327,9 @@ def judge(storm: Storm, step: int) -> dict[str, Any]:
 
 
 def _train_undisturbed(job: Job) -> Run:
-    from planner.train.history import Stage
-    from planner.train.local import LocalWorkers
-    from planner.train.rehearse import rehearse, train_observed
+    from planner.rehearsal.local_workers import LocalWorkers
+    from planner.rehearsal.on_processes import rehearse, train_observed
+    from planner.rehearsal.stages import Stage
     from planner.train.setup import Launch
 
     with LocalWorkers(1) as workers:
@@ -342,13 +341,13 @@ def _train_undisturbed(job: Job) -> Run:
 def _digest(run: Run) -> str:
     """Over weights and optimizer of the newest commit."""
     from planner.store.records import joint_digest
-    from planner.train.checkpoint import read_digests
+    from planner.train.checkpoints.checkpoint import read_digests
 
     return joint_digest(read_digests(run.storage, run.manifest(run.commits()[-1])))
 
 
 def _differences(run: Run, undisturbed: Run) -> list[str]:
-    from planner.audit import committed_records
+    from planner.provenance.audit import committed_records
 
     def steps(of: Run) -> list[tuple[Any, ...]]:
         records = [record for record in committed_records(of) if isinstance(record, StepRecord)]

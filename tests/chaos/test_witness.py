@@ -8,10 +8,10 @@ import pytest
 from chaos_witness import reconcile
 from storm import write_job, write_witness
 
-from planner.audit import audit
 from planner.data.own import function_of
 from planner.files import read_job
-from planner.plan import batch_sizes
+from planner.job import batch_sizes
+from planner.provenance.audit import audit
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(180)]
 _TRAIN = """
 import sys
 from planner.files import read_job
-from planner.train.history import Stage
-from planner.train.local import LocalWorkers
-from planner.train.rehearse import rehearse, train_observed
+from planner.rehearsal.stages import Stage
+from planner.rehearsal.local_workers import LocalWorkers
+from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.train.setup import Launch
 
 if __name__ == "__main__":

@@ -88,8 +88,8 @@ def recorded(tmp_path_factory):
     import torch.distributed as dist
 
     from planner.files import read_job
+    from planner.train.generation import train
     from planner.train.loop import Hooks
-    from planner.train.session import train
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

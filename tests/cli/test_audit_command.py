@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.audit import Audit, audit
+from planner.provenance.audit import Audit, audit
 from planner.store.driver import lease_name, this_driver
 from planner.store.lease import Lease
 from planner.store.records import seal
@@ -131,7 +131,9 @@ def test_a_long_audit_draws_a_bar_on_a_terminal(cli, run, monkeypatch):
 
 def test_steps_without_a_commit_are_no_loss_while_the_run_goes_on(cli, run, monkeypatch):
     """Another process may be at it; whether it is, its lease says."""
-    monkeypatch.setattr("planner.audit.audit", lambda *given, **more: replace(audit(*given, **more), uncommitted=9))
+    monkeypatch.setattr(
+        "planner.provenance.audit.audit", lambda *given, **more: replace(audit(*given, **more), uncommitted=9)
+    )
     assert "uncommitted   9 steps after the newest commit\n" in cli("audit", run).out
     with Lease(Storage(str(run)), "launch", print):
         assert "9 steps after the newest commit (the run is still going)\n" in cli("audit", run).out

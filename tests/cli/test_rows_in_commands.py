@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from planner.dispatch import shipment
 from planner.dispatch.launch import absolute
 from planner.errors import UserError
 from planner.job import Job
+from planner.submit import shipment
 
 ROWS = [{"prompt": "hi ", "completion": "yo" * n} for n in range(8)]
 

@@ -11,7 +11,8 @@ import yaml
 from planner.files import parse_job, read_job
 from planner.files.schema import EDITOR_LINE, job_schema, schema_text
 from planner.files.starter import starter_job
-from planner.plan import Facts, batch_sizes, choose
+from planner.job import batch_sizes
+from planner.plan import Facts, choose
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SHIPPED = sorted(JOBS.rglob("*.yaml"))

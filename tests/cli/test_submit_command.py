@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.dispatch import shipment
 from planner.files import read_job
+from planner.submit import shipment
 
 AT = ("--address", "http://127.0.0.1:1")
 SHARED = ("--set", "checkpoint.path=/shared/tiny")

@@ -7,9 +7,8 @@ import pytest
 from planner.cli.counts import parse_history
 from planner.cli.verify import _trace, compare, through_processes, verdict
 from planner.errors import UserError
-from planner.job import Job
-from planner.plan import batch_sizes
-from planner.verify import check_forward_passes, close_weights, compare_batches, compare_bitwise
+from planner.job import Job, batch_sizes
+from planner.provenance.compare import check_forward_passes, close_weights, compare_batches, compare_bitwise
 
 pytestmark = pytest.mark.fsdp
 
@@ -71,8 +70,8 @@ def test_weights_that_are_not_close_fail():
 
 def swapped_sample(rank, launch, end_step):
     """Step 1 sees one other sample."""
+    from planner.rehearsal.on_processes import train_observed
     from planner.train.batches import Loader
-    from planner.train.rehearse import train_observed
 
     load = Loader.load
     Loader.load = lambda self, cursor: load(self, cursor + (cursor == 7))
@@ -86,8 +85,8 @@ def one_ulp(rank, launch, end_step):
     """One element of one gradient is one unit in the last place off, at step 1, on the worker that holds it."""
     import torch
 
+    from planner.rehearsal.on_processes import train_observed
     from planner.train import optimize
-    from planner.train.rehearse import train_observed
 
     clip, calls = optimize.clip_gradients, []
 
@@ -107,8 +106,8 @@ def one_ulp(rank, launch, end_step):
 
 def rank_seeded_dropout(rank, launch, end_step):
     """Dropout by worker instead of by sample."""
+    from planner.rehearsal.on_processes import train_observed
     from planner.train import step
-    from planner.train.rehearse import train_observed
 
     seed = step.seed_randomness
     step.seed_randomness = lambda base, position: seed(base + rank, position)
@@ -120,8 +119,8 @@ def rank_seeded_dropout(rank, launch, end_step):
 
 def skipped_round(rank, launch, end_step):
     """The last round of every step is left out, on every worker."""
+    from planner.rehearsal.on_processes import train_observed
     from planner.train import loop
-    from planner.train.rehearse import train_observed
 
     accumulate = loop.accumulate
 
@@ -184,9 +183,9 @@ def _without(manifest, beginning):
 def test_skipped_steps_are_compared_too(job, tmp_path):
     """A loss that is infinite at step 1, in both histories: every bit agrees, and the verdict says so."""
     job = job.model_copy(update={"train": job.train.model_copy(update={"non_finite": "skip"})})
-    from planner.train.history import Stage, stages
-    from planner.train.local import LocalWorkers
-    from planner.train.rehearse import rehearse
+    from planner.rehearsal.local_workers import LocalWorkers
+    from planner.rehearsal.on_processes import rehearse
+    from planner.rehearsal.stages import Stage, stages
     from planner.train.setup import Launch
 
     with LocalWorkers(2) as workers:
@@ -198,8 +197,8 @@ def test_skipped_steps_are_compared_too(job, tmp_path):
 def infinite_at_step_1(rank, launch, end_step):
     import math
 
+    from planner.rehearsal.on_processes import train_observed
     from planner.train.objectives.lm import LanguageModelling
-    from planner.train.rehearse import train_observed
 
     loss = LanguageModelling.loss
     LanguageModelling.loss = lambda self, model, batch, totals: (

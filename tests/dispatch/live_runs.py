@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from planner.dispatch import launch as dispatch
-from planner.dispatch.processes import members
 from planner.job import Job
+from planner.local_cluster.processes import members
 from planner.store.follow import Follower
 from planner.store.ledger import segment_name
 from planner.store.records import GenerationRecord, StepRecord

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.dispatch.asking import Asking
-from planner.dispatch.steward import Steward
+from planner.elastic.asking import Asking
+from planner.elastic.controller import Steward
 from planner.plan import BatchSizes, Facts, ResizeCost, choose
 
 COUNTS = st.lists(st.integers(1, 500), min_size=1, max_size=60, unique=True).map(sorted)
@@ -74,7 +74,7 @@ class Listening:
 @pytest.mark.parametrize(("bound", "present", "most"), [(6, 5, 16), (30, 17, 64), (8, 4, 16), (8, 8, 8), (5, 9, 16)])
 def test_what_is_there_already_counts_as_taken(bound, present, most):
     """The autoscaler is heard only while something is missing: the search must not end below what is there."""
-    from planner.dispatch.private.policy import Policy
+    from planner.dispatch.ray_internal.policy import Policy
 
     policy = Listening(bound, present, most)
     Policy._hear_autoscaler(policy)  # before the first request

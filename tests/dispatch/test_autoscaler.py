@@ -15,7 +15,7 @@ from autoscaler_cluster import AutoscalerCluster
 from live_runs import LIMIT_S, Ledger, make_job, notes, run_of
 from spot_trace import Trace
 
-from planner.audit import audit
+from planner.provenance.audit import audit
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.dispatch.private import trainer
-from planner.dispatch.private.contract import CONTRACT, _lacks, missing
-from planner.dispatch.submission import _OLDEST_RAY
+from planner.dispatch.ray_internal import trainer
+from planner.dispatch.ray_internal.contract import CONTRACT, _lacks, missing
+from planner.submit.submission import _OLDEST_RAY
 
 DISPATCH = Path(__file__).parents[2] / "planner" / "dispatch"
 PATHS = sorted(DISPATCH.rglob("*.py"))

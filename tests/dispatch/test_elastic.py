@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of, workers_of
 
-from planner.audit import audit
-from planner.dispatch.private import drain_node, trainer
+from planner.dispatch.ray_internal import drain_node, trainer
 from planner.files import read_job
+from planner.provenance.audit import audit
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
 

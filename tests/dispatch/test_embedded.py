@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from listeners import LOOPBACK
 
-from planner.dispatch import embedded
-from planner.dispatch.embedded import EmbeddedCluster, NodeShape
-from planner.dispatch.processes import members
-from planner.dispatch.supervisor import Supervisor
 from planner.errors import RunError
+from planner.local_cluster import embedded
+from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
+from planner.local_cluster.processes import members
+from planner.local_cluster.supervisor import Supervisor
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -26,8 +26,8 @@ STORY = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 from listeners import listening_addresses
-from planner.dispatch.embedded import EmbeddedCluster, NodeShape, driver_environment
-from planner.dispatch.processes import members
+from planner.local_cluster.embedded import EmbeddedCluster, NodeShape, driver_environment
+from planner.local_cluster.processes import members
 
 os.environ.update(driver_environment())
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.25"
@@ -70,7 +70,7 @@ with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
-    from planner.dispatch.private import loopback_torch_config
+    from planner.dispatch.ray_internal import loopback_torch_config
 
     ray.init(address=cluster.address, log_to_driver=False)
     alive = lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]}
@@ -102,7 +102,7 @@ print("SEEN", json.dumps(seen))
 
 HOLDER = """
 import sys, time
-from planner.dispatch.embedded import EmbeddedCluster
+from planner.local_cluster.embedded import EmbeddedCluster
 with EmbeddedCluster(num_nodes=1) as cluster:
     print(json.dumps([cluster.address, cluster._link._process.pid, str(cluster._link._home)]), flush=True)
     time.sleep(600)

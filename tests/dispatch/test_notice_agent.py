@@ -11,10 +11,10 @@ import pytest
 from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata, Metadata
 
-from planner.audit import audit
-from planner.dispatch.private import own_node
-from planner.dispatch.private.own_node import OwnNode
+from planner.dispatch.ray_internal import own_node
+from planner.dispatch.ray_internal.own_node import OwnNode
 from planner.errors import RunError, UserError
+from planner.provenance.audit import audit
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("ray_environment")
 @pytest.fixture
 def autoscalers():
     """The module; it imports Ray."""
-    from planner.dispatch.private import autoscaler
+    from planner.dispatch.ray_internal import autoscaler
 
     return autoscaler
 
@@ -20,7 +20,7 @@ def autoscalers():
 @pytest.fixture
 def words(monkeypatch):
     """What stands in the cluster's key-value store."""
-    from planner.dispatch.private import policy as policies
+    from planner.dispatch.ray_internal import policy as policies
 
     found = {}
     monkeypatch.setattr(policies, "put_word", found.__setitem__)
@@ -30,7 +30,7 @@ def words(monkeypatch):
 @pytest.fixture
 def policy():
     """Of a launch whose group of two was just started."""
-    from planner.dispatch.private.policy import Policy
+    from planner.dispatch.ray_internal.policy import Policy
 
     policy = object.__new__(Policy)
     policy._launch_id, policy._state, policy._loading, policy._parked = "l", "", "", set()
@@ -132,7 +132,7 @@ def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):
 
 def test_a_node_has_room_for_parts_of_a_cpu(policy, monkeypatch):
     """Ten workers of 0.1 on one CPU, as `planner plan --cluster` says. Ray 2.60's own count is 9: it divides floats."""
-    from planner.dispatch.private import policy as policies
+    from planner.dispatch.ray_internal import policy as policies
 
     ray = SimpleNamespace(
         get=lambda answer, **_: answer,
@@ -165,7 +165,7 @@ class TestHeartbeats:
     @pytest.fixture
     def ray_answers(self, monkeypatch):
         """(actor's number of the question) -> what it says; an error is raised."""
-        from planner.dispatch.private import heartbeats
+        from planner.dispatch.ray_internal import heartbeats
 
         answers = {}
 
@@ -179,7 +179,7 @@ class TestHeartbeats:
         return answers
 
     def test_answers_count_when_they_are_there_and_the_deaf_are_asked_once(self, ray_answers):
-        from planner.dispatch.private.heartbeats import Heartbeats
+        from planner.dispatch.ray_internal.heartbeats import Heartbeats
 
         now = [0.0]
         heartbeats, worker = Heartbeats(lambda: now[0]), SimpleNamespace(actor=Actor())
@@ -196,7 +196,7 @@ class TestHeartbeats:
     def test_a_worker_that_died_counts_for_nothing(self, ray_answers):
         from ray.exceptions import RayError
 
-        from planner.dispatch.private.heartbeats import Heartbeats
+        from planner.dispatch.ray_internal.heartbeats import Heartbeats
 
         heartbeats, worker = Heartbeats(lambda: 0.0), SimpleNamespace(actor=Actor())
         heartbeats.total([worker])
@@ -207,7 +207,7 @@ class TestHeartbeats:
         """Over a network that flaps, a group that hangs would seem to be at work for ever."""
         from ray.exceptions import RayError
 
-        from planner.dispatch.private.heartbeats import Heartbeats
+        from planner.dispatch.ray_internal.heartbeats import Heartbeats
 
         now = [0.0]
         heartbeats, worker = Heartbeats(lambda: now[0]), SimpleNamespace(actor=Actor())

@@ -31,7 +31,7 @@ TAKEN = [
 # Places as many bundles as it is told, then one more. Ray Train places a worker by a bundle, too.
 PLACE = """
 import json, os, sys, time
-from planner.dispatch.embedded import EmbeddedCluster, NodeShape, driver_environment
+from planner.local_cluster.embedded import EmbeddedCluster, NodeShape, driver_environment
 os.environ.update(driver_environment())
 import ray
 from planner.dispatch.launch import connected

@@ -6,8 +6,8 @@ import signal
 import pytest
 from live_runs import When, fit, make_job, run_of, workers_of
 
-from planner.audit import audit
 from planner.errors import RunError
+from planner.provenance.audit import audit
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.dispatch.steward import Steward, View
+from planner.elastic.controller import Steward, View
 from planner.errors import TrainingFailed
 from planner.plan import BatchSizes, Facts, ResizeCost, choose
 

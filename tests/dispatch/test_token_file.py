@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.dispatch.embedded import _supervisor_environment, token_environment
 from planner.dispatch.launch import EMBEDDED, set_environment
 from planner.dispatch.token_file import token_warning
+from planner.local_cluster.embedded import _supervisor_environment, token_environment
 
 
 @pytest.fixture

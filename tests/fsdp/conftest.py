@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from planner.train.local import LocalWorkers
+from planner.rehearsal.local_workers import LocalWorkers
 
 
 @pytest.fixture(scope="session")

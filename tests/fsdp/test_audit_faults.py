@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from worker_functions import make_job, records, run_job
 
-from planner.audit import audit
 from planner.errors import DataError, NewerFormat, StoreError
+from planner.provenance.audit import audit
 from planner.store.records import Manifest, seal
 from planner.store.run import Run
 from planner.store.storage import Storage

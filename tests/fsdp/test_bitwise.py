@@ -10,12 +10,12 @@ import torch
 from test_training import crash_at
 from worker_functions import make_job, records, run_job
 
-from planner.audit import audit
 from planner.errors import ResumeRefused, TrainingFailed
+from planner.provenance.audit import audit
 from planner.store.records import seal
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.checkpoint import read_digests
+from planner.train.checkpoints.checkpoint import read_digests
 
 pytestmark = pytest.mark.fsdp
 
@@ -127,7 +127,7 @@ def test_where_the_integers_wait_does_not_matter(workers, texts, tmp_path, where
 
 
 def run_with_accumulator(rank, job, url, where):
-    from planner.train import session
+    from planner.train import generation as session
 
     choose = session.choose_accumulator
     session.choose_accumulator = lambda *_: where
@@ -281,7 +281,7 @@ def test_a_certificate_that_was_taken_away_is_missed(workers, texts, tmp_path):
 
 
 def on_another_cpu(rank, job, url, accept=()):
-    from planner.train import determinism
+    from planner.train.exact import determinism
 
     words = determinism.device_words
     determinism.device_words = lambda _device: "another CPU"
@@ -313,7 +313,7 @@ OPTIMIZERS = [
 @pytest.mark.parametrize("settings", OPTIMIZERS, ids=lambda settings: settings["kind"])
 def test_allowed_optimizers_do_not_see_shards(texts, settings):
     """Ten steps on a whole tensor and on its rows cut in three give the same bits, in awkward shapes."""
-    from planner.train.determinism import SHARD_INVARIANT
+    from planner.train.exact.determinism import SHARD_INVARIANT
     from planner.train.optimize import make_optimizer
 
     assert settings["kind"] in SHARD_INVARIANT

@@ -4,11 +4,12 @@ import pytest
 import torch
 from worker_functions import make_job
 
-from planner.identity import identity_of, open_data
-from planner.plan import Facts, batch_sizes, choose
+from planner.job import batch_sizes
+from planner.plan import Facts, choose
+from planner.provenance.identity import identity_of, open_data
 from planner.train.batches import Loader, collate
 from planner.train.objectives import denominators, make_objective
-from planner.train.reference import UniformReference
+from planner.train.reference.frozen import UniformReference
 from planner.train.shard import build_model
 
 pytestmark = pytest.mark.fsdp
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.fsdp
 def sharded_gradient(rank, job, cursor):
     """One worker's call of the real step; rank 0 returns loss and whole gradients."""
     from planner.train import control
-    from planner.train.gradient_sums import FloatSums
+    from planner.train.exact.gradient_sums import FloatSums
     from planner.train.shard import shard
     from planner.train.step import Step, accumulate
     from planner.train.world import World, on_cpu

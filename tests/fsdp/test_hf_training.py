@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from worker_functions import make_job, records, run_job
 
+from planner.data.model_files import stored_tensors
 from planner.errors import ResumeRefused, StoreError, UserError
 from planner.job import HfModel, Job, Train
-from planner.model_files import stored_tensors
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.export import commit_at, export
@@ -218,11 +218,11 @@ def trained(workers, texts, tiny_model, tmp_path_factory):
 
 def logits_of_commit(_rank, job, url):
     """Of the training model itself, in shards, with a commit loaded."""
-    from planner.train import checkpoint
-    from planner.train.gradient_sums import FloatSums
+    from planner.train.checkpoints import checkpoint
+    from planner.train.checkpoints.state import TrainState
+    from planner.train.exact.gradient_sums import FloatSums
     from planner.train.optimize import make_optimizer
     from planner.train.shard import make_model
-    from planner.train.state import TrainState
     from planner.train.world import World, on_cpu
 
     world = World.join(on_cpu)

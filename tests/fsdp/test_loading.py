@@ -7,10 +7,10 @@ import signal
 import pytest
 from worker_functions import make_job, records, run_job
 
-from planner.audit import audit
 from planner.data.prepare import prepare
 from planner.errors import ResumeRefused, TrainingFailed
 from planner.job import JsonlData
+from planner.provenance.audit import audit
 from planner.store.run import Run
 from planner.store.storage import Storage
 

@@ -5,14 +5,14 @@ from sample_sets import SampleSet, write_rows
 from test_bitwise import result
 from worker_functions import make_job, records, run_job
 
-from planner.audit import audit
 from planner.cli.verify import compare
 from planner.errors import DataError
 from planner.job import HfModel
+from planner.provenance.audit import audit
+from planner.rehearsal.on_processes import rehearse, train_observed
+from planner.rehearsal.stages import stages
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.history import stages
-from planner.train.rehearse import rehearse, train_observed
 from planner.train.setup import Launch
 
 pytestmark = pytest.mark.fsdp
@@ -106,8 +106,8 @@ def test_cached_numbers_are_those_of_the_model(workers, tmp_path):
 
 def small_parts(rank, job, url, *arguments, stop_after=None, **more):
     """Parts of 16 rows; the last worker asks to stop when it is asked the nth time."""
-    from planner.train import reference_cache
-    from planner.train.reference_cache import Computing
+    from planner.train.reference.cache import Computing
+    from planner.train.reference.frozen import cache as reference_cache
 
     before, heard = reference_cache._PART_ROWS, Computing.table
     reference_cache._PART_ROWS = 16
@@ -206,8 +206,8 @@ def in_memory(data, model, _progress=None):
 
 
 def run_hf(rank, job, url, stop_at=None):
-    from planner import identity
-    from planner.train import reference
+    from planner.provenance import identity
+    from planner.train.reference.frozen import frozen as reference
 
     before, make_model = identity.open_dataset, reference.make_model
     identity.open_dataset = in_memory

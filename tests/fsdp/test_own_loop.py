@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from worker_functions import records, run_job
 
-from planner.audit import audit
 from planner.cli.verify import through_processes
 from planner.errors import DataError, TrainingFailed, UserError
 from planner.files import read_job
 from planner.job import Job
+from planner.provenance.audit import audit
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -245,7 +245,7 @@ def test_what_the_job_asks_for_must_be_there(workers, make_job, tmp_path, sectio
 )
 def test_code_without_data_is_refused(make_job, code, words):
     """Before anything is started."""
-    from planner.identity import open_data
+    from planner.provenance.identity import open_data
 
     with pytest.raises(DataError, match=words):
         open_data(make_job(f"\n{code}\n"))
@@ -266,7 +266,7 @@ def test_code_without_data_is_refused(make_job, code, words):
 )
 def test_code_cannot_end_a_command_as_if_all_were_well(make_job, code):
     """An audit that a script relies on must not exit with 0 because somebody's data set does."""
-    from planner.identity import open_data
+    from planner.provenance.identity import open_data
 
     with pytest.raises(DataError):
         open_data(make_job(f"\n{code}\n"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from worker_functions import make_job, newest_commit, records, run_job, run_job_in_own_folder
 
-from planner.audit import audit
 from planner.errors import DataError, NewerFormat, ResumeRefused, StoreError, TrainingFailed
+from planner.provenance.audit import audit
 from planner.store.run import Run
 from planner.store.storage import Storage
 
@@ -465,8 +465,8 @@ def test_a_crash_loop_is_stopped(workers, texts, tmp_path):
 def run_launch(_rank, job, url, launch_id):
     """A generation of a named launch."""
 
+    from planner.train.generation import train
     from planner.train.loop import Hooks
-    from planner.train.session import train
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

@@ -18,7 +18,6 @@ from sample_sets import write_rows
 from test_training import crash_at
 from worker_functions import make_job, records, run_job
 
-from planner.audit import audit
 from planner.data.conversations import open_conversations
 from planner.data.dataset import evidence, no_progress
 from planner.data.jsonl import JsonlDataset
@@ -28,6 +27,7 @@ from planner.data.tokens import TokensDataset
 from planner.errors import TrainingFailed
 from planner.job import ChatData, FeedbackData, GptModel, JsonlData, PairsData, TextData
 from planner.order.order import Order
+from planner.provenance.audit import audit
 from planner.store.records import chained, joint_digest
 from planner.store.run import Run
 from planner.store.storage import Storage

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from planner.job import Job
+from planner.train.generation import train
 from planner.train.loop import Hooks
-from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 

@@ -188,16 +188,6 @@ def load() -> None:
     from transformers.models.auto import modeling_auto, tokenization_auto  # noqa: F401
     from transformers.models.llama import modeling_llama  # noqa: F401
 
-    import planner.audit
-    import planner.data.conversations
-    import planner.data.hf_tokenizer
-    import planner.interop
-    import planner.report.audits
-    import planner.report.recipes
-    import planner.report.runs
-    import planner.train.models.hf
-    import planner.verify  # noqa: F401
-
 
 @contextlib.contextmanager
 def prepared() -> Iterator[tuple[Path, Path]]:

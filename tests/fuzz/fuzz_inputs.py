@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "data"), str(TESTS / "interop")]
+sys.path[:0] = [str(TESTS), str(TESTS / "data"), str(TESTS / "recipes")]
 
 JOB = """\
 name: tiny
@@ -128,7 +128,7 @@ def _recipe(folder: Path, name: str, text: str, check: list[str], convert: list[
 
 def _rewrites(recipes: Path, out: Path) -> None:
     """Each recipe with each system that it can be said to."""
-    from planner.interop import TARGETS
+    from planner.recipes import TARGETS
 
     for recipe in sorted(recipes.iterdir()):
         for target in TARGETS:
@@ -199,8 +199,8 @@ def _runs(out: Path) -> None:
     import torch.distributed as dist
 
     from planner.files import read_job
+    from planner.train.generation import train
     from planner.train.loop import Hooks
-    from planner.train.session import train
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

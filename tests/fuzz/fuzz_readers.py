@@ -68,7 +68,7 @@ def read_recipe_for_another(folder: Path) -> None:
 
 def read_model(folder: Path) -> None:
     """A model's folder, as the driver and a worker look at it."""
-    from planner.model_files import check_here, fingerprint
+    from planner.data.model_files import check_here, fingerprint
     from planner.train.models.hf import build_on_meta
 
     model = {"kind": "hf", "path": str(folder / "model"), "context": 32}

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.audit import Audit, Phase
 from planner.plan import BatchSizes, Facts, choose
+from planner.provenance.audit import Audit, Phase
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.report.plans import plan_json, plan_table, split_text
 from planner.report.text import aligned, counted

@@ -8,7 +8,7 @@ import torch
 from planner.errors import TrainingFailed
 from planner.train import journal, world
 from planner.train.collectives import needs_staging
-from planner.train.gradient_sums import FixedPointSums, _ModuleSum
+from planner.train.exact.gradient_sums import FixedPointSums, _ModuleSum
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_commit_can_be_made_where_ray_is_not_installed(monkeypatch):
 
 def test_magnitudes_on_two_devices_are_put_together(monkeypatch):
     """A module whose parameters are all frozen gets no gradient: its magnitude stays where it was made, on the CPU."""
-    from planner.train import gradient_sums
+    from planner.train.exact import gradient_sums
 
     seen = []
     monkeypatch.setattr(gradient_sums.torch, "stack", lambda tensors: seen.extend(tensors) or torch.zeros(len(tensors)))

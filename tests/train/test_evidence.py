@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from forging import compact, forged, reseal
 
-from planner import formats
-from planner.audit import audit
+from planner.base import formats
 from planner.cli.standing import newest_readable
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import Facts, layout
 from planner.plan.layout import Balanced, Bitwise
+from planner.provenance.audit import audit
 from planner.store.ledger import LedgerWriter
 from planner.store.records import NO_HEAD, CommitRecord, chained
 from planner.store.run import Run
@@ -25,8 +25,8 @@ from planner.store.storage import Storage
 from planner.store.survey import survey
 from planner.train import journal, setup
 from planner.train.export import commit_at
+from planner.train.generation import train
 from planner.train.loop import Hooks
-from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 

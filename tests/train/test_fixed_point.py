@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.train.fixed_point import HEADROOM_BITS, Exponents, exponent_for, range_bits
-from planner.train.gradient_sums import _ModuleSum
+from planner.train.exact.fixed_point import HEADROOM_BITS, Exponents, exponent_for, range_bits
+from planner.train.exact.gradient_sums import _ModuleSum
 
 # Two modules of a network differ by orders of magnitude, and so do the elements of one.
 MAGNITUDES = [1e-30, 1e-12, 1e-6, 1.0, 1e6, 1e30]

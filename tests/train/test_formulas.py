@@ -19,7 +19,7 @@ from planner.train.control import exact_sums
 from planner.train.log_probs import measuring
 from planner.train.objectives import Coupled, denominators, make_objective, named_metrics
 from planner.train.prefetch import _Pickled
-from planner.train.reference import FrozenReference, UniformReference
+from planner.train.reference.frozen import FrozenReference, UniformReference
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.shard import build_model
 

@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 
-from planner.audit import audit
-from planner.disk import no_room, size_words
+from planner.base.disk import no_room, size_words
 from planner.errors import DiskFull, RunError
 from planner.job import Job
+from planner.provenance.audit import audit
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
-from planner.train import private_files
+from planner.train.checkpoints import private_files
+from planner.train.generation import train
 from planner.train.loop import Hooks
 from planner.train.models import saving
-from planner.train.session import train
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 

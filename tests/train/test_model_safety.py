@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner import model_files
+from planner.data import model_files
 from planner.data.hf_tokenizer import HfTokenizer
 from planner.errors import DataError, UserError
 from planner.job import HfModel

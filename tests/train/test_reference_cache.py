@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.errors import NewerFormat, TrainingFailed
 from planner.job import Job
 from planner.store.storage import Storage
-from planner.train.reference_cache import Parts, parts_of
+from planner.train.reference.cache import Parts, parts_of
 
 sys.path.append(str(Path(__file__).parent.parent / "fsdp"))
 from sample_sets import SampleSet

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from planner.data import check_sum
 from planner.errors import DataError
 from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
-from planner.lengths import Lengths, learning_rate
+from planner.job.lengths import Lengths, learning_rate
 from planner.order.order import Order
 from planner.plan import BatchSizes, Facts, choose
 from planner.train import control
 from planner.train.batches import NO_LOSS, Loader, collate
 from planner.train.control import Tally
-from planner.train.gradient_sums import FloatSums
+from planner.train.exact.gradient_sums import FloatSums
 from planner.train.models.gpt import Gpt
 from planner.train.objectives import denominators, make_objective
 from planner.train.optimize import clip_gradients, make_optimizer, set_learning_rate
-from planner.train.reference import UniformReference
+from planner.train.reference.frozen import UniformReference
 
 PEAK = 0.5
 CONTEXT = 12

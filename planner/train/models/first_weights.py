@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planner import heartbeat
+from planner.base import heartbeat
+from planner.data.model_files import StoredTensor, stored_tensors
 from planner.errors import UserError
-from planner.model_files import StoredTensor, stored_tensors
 from planner.train.models import private
 from planner.train.models.hf import ADAPTER, HfCausal, transformers_name
 

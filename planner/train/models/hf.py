@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from planner.data.hf_tokenizer import escape_logs
+from planner.data.model_files import CONFIG, check
 from planner.errors import UserError
 from planner.job import HfModel, Lora
-from planner.model_files import CONFIG, check
 from planner.train.models import private
 from planner.train.models.packed import positions_in
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from planner.disk import no_room, no_room_words
+from planner.base.disk import no_room, no_room_words
+from planner.data.model_files import INDEX
 from planner.errors import RunError
-from planner.model_files import INDEX
 
 # What transformers cuts by, too (`save_pretrained`, decimal gigabytes).
 MOST_BYTES = 5 * 10**9

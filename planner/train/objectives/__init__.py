@@ -16,7 +16,7 @@ from planner.train import control
 from planner.train.batches import MicroBatch
 from planner.train.control import Tally
 from planner.train.log_probs import measuring
-from planner.train.reference import Reference
+from planner.train.reference.frozen import Reference
 from planner.train.world import World
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from planner.job import DpoObjective
 from planner.train.objectives.pairs import PairObjective, of_policy, of_reference
-from planner.train.reference import Reference
+from planner.train.reference.frozen import Reference
 from planner.train.sample_batches import PairBatch
 
 

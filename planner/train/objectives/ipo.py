@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from planner.job import IpoObjective
 from planner.train.objectives.pairs import PairObjective, lengths, of_policy, of_reference
-from planner.train.reference import Reference
+from planner.train.reference.frozen import Reference
 from planner.train.sample_batches import PairBatch
 
 

@@ -34,7 +34,7 @@ from planner.errors import DataError
 from planner.job import KtoObjective
 from planner.order.order import Order
 from planner.train.log_probs import log_probs
-from planner.train.reference import Reference
+from planner.train.reference.frozen import Reference
 from planner.train.sample_batches import FeedbackBatch, Sequences
 
 # Rows looked at in one piece; nearly always, one is enough.

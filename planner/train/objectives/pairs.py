@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from planner.train.log_probs import log_probs
-from planner.train.reference import Reference
+from planner.train.reference.frozen import Reference
 from planner.train.sample_batches import PairBatch
 
 _PAIRS = 1

@@ -1,0 +1,53 @@
+"""Ray's own policy with graceful resizes: it decides, and we make the workers commit before it acts.
+
+For a Ray whose policy cannot be replaced. It cannot say no: every change of capacity is a resize.
+"""
+
+import logging
+import time
+from typing import Any
+
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+
+from planner.dispatch import signals
+from planner.dispatch.ray_internal.heartbeats import Heartbeats
+
+_log = logging.getLogger(__name__)
+# No worker made progress for so long. The length of steps is not known here.
+_SILENCE_S = 600.0
+_POLL_S = 0.05
+
+
+class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
+    """Holds the controller before a resize until every worker has committed and parked."""
+
+    def __init__(self) -> None:
+        self._group: Any = None
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """Remember whom to stop."""
+        self._group = worker_group
+
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:  # noqa: ARG002
+        """There is nobody left to stop."""
+        self._group = None
+
+    def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:  # noqa: ARG002
+        """Stop all workers at one step, and poll them until they are parked, or one fails, or none makes progress."""
+        group = self._group
+        if group is None or not group.has_started():
+            return
+        group.execute_async(signals.request_stop)
+        parked: set[int] = set()
+        heartbeats, progress, seen_s = Heartbeats(), 0, time.monotonic()
+        while len(parked) < len(group.get_workers()):
+            status = group.poll_status(timeout=0.5)
+            before, progress = progress, heartbeats.total(group.get_workers())
+            seen_s = time.monotonic() if progress != before else seen_s
+            if status.errors or time.monotonic() - seen_s > _SILENCE_S:
+                _log.warning("resizing before every worker had committed")
+                return
+            for rank, worker in status.worker_statuses.items():
+                if worker.training_report is not None and worker.training_report.metrics.get(signals.PARKED):
+                    parked.add(rank)
+            time.sleep(_POLL_S)

@@ -1,0 +1,151 @@
+"""The Ray node of this machine, for whoever has notices for it: found, drained, and asked whether it still is one.
+
+It talks to the head alone (the GCS), as `ray drain-node` does. No driver is registered, so nothing keeps the node busy.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+from planner.dispatch.ray_internal import request_drain
+from planner.dispatch.refused import refusal
+from planner.errors import RunError, UserError
+
+_CONNECT_S = 3.0
+_ASK_S = 5.0
+
+
+class OwnNode:
+    """A node of a cluster, by the head's address and the node's id."""
+
+    def __init__(self, client: Any, address: str, node_id: str) -> None:
+        self.address = address
+        self.node_id = node_id
+        self._client = client
+
+    @classmethod
+    def find(cls, address: str, node_id: str) -> Self:
+        """The node of this machine that belongs to the cluster at `address`; an empty one is Ray's to find.
+
+        Raises:
+            RunError: there is none so far.
+            UserError: it cannot be told which, or this is a head without room, which nobody should drain.
+        """
+        address = address or _asked(_address)
+        _require_listener(address)
+        client = _asked(lambda: _connect(address))
+        infos = _asked(lambda: client.get_all_node_info(timeout=_ASK_S))
+        alive = {key.hex(): info for key, info in infos.items() if info.state == 0}  # GcsNodeInfo.ALIVE
+        found = {node_id} if node_id else _asked(_local_ids)
+        ours = sorted(found & set(alive))
+        if not ours:
+            raise RunError(f"no node of the cluster at {address} is {node_id or 'on this machine'}")
+        with_room = [found_id for found_id in ours if _has_room(alive[found_id])]
+        if not with_room:
+            raise UserError(
+                "this node is the cluster's head, without room for workers: it is never drained; that would end it"
+            )
+        if len(with_room) > 1:
+            raise UserError(
+                f"{len(with_room)} nodes of this cluster are on this machine: write --node-id {with_room[0]}"
+            )
+        return cls(client, address, with_room[0])
+
+    def drain(self, remaining_s: float, message: str) -> None:
+        """Give notice that it goes in so many seconds; infinite where nobody says when.
+
+        Raises:
+            RunError: the cluster does not accept it, or cannot be asked.
+        """
+        self._require_head()
+        _asked(lambda: _in_time(lambda: request_drain(self._client, self.node_id, remaining_s, message)))
+
+    def is_alive(self) -> bool:
+        """Whether the cluster counts it.
+
+        Raises:
+            RunError: the cluster cannot be asked.
+        """
+        from ray import NodeID
+
+        self._require_head()
+        (alive,) = _asked(lambda: self._client.check_alive([NodeID.from_hex(self.node_id)], timeout=_ASK_S))
+        return bool(alive)
+
+    def _require_head(self) -> None:
+        # Ray's client would wait for a head that is gone for most of a minute.
+        _require_listener(self.address)
+
+
+def _in_time(work: Callable[[], None]) -> None:
+    """For a request to which Ray sets no limit: a head that hangs takes the connection, and never answers.
+
+    Raises:
+        TimeoutError: it is left behind. Should it come through later, it only says again what was said.
+    """
+    errors: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # raised where it was asked for
+            errors.append(error)
+
+    thread = threading.Thread(target=attempt, name="planner-drain", daemon=True)
+    thread.start()
+    thread.join(_ASK_S)
+    if thread.is_alive():
+        raise TimeoutError(f"the head has not answered for {_ASK_S:.0f} s")
+    if errors:
+        raise errors[0]
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer to a question to Ray.
+
+    Raises:
+        RunError: there is none.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        return question()
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        raise RunError(refusal(error)) from error
+
+
+def _address() -> str:
+    from ray._private.services import canonicalize_bootstrap_address
+
+    return str(canonicalize_bootstrap_address("auto"))
+
+
+def _connect(address: str) -> Any:
+    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    ensure_token_if_auth_enabled(create_token_if_missing=False)
+    return GcsClient(address=address)
+
+
+def _local_ids() -> set[str]:
+    from ray._private.services import find_node_ids
+
+    return set(find_node_ids())
+
+
+def _require_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"--address {address}: write the head's, host:6379 by default")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise RunError(f"nobody answers at {address}: {error}") from error
+
+
+def _has_room(info: Any) -> bool:
+    """Ray ends an idle node as soon as it is drained, and with a head its cluster."""
+    offers = info.resources_total
+    return bool(not info.is_head_node or offers.get("CPU", 0) or offers.get("GPU", 0))

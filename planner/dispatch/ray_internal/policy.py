@@ -1,0 +1,410 @@
+"""Our scaling policy inside Ray Train's controller: Ray's eyes and hands for `planner.elastic.controller`.
+
+Runs in the controller's process, next to the worker group. Written against Ray 2.60; `private.contract` says whether
+the Ray at hand is like it.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ray
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+    get_or_create_autoscaling_coordinator,
+)
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
+
+from planner.base.text import counted
+from planner.dispatch import signals
+from planner.dispatch.pulse import Pulse
+from planner.dispatch.ray_internal import get_word, put_word
+from planner.dispatch.ray_internal.autoscaler import Autoscaler
+from planner.dispatch.ray_internal.blame import cause, culprit, has_died, last_line, silent_nodes, whereabouts
+from planner.dispatch.ray_internal.groups import KeepingGroup, NewProcessesGroup, give_back_places_of_the_dead
+from planner.dispatch.ray_internal.heartbeats import Heartbeats
+from planner.elastic.asking import Asking
+from planner.elastic.controller import Act, Steward, View
+from planner.errors import PlannerError
+from planner.plan import workers_on_node
+
+_log = logging.getLogger(__name__)
+
+SignalHandler = Any
+"""what `signal.signal` takes"""
+
+# Ray puts it on every node (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html).
+NODE_ID_LABEL = "ray.io/node-id"
+# Two looks at the cluster are so far apart while nothing happens; each costs the coordinator a few ms.
+_LOOK_S = 0.5
+# The controller spins without a pause while no group runs.
+_IDLE_S = 0.2
+_QUERY_TIMEOUT_S = 5.0
+# Between two probes of a node that did not answer and that Ray still counts.
+_PROBE_AGAIN_S = 5.0
+
+
+class Policy(ElasticScalingPolicy):  # type: ignore[misc]
+    """The steward's eyes and hands."""
+
+    def __init__(
+        self,
+        scaling_config: Any,
+        steward: Steward,
+        *,
+        run: str,
+        launch_id: str,
+        warm_up: Callable[[], None],
+        keep_processes: bool,
+    ) -> None:
+        super().__init__(scaling_config)
+        self.warm_up = warm_up
+        self._steward, self._run, self._launch_id = steward, run, launch_id
+        self._state = self._loading = ""
+        self._keep = keep_processes
+        self._looked_s = float("-inf")
+        self._room: dict[str, int] = {}
+        self._draining: dict[str, float] = {}
+        self._parked: set[int] = set()
+        self._suspects: set[str] = set()
+        self._probed_s = float("-inf")
+        self._num_bad = 0
+        self._group: Any = None
+        self._heartbeats = Heartbeats()
+        self._pulse: Pulse | None = None
+        self._asking = Asking(time.monotonic)
+        self._autoscaler = Autoscaler()
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Put our worker group in the place of Ray's, in this process alone."""
+        # First of all: who waits here for a head that hangs is known by its beats, which end after a while.
+        self._pulse = Pulse(partial(put_word, signals.pulse_key(self._launch_id)))
+        self._pulse.start()
+        # Ray waits so long for the processes of a group to let go of each other, before it ends them.
+        os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
+        self._cancel_request_of_the_dead()
+        self._give_back_places_of_the_dead()
+        super().after_controller_start(train_run_context)
+        put_word(f"requester-{self._run}", self._requester_id)
+        base = KeepingGroup if self._keep and not self._nodes_hold_several() else NewProcessesGroup
+        TrainController.worker_group_cls = type("PlannerWorkerGroup", (base,), {"policy": self})
+
+    def _nodes_hold_several(self) -> bool:
+        """Workers that share a node's GPUs cannot keep their processes, and Ray packs them better as one group."""
+        gpus = self.scaling_config._resources_per_worker_not_none.get("GPU", 0)
+        return gpus > 0 and any(n["Resources"].get("GPU", 0) >= 2 * gpus for n in ray.nodes() if n["Alive"])
+
+    def _cancel_request_of_the_dead(self) -> None:
+        """A driver that was killed leaves its claim on the cluster behind, for three minutes: longer than we wait."""
+        if requester := get_word(f"requester-{self._run}"):
+            try:
+                get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=requester)
+            except Exception:  # noqa: BLE001  # it will expire
+                _log.warning("the request of an earlier launch could not be cancelled", exc_info=True)
+
+    def _give_back_places_of_the_dead(self) -> None:
+        """Of an earlier controller of this launch."""
+        try:
+            give_back_places_of_the_dead(self.places_name)
+        except Exception:  # noqa: BLE001  # then there is room for fewer
+            _log.warning("the places of an earlier controller could not be given back", exc_info=True)
+
+    @property
+    def places_name(self) -> str:
+        """How the names of this launch's placement groups begin."""
+        return f"planner-{self._launch_id}-"
+
+    # -- asked by the controller
+
+    def make_decision_for_non_running_worker_group(self) -> NoopDecision | ResizeDecision:
+        """Start a group, or wait for nodes."""
+        self._turned()
+        self._parked.clear()
+        self._group = None
+        self._maybe_send_resource_request()
+        if not self._look():
+            time.sleep(_IDLE_S)
+            return NoopDecision()
+        self._hear_autoscaler()
+        act = self._steward.idle(View(room=self._room, draining=self._draining))
+        if act.kind != "resize":
+            self._ended() if act.kind == "end" else self._tell_driver(*act.words, *self._autoscaler.words)
+            time.sleep(_IDLE_S)
+            return NoopDecision()
+        self._tell_driver(*self._steward.untold, f"starting {counted(act.world_size, 'worker')}")
+        return self._get_resize_decision(act.world_size)
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> NoopDecision | ResizeDecision:
+        """Leave the group alone, prepare a change, or make it."""
+        self._turned()
+        self._maybe_send_resource_request()
+        self._hear(worker_group_status)
+        stopping = len(self._parked) == worker_group_state.num_workers
+        if not stopping and time.monotonic() - self._looked_s < _LOOK_S:
+            return NoopDecision()
+        if not self._look():
+            return NoopDecision()
+        self._hear_autoscaler()
+        try:
+            act = self._steward.running(self._view(worker_group_state.workers))
+        except PlannerError:
+            raise
+        except Exception:  # noqa: BLE001
+            # A mistake in what is only a choice must not end a run that trains.
+            _log.exception("no decision was made")
+            return NoopDecision()
+        return self._do(act, worker_group_state)
+
+    def _turned(self) -> None:
+        if self._pulse is not None:
+            self._pulse.turned()
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        """What helps, and one more for each place on a node that an autoscaler takes for good, and that is not."""
+        return self._asking.count([count + self._num_bad for count in self._steward.worth_asking])
+
+    def _maybe_send_resource_request(self) -> None:
+        """Ask again when the number is another one, and every 20 s: a request is forgotten after 180 s."""
+        num_workers = self._get_num_workers_for_resource_request()
+        if num_workers != self._autoscaler.asked or self._autoscaler.is_due:
+            self._send_resource_request()
+
+    def _send_resource_request(self) -> None:
+        """Ray's, but for what is left over: places on nodes that nobody asked for are seen without asking for more."""
+        assert self._requester_id is not None
+        self._autoscaler.ask(
+            self._autoscaling_coordinator,
+            self._requester_id,
+            self.scaling_config,
+            self._get_num_workers_for_resource_request(),
+        )
+
+    def _hear_autoscaler(self) -> None:
+        """Whether it takes what was asked of it; asked only while something is missing."""
+        asked = self._autoscaler.asked
+        if sum(self._room.values()) >= asked:
+            self._autoscaler.words = ()
+            if asked > 0:
+                self._asking.taken(asked)  # else a search by halves would stay below what is there
+            return
+        verdict = self._autoscaler.verdict()
+        if verdict == "taken":
+            self._asking.taken(asked)
+        elif verdict == "refused":
+            self._asking.refused(asked)
+            self._maybe_send_resource_request()
+            if self._autoscaler.asked != asked:
+                self._steward.tell(f"the autoscaler cannot have {asked} workers: asking for {self._autoscaler.asked}")
+
+    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
+        """Keep workers off nodes that are no good, where there is room enough without them."""
+        return self.label_selector(num_workers)
+
+    def label_selector(self, num_workers: int) -> dict[str, str] | None:
+        """What a node must be like, as things are now."""
+        avoided = {*self._steward.bad_nodes, *self._suspects}
+        elsewhere = sum(count for node, count in self._room.items() if node not in avoided)
+        if not avoided or elsewhere < num_workers:
+            return None
+        return {NODE_ID_LABEL: f"!in({','.join(sorted(avoided))})"}
+
+    # -- told by the worker group
+
+    def group_started(self, group: Any) -> None:
+        """A group trains."""
+        self._group, self._heartbeats = group, Heartbeats()
+        self._parked.clear()
+        workers = group.get_workers()
+        self._steward.started(tuple(worker.metadata.node_id for worker in workers))
+        self._loading = f"{counted(len(workers), 'worker')} started; loading"
+        self._tell_driver(self._loading)
+        for words in self._steward.take_words():
+            _tell(workers, words)
+
+    def group_failed(self, group: Any, errors: dict[int, Exception]) -> None:
+        """Workers of the group have failed.
+
+        Raises:
+            TrainingFailed: it fails again and again.
+        """
+        nodes = {rank: worker.metadata.node_id for rank, worker in enumerate(group.get_workers())}
+        # The first to be heard of are often the others, whose collectives broke: every node of the group is asked.
+        silent = silent_nodes(set(nodes.values()))
+        self._suspects |= silent
+        dead = silent | {node for node in nodes.values() if node in self._draining}
+        died = [rank for rank, error in errors.items() if has_died(error)]
+        blamed = died or culprit(errors)
+        reason = cause(died, nodes, errors)
+        self._steward.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
+        self._tell_driver(*self._steward.untold)
+
+    def start_failed(self, error: Exception) -> None:
+        """A group could not be started.
+
+        Raises:
+            TrainingFailed: it fails again and again.
+        """
+        silent = silent_nodes(set(self._room))
+        self._suspects |= silent
+        self._steward.failed(frozenset(silent), frozenset(), f"they could not be started: {last_line(error)}")
+        self._tell_driver(*self._steward.untold)
+
+    def unplaced(self, placed: int, asked: int) -> None:
+        """Ray counted places that something else has taken, or that are gone."""
+        self._suspects |= silent_nodes(set(self._room))
+        self._steward.unplaced(placed, asked)
+
+    # -- eyes
+
+    def _look(self) -> bool:
+        """Refresh what is known of the cluster; false if it could not be asked."""
+        self._looked_s = time.monotonic()
+        try:
+            reserved = ray.get(
+                # `recompute`: the coordinator looks again by itself only every 20 s.
+                self._autoscaling_coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
+                timeout=_QUERY_TIMEOUT_S,
+            )
+            draining = ray._private.state.state.get_draining_nodes() or {}
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            if get_word(signals.end_key(self._launch_id)):
+                self._steward.end()
+        except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
+            _log.warning("the cluster could not be asked for its nodes", exc_info=True)
+            return False
+        now_s = time.time()
+        self._suspects &= alive
+        if self._suspects and time.monotonic() - self._probed_s > _PROBE_AGAIN_S:
+            self._probed_s = time.monotonic()
+            self._suspects = silent_nodes(self._suspects)
+        self._draining = {
+            node: max(deadline_ms / 1000 - now_s, 0.0) if deadline_ms else float("inf")
+            for node, deadline_ms in draining.items()
+            if node in alive
+        }
+        # Not Ray's own `_count_possible_workers`: it divides floats, so that 0.1 fits 9 times into 1.
+        taken = self.scaling_config._resources_per_worker_not_none
+        places = {node: workers_on_node(found, taken) for node, found in reserved.items()}
+        unusable = {*self._draining, *self._suspects}
+        # Nodes whose workers keep dying stay in: the steward leaves them out, or takes them where nothing else is left.
+        self._room = {node: count for node, count in places.items() if node in alive and node not in unusable}
+        self._num_bad = sum(self._room.get(node, 0) for node in self._steward.bad_nodes)
+        return True
+
+    def _hear(self, status: Any) -> None:
+        """Pass on the steps that rank 0 reports, and who is parked."""
+        for rank, worker in status.worker_statuses.items():
+            report = worker.training_report
+            if report is None:
+                continue
+            if report.metrics.get(signals.PARKED):
+                self._parked.add(rank)
+                if rank == 0:
+                    self._steward.committed(float(report.metrics["commit_s"]))
+            elif rank == 0:
+                self._steward.reported(report.metrics)
+                self._stepped()
+
+    def _view(self, workers: list[Any]) -> View:
+        return View(
+            room=self._room,
+            draining=self._draining,
+            nodes=tuple(worker.metadata.node_id for worker in workers),
+            parked=frozenset(self._parked),
+            silent=frozenset(self._group.silent_ranks() if self._group else ()),
+            newcomers=self._group.newcomers() if self._group else "none",
+            progress=self._heartbeats.total(workers),
+        )
+
+    # -- mouth
+
+    def _tell_driver(self, *words: str) -> None:
+        """While no group runs nobody writes the ledger: the driver shows it."""
+        state = "; ".join(dict.fromkeys(filter(None, words)))
+        if state and state != self._state:
+            self._state = state
+            with contextlib.suppress(Exception):  # it is only told
+                put_word(signals.state_key(self._launch_id), state)
+
+    def _stepped(self) -> None:
+        """What was said of the start is over; what was said since, that all are to stop, is not."""
+        if self._loading and self._state == self._loading:
+            self._state = self._loading = ""
+            with contextlib.suppress(Exception):  # as above
+                put_word(signals.state_key(self._launch_id), "")
+
+    def _ended(self) -> None:
+        put_word(signals.ended_key(self._launch_id), "yes")
+
+    # -- hands
+
+    def _do(self, act: Act, state: Any) -> NoopDecision | ResizeDecision:
+        for words in act.words:
+            _tell(state.workers, words)
+        if act.kind == "warm":
+            self._group.warm(act.world_size)
+        elif act.kind == "abandon_newcomers":
+            self._group.abandon_newcomers()
+        elif act.kind == "stop":
+            for worker in state.workers:
+                worker.actor.execute.remote(signals.request_stop)
+            self._tell_driver("all workers stop at the same step and commit")
+        elif act.kind == "end":
+            self._ended()
+        elif act.kind == "resize":
+            if not act.planned:
+                self._steward.note(whereabouts(state.workers))
+            leaving = set(self._draining) | self._suspects
+            self._group.plan_change(act.world_size if act.planned else 0, leaving)
+            self._tell_driver(*self._steward.untold, f"going on with {counted(act.world_size, 'worker')}")
+            return self._get_resize_decision(act.world_size)
+        return NoopDecision()
+
+
+class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
+    """Ray's trainer with our policy in the place of its own."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        steward: Steward,
+        run: str,
+        launch_id: str,
+        warm_up: Callable[[], None],
+        keep_processes: bool,
+        soften: Callable[[SignalHandler], SignalHandler],
+        listen_to: Callable[[Callable[[], None]], None],
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._soften, self._listen_to = soften, listen_to
+        self._policy = Policy(
+            self.scaling_config,
+            steward,
+            run=run,
+            launch_id=launch_id,
+            warm_up=warm_up,
+            keep_processes=keep_processes,
+        )
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+        arguments["scaling_policy"] = self._policy
+        return super()._initialize_and_run_controller(**arguments)
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        super()._register_sigint_handler(controller)
+        self._listen_to(partial(ray.kill, controller))
+        signal.signal(signal.SIGINT, self._soften(signal.getsignal(signal.SIGINT)))
+
+
+def _tell(workers: list[Any], words: str) -> None:
+    """Rank 0 writes the ledger."""
+    workers[0].actor.execute.remote(signals.tell, words)

@@ -1,0 +1,1 @@
+"""How many workers a run should have, and when: pure decisions, without Ray."""

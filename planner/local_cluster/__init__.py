@@ -1,0 +1,1 @@
+"""A Ray cluster of several logical nodes on this machine."""

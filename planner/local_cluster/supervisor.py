@@ -1,0 +1,162 @@
+"""`python -m planner.local_cluster.supervisor`: the process that owns an embedded cluster and answers its driver.
+
+One command a line comes in on stdin, one answer a line goes out on stdout, both JSON: see `embedded`.
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from planner.local_cluster.embedded import CLOSE_DEADLINE_S, HEARTBEAT_S, LOOPBACK, ONE_CPU, NodeShape
+from planner.local_cluster.processes import children, kill_all, kill_tree, reap
+
+
+class Supervisor:
+    """Owns the Ray cluster and answers commands, in its process's main thread."""
+
+    def __init__(self) -> None:
+        self._cluster: Any = None
+        self._nodes: dict[str, Any] = {}  # node id -> ray._private.node.Node, oldest first
+
+    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do one command. An error of Ray's becomes one line, and the processes that it left behind are killed."""
+        before = children(os.getpid())
+        try:
+            return self._do(command)
+        except Exception as error:  # noqa: BLE001  # Ray raises what it likes
+            traceback.print_exc()
+            for pid in children(os.getpid()) - before:  # of a node that is half there
+                kill_tree(pid)
+            line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+            return {"error": f"Ray says {type(error).__name__}: {line.rstrip('.')}"}
+
+    def _do(self, command: dict[str, Any]) -> dict[str, Any]:
+        match command["op"]:
+            case "start":
+                return {"address": self._start()}
+            case "add":
+                return {"node_id": self._add(NodeShape(**command["shape"]))}
+            case "nodes":
+                return {"node_ids": [node_id for node_id, node in self._nodes.items() if _is_alive(node)]}
+            case "kill" | "remove" as how:
+                return self._end(how, command["node_id"])
+            case unknown:
+                return {"error": f"no such command: {unknown}"}
+
+    def _start(self) -> str:
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 0,  # Train leaves such a node out of its reservations
+                "include_dashboard": False,
+                "object_store_memory": ONE_CPU.object_store_bytes,
+                **_loopback_arguments(),
+            },
+        )
+        _handle_signals()
+        return str(self._cluster.address)
+
+    def _add(self, shape: NodeShape) -> str:
+        node = self._cluster.add_node(
+            num_cpus=shape.cpus,
+            num_gpus=shape.gpus,
+            resources=dict(shape.resources),
+            object_store_memory=shape.object_store_bytes,
+            **_loopback_arguments(),
+        )
+        _handle_signals()
+        self._nodes[node.node_id] = node
+        return str(node.node_id)
+
+    def _end(self, how: str, wanted: str | None) -> dict[str, Any]:
+        # One that was given notice ends by itself when it is idle.
+        alive = [node_id for node_id, node in self._nodes.items() if _is_alive(node)]
+        node_id = wanted if wanted is not None else next(reversed(alive), None)
+        if node_id not in self._nodes:
+            return {"error": f"there is no node {node_id}; there are {list(self._nodes)}"}
+        node = self._nodes.pop(node_id)
+        if how == "kill" and _is_alive(node):  # a dead one's number may be a stranger's by now
+            kill_tree(_raylet(node).pid)
+        self._cluster.remove_node(node, allow_graceful=how == "remove")
+        return {"node_id": node_id}
+
+
+def _loopback_arguments() -> dict[str, Any]:
+    # The agent's port would be 52365 on every head: two clusters could not run side by side.
+    return {"node_ip_address": LOOPBACK, "dashboard_agent_listen_port": None}
+
+
+def _raylet(node: Any) -> "subprocess.Popen[bytes]":
+    process: subprocess.Popen[bytes] = node.all_processes["raylet"][0].process
+    return process
+
+
+def _is_alive(node: Any) -> bool:
+    return _raylet(node).poll() is None
+
+
+def _handle_signals() -> None:
+    """Undo what each of Ray's nodes installs: SIGTERM ends us in an orderly way, SIGINT is the driver's.
+
+    A handler that does nothing, not SIG_IGN: that would be inherited, and break `ray.cancel` in the workers.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of whoever loses his below us, so that a dead raylet's workers stay findable."""
+    import ctypes
+
+    pr_set_child_subreaper = 36  # linux/prctl.h
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def _commands(driver: int) -> Iterator[dict[str, Any]]:
+    """One command a line, until the driver closes the pipe or dies.
+
+    A child that the driver forked may hold the pipe's other end open, hence the look at who our parent is.
+    """
+    received = b""
+    while os.getppid() == driver:
+        ready, _, _ = select.select([0], [], [], HEARTBEAT_S)
+        if ready:
+            chunk = os.read(0, 65536)
+            if not chunk:
+                return
+            *lines, received = (received + chunk).split(b"\n")
+            yield from map(json.loads, lines)
+        reap()
+
+
+def supervise() -> None:
+    """Serve the driver until it is gone, then leave nothing behind."""
+    driver = os.getppid()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Ray prints must not look like an answer
+    home = Path(os.environ["RAY_TMPDIR"])
+    _handle_signals()
+    _adopt_orphans()
+    supervisor = Supervisor()
+    try:
+        for command in _commands(driver):
+            answer = {**supervisor.answer(command), "id": command["id"]}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+    finally:
+        kill_all(os.getpid(), CLOSE_DEADLINE_S)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    supervise()

@@ -1,0 +1,1 @@
+"""What makes a run the same run, and what its record proves."""

@@ -1,0 +1,228 @@
+"""Two histories of one job, held against each other: what they did, step by step, and what came of it.
+
+Pure but for reading run folders. No torch, no Ray.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from planner.base.text import counted
+from planner.plan import BatchSizes, Facts, choose
+from planner.provenance.audit import committed_records
+from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
+from planner.store.run import Run
+
+# What `batches` promises: the same samples, and rounding that may differ. float32 rounding in a sum of some thousand
+# terms is about 1e-7 a step; it grows with training, and bfloat16 begins at 2^-8. Seen: 6e-8 in fp32 (the demo's
+# job, 20 steps, W = 1..4), 1.6e-4 in bf16 (59 steps, W = 1..3). The tolerances leave room for longer
+# runs: an assumption.
+LOSS_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
+WEIGHTS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What one history left behind."""
+
+    steps: Mapping[int, StepRecord]
+    evals: Mapping[int, EvalRecord]
+    observed: Mapping[int, Mapping[str, tuple[int, ...]]]
+    """step -> tensor -> checksums, before the step's update"""
+    work: tuple["StepWork", ...]
+    """one for every step that was done, the ones that a loss threw away among them"""
+    final: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWork:
+    """What a step took, as it was counted."""
+
+    step: int
+    attempts: int
+    forward_passes: tuple[int, ...]
+    """by rank"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of a verdict."""
+
+    what: str
+    passed: bool
+    words: str
+
+
+def read_trace(run: Run, observed: bytes) -> Trace:
+    """The committed lineage of a run, and the checksums that were observed on the way.
+
+    Raises:
+        StoreError: there is no commit, or the chain breaks.
+    """
+    final = run.manifest(run.commits()[-1])
+    records = committed_records(run)
+    lines = _lines(observed)
+    return Trace(
+        steps={r.step: r for r in records if isinstance(r, StepRecord)},
+        evals={r.step: r for r in records if isinstance(r, EvalRecord)},
+        # A step that was done again is written again; the last time is the one that counts.
+        observed={line["step"]: {name: tuple(sums) for name, sums in line["tensors"].items()} for line in lines},
+        work=tuple(
+            StepWork(step=line["step"], attempts=line["attempts"], forward_passes=tuple(line["forward_passes"]))
+            for line in lines
+        ),
+        final=final,
+    )
+
+
+def _lines(observed: bytes) -> list[dict[str, Any]]:
+    """Whole lines; one that a killed worker left half written says nothing."""
+    lines = []
+    for line in observed.decode().splitlines():
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
+
+
+def compare_bitwise(here: Trace, there: Trace) -> list[Check]:
+    """Everything equal, to the last bit; where not, the first step and tensor that differ."""
+    return [
+        _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
+        _compare_steps("losses", here, there, lambda s: (s.loss, s.metrics, s.skipped)),
+        _compare_steps("gradient norms", here, there, lambda s: s.grad_norm),
+        _compare_steps("learning rates", here, there, lambda s: s.lr),
+        _compare_evals(here, there),
+        _compare_observed(here, there),
+        _compare_tensors("weights", "model/", here, there),
+        _compare_tensors("optimizer", "optimizer/", here, there),
+        _compare_tensors("sums' scales", "fixed_point/", here, there),
+    ]
+
+
+def compare_batches(here: Trace, there: Trace, precision: str) -> list[Check]:
+    """The same samples; losses, norms and held-out losses to a stated relative tolerance."""
+    tolerance = LOSS_TOLERANCE[precision]
+    return [
+        _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
+        _compare_steps("learning rates", here, there, lambda s: s.lr),
+        _close("losses", _losses(here.steps), _losses(there.steps), tolerance),
+        _close("held-out losses", _losses(here.evals), _losses(there.evals), tolerance),
+    ]
+
+
+def compared(equality: str, precision: str) -> list[str]:
+    """What two histories of a job are compared in, in words."""
+    both = ["world sizes", "forward passes", "samples", "learning rates"]
+    if equality == "bitwise":
+        exact = ["losses", "gradient norms", "held-out losses", "every tensor at every step", "weights", "optimizer"]
+        return [*both, *(f"{what} to the last bit" for what in exact)]
+    loss, weights = f"within {LOSS_TOLERANCE[precision]:g}", f"within {WEIGHTS_TOLERANCE[precision]:g}"
+    return [*both, f"losses {loss}", f"held-out losses {loss}", f"weights {weights}"]
+
+
+def check_sizes(sizes: Sequence[int], trace: Trace) -> Check:
+    """That the history was the one asked for: a group that never changed would prove nothing."""
+    seen = [size for size, _ in groupby(len(work.forward_passes) for work in trace.work)]
+    asked = [size for size, _ in groupby(sizes)]
+    words = ", ".join(map(str, seen)) if seen == asked else f"{seen} instead of {asked}"
+    return Check(what="world sizes", passed=seen == asked, words=words)
+
+
+def close_weights(distances: Mapping[str, tuple[float, float]], precision: str) -> Check:
+    """The distance of the final weights from each other against their length, over the whole model.
+
+    `distances` is tensor -> (norm of the difference, norm). Not tensor by tensor: some gradients are zero but for
+    rounding (that of an attention's key bias), and Adam makes steps of full length out of the rounding.
+    """
+    length = math.hypot(*(norm for _, norm in distances.values()))
+    relative = math.hypot(*(difference for difference, _ in distances.values())) / max(length, 1e-30)
+    tolerance = WEIGHTS_TOLERANCE[precision]
+    largest = max(distances, key=lambda name: distances[name][0])
+    words = (
+        f"relative difference {relative:.1e}, tolerance {tolerance:.0e}; the most in {largest.removeprefix('model/')}"
+    )
+    return Check(what="weights", passed=relative <= tolerance, words=words)
+
+
+def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
+    """Each worker's number of training forward passes at each step against the plan of its world size."""
+    what, total = "forward passes", 0
+    for work in (work for trace in traces for work in trace.work):
+        rounds = choose(sizes, len(work.forward_passes), Facts()).accumulation_steps
+        for rank, count in enumerate(work.forward_passes):
+            if count != rounds * work.attempts:
+                words = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"
+                return Check(what=what, passed=False, words=words)
+        total += sum(work.forward_passes)
+    for trace in traces:
+        if missing := trace.steps.keys() - {work.step for work in trace.work}:
+            return Check(what=what, passed=False, words=f"none were counted at step {min(missing)}")
+    return Check(what=what, passed=True, words=f"{total} in both histories, as planned; ghosts and repetitions count")
+
+
+def _compare_steps(what: str, here: Trace, there: Trace, value: Callable[[StepRecord], object]) -> Check:
+    if here.steps.keys() != there.steps.keys():
+        return Check(what=what, passed=False, words=f"{len(here.steps)} steps against {len(there.steps)}")
+    for number in sorted(here.steps):
+        mine, theirs = value(here.steps[number]), value(there.steps[number])
+        if mine != theirs:
+            return Check(what=what, passed=False, words=f"differ first at step {number}: {mine} and {theirs}")
+    return Check(what=what, passed=True, words=f"equal at {counted(len(here.steps), 'step')}")
+
+
+def _compare_evals(here: Trace, there: Trace) -> Check:
+    what = "held-out losses"
+    for number in sorted(here.evals.keys() | there.evals.keys()):
+        mine, theirs = (
+            (e.loss, e.metrics, e.samples, e.tokens) if e else None
+            for e in (here.evals.get(number), there.evals.get(number))
+        )
+        if mine != theirs:
+            return Check(what=what, passed=False, words=f"differ first before step {number}: {mine} and {theirs}")
+    return Check(what=what, passed=True, words=f"equal at {counted(len(here.evals), 'evaluation')}")
+
+
+def _compare_observed(here: Trace, there: Trace) -> Check:
+    """Gradients, weights and optimizer state, tensor by tensor, as each step began its update."""
+    what = "tensors by step"
+    for number in sorted(here.observed.keys() | there.observed.keys()):
+        mine, theirs = here.observed.get(number, {}), there.observed.get(number, {})
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                return Check(what=what, passed=False, words=f"differ first at step {number}, in {name}")
+    if missing := here.steps.keys() - here.observed.keys():
+        return Check(what=what, passed=False, words=f"none were observed at step {min(missing)}")
+    tensors = max((len(sums) for sums in here.observed.values()), default=0)
+    words = f"equal at {counted(len(here.observed), 'step')}: gradients, weights and optimizer, up to {tensors} tensors"
+    return Check(what=what, passed=True, words=words)
+
+
+def _compare_tensors(what: str, prefix: str, here: Trace, there: Trace) -> Check:
+    mine = {n: d for n, d in here.final.tensors.items() if n.startswith(prefix)}
+    theirs = {n: d for n, d in there.final.tensors.items() if n.startswith(prefix)}
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            return Check(what=what, passed=False, words=f"differ at the end, first in {name}")
+    # Only plain SGD has an optimizer without a tensor.
+    may_be_none = prefix == "optimizer/" and here.final.identity.optimizer == "sgd"
+    return Check(
+        what=what,
+        passed=bool(mine) or may_be_none,
+        words=f"{len(mine)} tensors, SHA-256 {joint_digest(mine)}",
+    )
+
+
+def _losses(records: Mapping[int, StepRecord] | Mapping[int, EvalRecord]) -> dict[int, float]:
+    return {number: record.loss for number, record in records.items()}
+
+
+def _close(what: str, here: Mapping[int, float], there: Mapping[int, float], tolerance: float) -> Check:
+    if here.keys() != there.keys():
+        return Check(what=what, passed=False, words=f"{len(here)} on one side, {len(there)} on the other")
+    largest = max((abs(a - there[n]) / max(abs(a), abs(there[n]), 1e-30) for n, a in here.items()), default=0.0)
+    words = f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
+    return Check(what=what, passed=largest <= tolerance, words=words)

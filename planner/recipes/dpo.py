@@ -1,0 +1,241 @@
+"""The DPO repository (eric-mitchell/direct-preference-optimization, read at f8b8c0f): Hydra, FSDP on one machine.
+
+`batch_size` is the global batch. Each batch is cut into `gradient_accumulation_steps` slices and each of those into one
+slice per GPU (utils.py, trainers.py); what does not fill them is dropped, in silence.
+"""
+
+from typing import Any
+
+from planner.recipes.dpo_runs import DpoFacts
+from planner.recipes.drafting import (
+    Dataset,
+    Options,
+    carry,
+    finish,
+    job_name,
+    names_of,
+    order_sections,
+    set_batch,
+    set_data,
+    set_optimizer,
+    set_workers,
+)
+from planner.recipes.entries import Entry, Keys
+from planner.recipes.recipe import Draft, Recipe
+from planner.recipes.shipped import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
+
+TITLE = "DPO repository"
+GROUPS = ("model", "loss")
+_WHOSE = "the DPO repository's own config.yaml"
+
+
+def base(choices: dict[str, str]) -> dict[str, Entry]:
+    """The repository's own configuration, for a command line without its folder."""
+    entries = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in DPO_DEFAULTS.items()}
+    path, block = DPO_MODELS.get(choices.get("model", ""), (None, None))
+    for key, value in (("name_or_path", path), ("block_name", block)):
+        entries[f"model.{key}"] = Entry(value=value, where=_WHOSE, is_default=True)
+    if (loss := choices.get("loss")) in {"sft", "dpo"}:
+        entries["loss.name"] = Entry(value=loss, where=_WHOSE, is_default=True)
+    return entries
+
+
+def read(keys: Keys, choices: dict[str, str], options: Options) -> Recipe:
+    """The recipe. Mistakes are noted in `keys`."""
+    batch = keys.whole("batch_size")
+    accumulation = keys.whole("gradient_accumulation_steps", 1)
+    trainer = keys.text("trainer", "BasicTrainer")
+    if trainer not in {"FSDPTrainer", "BasicTrainer", "TensorParallelTrainer"}:
+        keys.refuse("trainer", "write FSDPTrainer, BasicTrainer or TensorParallelTrainer")
+    gpus = options.gpus if trainer == "FSDPTrainer" else 1
+    method = _method(keys, choices)
+    unit = "example" if method == "sft" else "pair"
+    micro = None if gpus is None else batch // (accumulation * gpus)
+    facts = DpoFacts(
+        batch=batch,
+        accumulation=accumulation,
+        eval_batch=keys.whole("eval_batch_size", 16),
+        is_sharded=trainer == "FSDPTrainer",
+        trainer=trainer,
+        unit=unit,
+        block=str(keys.value("model.block_name", "")),
+        eval_every=keys.whole("eval_every", 20_000),
+        n_examples=keys.whole("n_examples", 0, least=0) or None,
+        n_epochs=keys.whole("n_epochs", 0, least=0) or None,
+        n_eval=keys.whole("n_eval_examples", 256),
+        warmup_steps=keys.whole("warmup_steps", 150, least=0),
+        is_bf16=keys.value("model.fsdp_policy_mp") == "bfloat16",
+    )
+    if trainer == "FSDPTrainer" and not facts.block:
+        keys.lacks(
+            "model.block_name: found nothing, and FSDPTrainer wants one; write model.block_name=LlamaDecoderLayer"
+        )
+    if gpus and facts.eval_batch < gpus:
+        keys.lacks(
+            f"eval_batch_size: {facts.eval_batch} leaves {gpus} GPUs without a row; write eval_batch_size={gpus} "
+            "or more"
+        )
+    draft = _draft(keys, choices, options, facts, method, gpus, micro or (None if gpus is None else 1))
+    finish(draft, keys, DPO_REASONS, "not a key that the DPO repository reads")
+    return Recipe(
+        source=keys.source,
+        system="dpo",
+        method=method,
+        unit=unit,
+        global_batch=batch,
+        accumulation=accumulation,
+        gpus=gpus,
+        micro=micro or None,
+        eval_batch=facts.eval_batch,
+        draft=draft,
+        foreign=facts,
+    )
+
+
+def _method(keys: Keys, choices: dict[str, str]) -> str:
+    name = str(keys.value("loss.name") or choices.get("loss") or "sft")
+    if name in {"sft", "dpo", "ipo"}:
+        if name == "ipo" and choices.get("loss") == "ipo" and not keys.has("loss.name"):
+            keys.wrong("loss=ipo: the DPO repository has no config/loss/ipo.yaml; write loss=dpo loss.name=ipo")
+        return name
+    keys.wrong(f"loss.name: found {name}; the DPO repository has sft, dpo and ipo, write one of them")
+    return "sft"
+
+
+def _draft(
+    keys: Keys,
+    choices: dict[str, str],
+    options: Options,
+    facts: DpoFacts,
+    method: str,
+    gpus: int | None,
+    micro: int | None,
+) -> Draft:
+    draft = Draft()
+    name = job_name(keys.value("exp_name"), f"{choices.get('model', '')}-{method}")
+    draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
+    _set_model(draft, keys, choices)
+    carry(draft, keys, "max_length", "model.context", keys.whole("max_length", 512, least=2))
+    _set_data(draft, keys, method)
+    _set_objective(draft, keys, method)
+    how = f"{facts.batch} as written: batch_size is the batch of all GPUs and accumulation steps"
+    set_batch(draft, keys, options, facts.batch, micro, how)
+    if gpus and (used := facts.outcome(gpus).batch or 0) != facts.batch:
+        text = f"at {gpus} GPUs the repository used only {used} of {facts.batch}; planner uses all of them"
+        draft.derive("batch.global", facts.batch, text)
+    _set_length(draft, keys, facts)
+    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 0, least=0))
+    _set_optimizer(draft, keys)
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.norm("max_grad_norm", 10.0))
+    draft.derive(
+        "train.schedule",
+        {"kind": "constant", "warmup": f"{facts.warmup_steps} steps"},
+        f"train.schedule constant after {facts.warmup_steps} steps: warmup_steps are optimizer steps, "
+        f"{facts.warmup_steps * facts.batch} {facts.unit}s",
+    )
+    precision = "bf16" if facts.is_bf16 and facts.is_sharded else "fp32"
+    draft.derive("train.precision", precision, f"train.precision {precision}: model.fsdp_policy_mp of the policy")
+    if keys.flag("activation_checkpointing") and facts.is_sharded:
+        carry(draft, keys, "activation_checkpointing", "train.activation_checkpointing", True)
+    _set_eval(draft, facts)
+    set_workers(draft, facts.batch, gpus)
+    order_sections(draft)
+    return draft
+
+
+def _set_model(draft: Draft, keys: Keys, choices: dict[str, str]) -> None:
+    draft.set("model.kind", "hf")
+    if not keys.has("model.name_or_path"):
+        chosen = choices.get("model")
+        known = f"model={chosen} is none of {', '.join(DPO_MODELS)}; " if chosen and chosen not in DPO_MODELS else ""
+        keys.lacks(f"model.name_or_path: found nothing; {known}write model.name_or_path=NAME behind the recipe")
+        return
+    carry(draft, keys, "model.name_or_path", "model.path", keys.text("model.name_or_path"))
+    if keys.has("model.archive"):
+        draft.drop("model.archive", "a pickle of the policy's weights; see to do")
+        draft.to_do.append(
+            "model.path must be the folder that holds the weights of model.archive in the Hugging Face layout "
+            "(load its `state` into the model and save_pretrained it): training begins with them"
+        )
+        keys.value("model.archive")
+
+
+def _set_data(draft: Draft, keys: Keys, method: str) -> None:
+    names = names_of(keys.value("datasets"))
+    set_data(draft, "chat" if method == "sft" else "pairs", [Dataset(name=name, hub=False) for name in names])
+    carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
+    side = "start" if names == ["hh"] else "end"
+    draft.derive(
+        "data.cut_prompt", side, f"data.cut_prompt {side}: the repository keeps the end of prompts for hh alone"
+    )
+
+
+def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
+    if method == "sft":
+        text = "objective sft, a mean over samples: the repository sums each example's tokens"
+        draft.derive("objective", {"kind": "sft", "mean_over": "samples"}, text)
+        for key in ("loss.beta", "loss.label_smoothing", "loss.reference_free"):
+            keys.value(key)
+        return
+    objective: dict[str, Any] = {"kind": method, "beta": keys.number("loss.beta")}
+    if method == "ipo":
+        objective["log_probs"] = "sum"
+    elif smoothing := keys.number("loss.label_smoothing", 0.0):
+        objective["label_smoothing"] = smoothing
+    if keys.flag("loss.reference_free"):
+        if method == "ipo":
+            keys.refuse_in_job(
+                "loss.reference_free", "planner's ipo has a reference; write false, or train by a loop of yours"
+            )
+        objective["reference"] = "none"
+    shown = ", ".join(f"{name} {its}" for name, its in objective.items())
+    draft.derive("objective", objective, f"objective {shown}")
+
+
+def _set_length(draft: Draft, keys: Keys, facts: DpoFacts) -> None:
+    if facts.n_examples:
+        whole = -(-facts.n_examples // facts.batch) * facts.batch
+        text = f"train.examples {whole}: n_examples {facts.n_examples} ends with the batch that reaches it"
+        if facts.n_epochs:
+            text += f"; there n_epochs {facts.n_epochs} ends it earlier where the data has fewer rows"
+        draft.derive("train.examples", whole, text)
+    elif facts.n_epochs:
+        carry(draft, keys, "n_epochs", "train.epochs", facts.n_epochs)
+    else:
+        keys.lacks("n_epochs: found neither n_epochs nor n_examples; write one of them behind the recipe")
+
+
+def _set_optimizer(draft: Draft, keys: Keys) -> None:
+    name, lr = keys.text("optimizer", "RMSprop"), keys.number("lr", 5e-7)
+    kinds: dict[str, dict[str, Any]] = {
+        "RMSprop": {"kind": "rmsprop"},
+        # torch's own weight decay: the repository passes on the learning rate alone.
+        "AdamW": {"kind": "adamw", "weight_decay": 0.01},
+        "Adam": {"kind": "adamw", "weight_decay": 0.0},
+        "SGD": {"kind": "sgd"},
+    }
+    if name not in kinds:
+        keys.refuse_in_job(
+            "optimizer", f"planner has {', '.join(kinds)}; write optimizer=RMSprop, or train by a loop of yours"
+        )
+    values = {**kinds.get(name, {"kind": "rmsprop"}), "lr": lr}
+    set_optimizer(draft, keys, values, {"kind": "optimizer", "lr": "lr"})
+
+
+def _set_eval(draft: Draft, facts: DpoFacts) -> None:
+    samples = -(-facts.n_eval // facts.eval_batch) * facts.eval_batch
+    text = f"eval.samples {samples}: n_eval_examples {facts.n_eval} in whole batches of {facts.eval_batch}"
+    draft.derive("eval.samples", samples, f"{text}; here they are held out of the training rows, there of a test split")
+    every = facts.eval_every // facts.batch * facts.batch
+    if every:
+        lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as there"
+        draft.derive("eval.every", f"{every} examples", f"eval.every {every} examples{lowered}")
+    else:
+        draft.derive("eval.every", "1 step", f"eval.every 1 step: eval_every {facts.eval_every} is less than a batch")
+
+
+def command(gpus: int, batch: int, accumulation: int, eval_batch: int, extra: list[str]) -> str:
+    """What to type for a batch at a GPU count."""
+    devices = ",".join(map(str, range(gpus)))
+    words = [f"batch_size={batch}", f"gradient_accumulation_steps={accumulation}", f"eval_batch_size={eval_batch}"]
+    return f"CUDA_VISIBLE_DEVICES={devices} python -u train.py {' '.join([*extra, 'trainer=FSDPTrainer', *words])}"

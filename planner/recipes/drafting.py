@@ -1,0 +1,235 @@
+"""Steps that all foreign readers share on the way to a job of ours."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.files.words import cut
+from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO
+from planner.recipes.entries import Keys
+from planner.recipes.recipe import Draft, Note
+from planner.recipes.scalars import Unresolved, number, written
+
+# Methods that an objective of ours computes; any other is a loop of the user's own.
+DATA_OF = {"sft": "chat", "dpo": "pairs", "ipo": "pairs", "simpo": "pairs", "kto": "feedback"}
+_MOST_WORKERS = 64
+_ROWS = {
+    "chat": '{"messages": [{"role": ..., "content": ...}, ...]}',
+    "pairs": '{"prompt": ..., "chosen": ..., "rejected": ...}',
+    "feedback": '{"prompt": ..., "completion": ..., "label": true or false}',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line says beside the recipe."""
+
+    gpus: int | None = None
+    """the count that the recipe was tuned for"""
+    max_micro: int | None = None
+    accelerate: str | None = None
+    """an accelerate file beside a TRL recipe"""
+    halos_batch: str | None = None
+    """total or per-accumulation"""
+    method: str | None = None
+    is_for_job: bool = True
+    """whether a job is to be made; if not, only what concerns batches must be there"""
+    needs_micro: bool = True
+    """whether somebody must say what one GPU holds"""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """variables of the shell that a script is run in, by name"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A data set that a recipe names."""
+
+    name: str
+    config: str | None = None
+    split: str | None = None
+    weight: Any = None
+    """the share of its rows that is taken; none: all"""
+    seed: int = 0
+    """of the shuffle before a share is taken"""
+    hub: bool = True
+    """whether `datasets.load_dataset` knows it by this name"""
+
+
+def job_name(*candidates: Any) -> str:
+    """The first candidate that makes a name which a job may have."""
+    for candidate in candidates:
+        if isinstance(candidate, str) and "$" not in candidate:
+            name = re.sub(r"[^a-z0-9._-]+", "-", candidate.lower()).strip("._-")[:63].strip("._-")
+            if name:
+                return name
+    return "recipe"
+
+
+def set_batch(draft: Draft, keys: Keys, options: Options, batch: int, micro: int | None, how: str) -> None:
+    """`batch.global`, with its arithmetic, and `batch.max_micro`, which somebody must know."""
+    if batch > MAX_GLOBAL_BATCH:
+        keys.wrong(f"batch.global: {how}; planner takes up to {MAX_GLOBAL_BATCH}, write smaller numbers")
+        keys.raise_mistakes()
+    draft.derive("batch.global", batch, f"batch.global {how}")
+    most = options.max_micro or micro
+    if most is None and not options.needs_micro:
+        draft.set("batch.max_micro", min(batch, MAX_MICRO))
+    elif most is None:
+        keys.lacks(
+            "batch.max_micro: the recipe names no GPU count, so what one GPU held is not known; write --gpus W, the "
+            "count that it was run on, or --max-micro M"
+        )
+    elif options.max_micro:
+        draft.derive("batch.max_micro", most, f"batch.max_micro {most}, as --max-micro says")
+    else:
+        draft.derive("batch.max_micro", most, f"batch.max_micro {most}: what one GPU held there")
+    draft.remarks["batch.global"] = "at every GPU count"
+
+
+def set_workers(draft: Draft, batch: int, gpus: int | None) -> None:
+    """As many as may be of use; the plan is exact at any of them."""
+    most = min(max(_MOST_WORKERS, gpus or 1), batch)
+    draft.derive("workers", {"max": most}, f"workers.max {most}: any count up to it is exact")
+
+
+def set_data(draft: Draft, kind: str, datasets: Sequence[Dataset]) -> None:
+    """A place for the data, and what to do to have it there."""
+    names = [each.name.rstrip("/").rpartition("/")[2] or each.name for each in datasets]
+    folder = "data/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(dict.fromkeys(names)))[:80].strip("-") or "NAME")
+    draft.set("data.kind", kind)
+    draft.set("data.path", folder)
+    draft.remarks["data.path"] = "a placeholder: see to do"
+    shown = ", ".join(each.name + (f" ({each.split})" if each.split else "") for each in datasets) or "no data set"
+    draft.derived.append(
+        Note(key="data", text=f"data.kind {kind}, data.path {folder}: the recipe names {cut(shown, 200)}")
+    )
+    draft.to_do.append(_saving(kind, folder, datasets))
+
+
+def _saving(kind: str, folder: str, datasets: Sequence[Dataset]) -> str:
+    """One line of Python where `datasets` knows the data by its name, else the form that rows must have."""
+    rows = f"rows such as {_ROWS[kind]}"
+    if not datasets or not all(each.hub for each in datasets):
+        names = ", ".join(each.name for each in datasets) or "the data"
+        return f"write {cut(names, 200)} into {folder}/ as jsonl, with {rows}"
+    loads = [_load(each) for each in datasets]
+    whole = loads[0] if len(datasets) == 1 else f"concatenate_datasets([{', '.join(loads)}])"
+    names = "load_dataset" if len(datasets) == 1 else "concatenate_datasets, load_dataset"
+    return (
+        f'python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})", once; the rows must have '
+        f"the form {_ROWS[kind]}"
+    )
+
+
+def _load(dataset: Dataset) -> str:
+    """The rows that the handbook takes: a share is taken of shuffled ones, rounded down."""
+    config = f", {dataset.config!r}" if dataset.config and dataset.config != "default" else ""
+    load = f"load_dataset({dataset.name!r}{config}, split={dataset.split or 'train'!r})"
+    share = dataset.weight
+    if not isinstance(share, int | float) or isinstance(share, bool) or share >= 1:
+        return load
+    return f"(lambda d: d.shuffle(seed={dataset.seed}).select(range(int(len(d) * {share!r}))))({load})"
+
+
+def names_of(value: Any) -> list[str]:
+    """`[hh,shp]` or `hh` -> the names that are known; shell variables are left out."""
+    values = value if isinstance(value, list) else [] if value is None or isinstance(value, Unresolved) else [value]
+    return [str(each) for each in values if "$" not in str(each)]
+
+
+def set_optimizer(draft: Draft, keys: Keys, values: Mapping[str, Any], from_keys: Mapping[str, str]) -> None:
+    """`values` are ours; `from_keys` says which foreign key each was carried from, the others are derived."""
+    for name, value in values.items():
+        ours = f"train.optimizer.{name}"
+        if foreign := from_keys.get(name):
+            carry(draft, keys, foreign, ours, value)
+        else:
+            draft.set(ours, value)
+
+
+def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whose: str = "there") -> None:
+    """Under our name; a default of the foreign system, which nobody wrote down, says so; `whose` is where it is one."""
+    entry = keys.entries.get(foreign)
+    if entry is None or entry.is_default:
+        how = f"{foreign} of {entry.where}" if entry else f"the default of {foreign} {whose}"
+        draft.derive(ours, value, f"{ours} {plain(value)}: {how}")
+    else:
+        draft.carry(foreign, ours, value, plain(value))
+
+
+def whole_if(value: float) -> float:
+    """1.0 -> 1; other numbers as they are."""
+    return int(value) if float(value).is_integer() else value
+
+
+def plain(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {plain(its)}" for key, its in value.items()) + "}"
+    return cut(number(value) if isinstance(value, float) else written(value), 120)
+
+
+def make_own(draft: Draft, method: str, why: str) -> None:
+    """The job's batch, length and cadences with a loop of the user's own in place of what planner has no words for."""
+    model, data, train = (draft.job.pop(name, {}) for name in ("model", "data", "train"))
+    objective = draft.job.pop("objective", None)
+    ordered = draft.job
+    draft.job = {
+        "name": ordered.pop("name", "recipe"),
+        "model": {"kind": "own"},
+        "data": {"kind": "own", "path": "my_loop.py"},
+        "objective": "own",
+        "batch": ordered.pop("batch", {}),
+    }
+    theirs = {name: train.pop(name) for name in ("schedule", "precision", "activation_checkpointing") if name in train}
+    optimizer = train.pop("optimizer", None)
+    draft.job["train"] = {**train, "optimizer": {"kind": "own"}}
+    draft.job |= ordered
+    draft.remarks["data.path"] = f"your training loop: it computes {method}"
+    draft.remarks.pop("objective", None)
+    draft.to_do.insert(0, f"{why}: write my_loop.py, which computes the loss (docs/own-loop.md)")
+    if method.startswith("grpo"):
+        draft.to_do.insert(
+            1,
+            "let a sample of dataset() be a whole group, and divide batch.global by its size: a group of completions "
+            "that are samples of their own is split over workers like any others",
+        )
+    said = {"model": model, "data": data, "objective": objective, "optimizer": optimizer, **theirs}
+    lines = [f"{name} {plain(value)}" for name, value in said.items() if value]
+    if lines:
+        draft.to_do.insert(1, f"what the loop must see to itself: {'; '.join(lines)}")
+
+
+def finish(draft: Draft, keys: Keys, reasons: Mapping[str, str], other: str) -> None:
+    """Every key without a word so far is dropped, with a reason where one is known, else with `other`."""
+    said = " ".join(f"{note.key} {note.text}" for note in (*draft.carried, *draft.derived, *draft.dropped))
+    for key, entry in keys.written():
+        # What was read for a verdict, or for a number, without a word of its own.
+        if keys.was_read(key) and (key in said or key not in reasons):
+            continue
+        why = next((text for known, text in reasons.items() if key == known or key.startswith(f"{known}.")), other)
+        value = entry.value
+        if isinstance(value, Unresolved):
+            draft.drop(key, f"{cut(value.text)} ({value.why}); {why}")
+        elif value is not None:
+            draft.drop(key, why)
+
+
+def order_sections(draft: Draft) -> None:
+    """In the order of a job file."""
+    order = ("name", "model", "data", "objective", "batch", "train", "eval", "workers", "checkpoint")
+    draft.job = {name: draft.job[name] for name in order if name in draft.job}
+    within = (
+        "steps",
+        "epochs",
+        "examples",
+        "seed",
+        "optimizer",
+        "schedule",
+        "clip_norm",
+        "precision",
+        "activation_checkpointing",
+    )
+    train = draft.job["train"]
+    draft.job["train"] = {name: train[name] for name in within if name in train}

@@ -1,0 +1,195 @@
+"""HALOs (ContextualAI/HALOs, read at 4831988): Hydra and accelerate, FSDP.
+
+`model.batch_size` has had three meanings: of all GPUs and accumulation steps (since 2025-05-01), of one accumulation
+step (before), and that again, sliced as in the DPO repository (branch legacy). What the system does with it is in
+`planner.recipes.halos_runs`.
+"""
+
+import re
+
+from planner.recipes.accelerate import Launch
+from planner.recipes.drafting import (
+    DATA_OF,
+    Options,
+    finish,
+    make_own,
+)
+from planner.recipes.entries import Entry, Keys
+from planner.recipes.halos_job import SHARED, make_draft
+from planner.recipes.halos_runs import HalosFacts, Meaning
+from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import number
+from planner.recipes.shipped import HALOS_DEFAULTS, HALOS_LEGACY_REASONS, HALOS_LOSSES, HALOS_REASONS
+from planner.recipes.split import nearest_multiple
+
+TITLE = "HALOs"
+GROUPS = ("model", "loss")
+_WHOSE = "HALOs' own configuration"
+
+# Hydra's loss=NAME there -> the method.
+_TRAINERS = {
+    "SFTTrainer": "sft",
+    "DPOTrainer": "dpo",
+    "CDPOTrainer": "cdpo",
+    "IPOTrainer": "ipo",
+    "SimPOTrainer": "simpo",
+    "SLiCTrainer": "slic",
+    "KTOTrainer": "kto",
+    "PPOTrainer": "ppo",
+    "GRPOTrainer": "grpo",
+    "BradleyTerryTrainer": "bradley-terry",
+    "ORPOTrainer": "orpo",
+}
+_UNPAIRED = ("kto", "ppo", "grpo", "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid")
+# The number of processes that the shipped accelerate_config/fsdp_NAME.yaml files say.
+_SHIPPED_FILES = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
+_TOLD = re.compile(r"((?:^[ \t]*#[^\n]*\n)+)[ \t]*batch_size:", re.MULTILINE)
+
+
+def base(choices: dict[str, str]) -> dict[str, Entry]:
+    """HALOs' own configuration, as far as it is known, for a command line without its folder."""
+    entries = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in HALOS_DEFAULTS.items()}
+    if choices.get("model", "").startswith("pythia"):
+        entries["model.activation_checkpointing"] = Entry(value=False, where=_WHOSE, is_default=True)
+    if (loss := choices.get("loss")) in HALOS_LOSSES:
+        shipped = {"trainer": None, "dataloader": None, "sync_reference": False, **HALOS_LOSSES[str(loss)]}
+        for key, value in shipped.items():
+            entries[f"loss.{key}"] = Entry(value=value, where=_WHOSE, is_default=True)
+    return entries
+
+
+def told_meaning(text: str) -> Meaning | None:
+    """What the comment above `batch_size` in base_model.yaml says it counts; none if there is no such comment."""
+    found = _TOLD.search(text)
+    if found is None or "across all machines" not in found[1]:
+        return None
+    return "total" if "accumulation" in found[1] else "per accumulation step"
+
+
+def processes_of(config_file: str) -> int | None:
+    """The processes that one of HALOs' shipped accelerate files starts, by its name."""
+    found = re.search(r"accelerate_config/fsdp_(\w+)\.yaml$", config_file)
+    return _SHIPPED_FILES.get(found[1]) if found else None
+
+
+def read(
+    keys: Keys,
+    choices: dict[str, str],
+    options: Options,
+    *,
+    told: Meaning | None,
+    launch: Launch | None,
+    group: int | None,
+) -> Recipe:
+    """The recipe. Mistakes are noted in `keys`; `told` is what a comment says that batch_size counts."""
+    written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
+    meaning = _meaning(keys, options, told, accumulation)
+    batch = written if meaning == "total" else written * accumulation
+    method, why_own = _method(keys, choices)
+    gpus = options.gpus or (launch.num_processes if launch else None)
+    per_step = written // accumulation if meaning == "total" else written
+    micro = None if gpus is None else max(per_step // gpus, 1)
+    is_unpaired = method in _UNPAIRED or "Unpaired" in str(keys.value("loss.dataloader", ""))
+    unit = "completion" if is_unpaired else "example" if method in {"sft", "csft"} else "pair"
+    facts = HalosFacts(
+        written=written,
+        meaning=meaning,
+        batch=batch,
+        accumulation=accumulation,
+        eval_batch=keys.whole("model.eval_batch_size", 32),
+        is_sharded=keys.value("use_fsdp", True) is not False,
+        method=method,
+        unit=unit,
+        is_unpaired=is_unpaired,
+        eval_every=keys.whole("eval_every", 1024),
+        n_examples=keys.whole("n_examples", 0, least=0) or None,
+        n_epochs=keys.number("n_epochs", 0.0) or None,
+        warmup=_warmup(keys),
+        is_fsdp=launch is None or launch.kind in {"FSDP", ""},
+        model_choice=choices.get("model", ""),
+        clip_norm=keys.norm("model.max_grad_norm", 0.0),
+        clips=keys.norm("model.max_grad_norm", 1.0) is not None,
+        group=group,
+        is_online=keys.value("online") is True,
+        reward_model_path=keys.has("model.reward_model_path"),
+    )
+    if gpus and facts.meaning != "legacy" and facts.eval_batch % (divisor := facts.divisor(gpus)):
+        keys.lacks(
+            f"model.eval_batch_size: {facts.eval_batch} is no multiple of {divisor}, which HALOs wants at {gpus} GPUs; "
+            f"write model.eval_batch_size={nearest_multiple(facts.eval_batch, divisor)}"
+        )
+    draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
+    reasons = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    finish(draft, keys, reasons, "not a key that planner knows of HALOs'")
+    if why_own:
+        make_own(draft, method, why_own)
+    return Recipe(
+        source=keys.source,
+        system="halos",
+        method=method,
+        unit=unit,
+        global_batch=batch,
+        accumulation=accumulation,
+        gpus=gpus,
+        micro=micro,
+        eval_batch=facts.eval_batch,
+        draft=draft,
+        foreign=facts,
+    )
+
+
+def _warmup(keys: Keys) -> str:
+    """As a cadence: `warmup` is a fraction of the run, the older `warmup_steps` are optimizer steps."""
+    if keys.has("warmup_steps"):
+        return f"{keys.whole('warmup_steps', 0, least=0)} steps"
+    return f"{number(round(keys.number('warmup', 0.0) * 100, 6))}%"
+
+
+def _meaning(keys: Keys, options: Options, told: Meaning | None, accumulation: int) -> Meaning:
+    """Which of the three; without accumulation all are one."""
+    if keys.has("use_fsdp") and keys.has("mode"):
+        for key in ("use_fsdp", "mode"):
+            keys.value(key)
+        return "legacy"
+    asked: Meaning | None = None
+    if options.halos_batch is not None:
+        if options.halos_batch not in {"total", "per-accumulation"}:
+            keys.wrong(f"--halos-batch {options.halos_batch[:40]}: write total or per-accumulation")
+        asked = "total" if options.halos_batch == "total" else "per accumulation step"
+    if asked and told and asked != told:
+        keys.wrong(f"--halos-batch says {asked}, and the comment above model.batch_size says {told}; leave one out")
+    if not asked and not told and accumulation > 1:
+        keys.wrong(
+            "model.batch_size: HALOs changed its meaning on 2025-05-01, and the file does not say which one it "
+            "has; write "
+            "--halos-batch total (newer: of all accumulation steps) or --halos-batch per-accumulation (older: of each)"
+        )
+    return asked or told or "total"
+
+
+def _method(keys: Keys, choices: dict[str, str]) -> tuple[str, str]:
+    """The method, and why it takes a loop of the user's own; empty if an objective of ours computes it."""
+    trainer = keys.value("loss.trainer")
+    method = choices.get("loss") or _TRAINERS.get(str(trainer)) or keys.value("loss.name")
+    if not method:
+        keys.wrong("loss: found no method; write loss=NAME behind the recipe, such as loss=kto")
+        return "sft", ""
+    method = str(method)
+    if keys.value("humanline") is True:
+        return method, f"{method} with humanline=true (a reference that is overwritten while training)"
+    if keys.value("loss.sync_reference") is True:
+        return method, f"{method} with loss.sync_reference=true (a reference that is overwritten while training)"
+    if SHARED.get(method, method) in DATA_OF:
+        return method, ""
+    return method, f"planner has no objective for {method}"
+
+
+def command(gpus: int, batch: int, accumulation: int, eval_batch: int, extra: list[str]) -> str:
+    """What to type for a batch at a GPU count."""
+    words = [
+        f"++model.batch_size={batch}",
+        f"++model.gradient_accumulation_steps={accumulation}",
+        f"++model.eval_batch_size={eval_batch}",
+    ]
+    launcher = f"accelerate launch --config_file accelerate_config/fsdp_8gpu.yaml --num_processes {gpus} launch.py"
+    return " ".join([launcher, *extra, *words])

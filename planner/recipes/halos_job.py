@@ -1,0 +1,298 @@
+"""A HALOs recipe's keys -> the draft of a job."""
+
+from typing import Any
+
+from planner.recipes.accelerate import Launch
+from planner.recipes.drafting import (
+    DATA_OF,
+    Dataset,
+    Options,
+    carry,
+    job_name,
+    names_of,
+    order_sections,
+    plain,
+    set_batch,
+    set_data,
+    set_optimizer,
+    set_workers,
+    whole_if,
+)
+from planner.recipes.entries import Keys
+from planner.recipes.halos_runs import HalosFacts
+from planner.recipes.recipe import Draft, Note
+from planner.recipes.scalars import Unresolved, number
+
+# Methods that are another one here, with a setting.
+SHARED = {"cdpo": "dpo"}
+
+
+def make_draft(
+    keys: Keys,
+    options: Options,
+    facts: HalosFacts,
+    gpus: int | None,
+    micro: int | None,
+    launch: Launch | None,
+    *,
+    is_own: bool,
+) -> Draft:
+    """Everything that a job says, from what the recipe says."""
+    draft = Draft()
+    name = job_name(keys.value("exp_name"), f"{facts.model_choice}-{facts.method}")
+    draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
+    _set_model(draft, keys)
+    kind = DATA_OF.get(SHARED.get(facts.method, facts.method), "feedback" if facts.is_unpaired else "pairs")
+    names = names_of(keys.value("train_datasets") or keys.value("datasets"))
+    set_data(draft, kind, [Dataset(name=name, hub=False) for name in names])
+    if keys.has("model.max_prompt_length"):
+        carry(draft, keys, "model.max_prompt_length", "data.max_prompt", keys.whole("model.max_prompt_length"))
+    if is_own:
+        _note_loss(draft, keys)
+    else:
+        _set_objective(draft, keys, facts)
+    meanings = {
+        "total": f"{facts.batch} as written: model.batch_size is the batch of all GPUs and accumulation steps",
+        "per accumulation step": (
+            f"{facts.batch} = {facts.written} x {facts.accumulation} accumulation steps (older HALOs)"
+        ),
+        "legacy": f"{facts.batch} = {facts.written} x {facts.accumulation} accumulation steps (HALOs legacy)",
+    }
+    set_batch(draft, keys, options, facts.batch, micro, meanings[facts.meaning])
+    if gpus:
+        whose = "--gpus" if options.gpus or launch is None else launch.source
+        draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
+    _say_unknown(draft, keys)
+    _set_length(draft, keys, facts)
+    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
+    _set_optimizer(draft, keys, facts)
+    _set_schedule(draft, facts)
+    if facts.clip_norm or not facts.clips:
+        carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
+    else:
+        draft.set("train.clip_norm", 1.0)
+        draft.to_do.append("train.clip_norm is planner's default 1.0: the recipe does not say model.max_grad_norm")
+    _set_precision(draft, keys)
+    _set_eval(draft, keys, facts)
+    set_workers(draft, facts.batch, gpus)
+    order_sections(draft)
+    return draft
+
+
+def _say_unknown(draft: Draft, keys: Keys) -> None:
+    """What trains otherwise here, or is not known."""
+    guessed = [key for key, ours in _GUESSED.items() if (entry := keys.entries.get(key)) and entry.is_default]
+    if guessed:
+        shown = ", ".join(f"{key} {plain(keys.value(key))} ({_GUESSED[key]})" for key in guessed)
+        draft.to_do.append(
+            f"the command stands without HALOs' config folder, so these may be others in yours: {shown}; look them up "
+            "in config/model/, or convert the command where it lies"
+        )
+    if keys.value("humanline") is not True:
+        for key in _OF_HUMANLINE[1:]:
+            if keys.value(key) is not None and not keys.entries[key].is_default:
+                draft.drop(key, "HALOs reads it with humanline=true alone")
+    for key, why in _OTHERWISE.items():
+        if keys.value(key) not in (None, False, 1):
+            draft.drop(key, f"{why}: see to do")
+            draft.to_do.append(f"{key} {plain(keys.value(key))}: {why}")
+
+
+_GUESSED = {
+    "model.max_length": "model.context",
+    "model.max_prompt_length": "data.max_prompt",
+    "model.max_grad_norm": "train.clip_norm",
+}
+_OTHERWISE = {
+    "model.load_lora_from": "training begins with those adapters there, here with new ones; merge them into model.path",
+    "load_reference_logprobs": "the reference's log-probabilities come from that file there, here they are computed",
+    "frac_unique_desirable": "there only that share of the desirable completions is taken; thin the rows yourself",
+    "frac_unique_undesirable": "there only that share of the undesirable completions is taken; thin the rows yourself",
+}
+
+
+def _set_model(draft: Draft, keys: Keys) -> None:
+    draft.set("model.kind", "hf")
+    path = keys.text("model.name_or_path")
+    if keys.has("model.load_from") and (start := keys.value("model.load_from")):
+        draft.derive(
+            "model.path", str(start), f"model.path {start}: model.load_from, the weights that training begins with"
+        )
+        keys.value("model.name_or_path")
+    else:
+        carry(draft, keys, "model.name_or_path", "model.path", path)
+    carry(draft, keys, "model.max_length", "model.context", keys.whole("model.max_length", 1024, least=2))
+    attention = keys.word("model.attn_implementation")
+    if attention in {"sdpa", "eager", "flash_attention_2"}:
+        carry(draft, keys, "model.attn_implementation", "model.attention", attention)
+    if keys.flag("model.use_peft"):
+        lora: dict[str, Any] = {
+            "rank": keys.whole("model.peft.lora_r", 64),
+            "alpha": keys.number("model.peft.lora_alpha", 256.0),
+            "dropout": keys.number("model.peft.lora_dropout", 0.05),
+        }
+        targets = keys.value("model.peft.target_modules")
+        if isinstance(targets, list):
+            lora["targets"] = [str(target) for target in targets]
+        draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
+
+
+# Keys outside `loss` that change the loss.
+_OF_HUMANLINE = ("humanline", "humanline_iters", "humanline_alpha", "log_epsilon_P", "log_epsilon_R")
+_NO_COEFFICIENTS = ("loss.trainer", "loss.dataloader", "loss.name", "loss.use_reference_model")
+
+
+def _note_loss(draft: Draft, keys: Keys) -> None:
+    """Keep the coefficients of the recipe's loss for a training loop of the user's own."""
+    asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
+    asked += _OF_HUMANLINE if keys.value("humanline") is True else ()
+    known = {name: _written(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
+    draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
+    shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
+    if shipped:
+        draft.to_do.append(f"the loss's own settings: {', '.join(shipped)} are those that HALOs ships")
+
+
+def _written(keys: Keys, name: str) -> Any:
+    """The value, or the variable's name if a shell or the environment would fill it in."""
+    value = keys.value(name)
+    found = keys.entries[name].value
+    return found.text if isinstance(found, Unresolved) else value
+
+
+def _set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    method = facts.method
+    objective: dict[str, Any]
+    text = ""
+    if method == "sft" and facts.is_legacy:
+        objective = {"kind": "sft", "mean_over": "samples"}
+        text = "the branch legacy sums each example's tokens, and averages over examples"
+    elif method == "sft":
+        objective, text = (
+            {"kind": "sft"},
+            "a mean over all tokens of the global batch; there over those of a micro-batch",
+        )
+    elif method in {"dpo", "cdpo"}:
+        objective = {"kind": "dpo", "beta": keys.number("loss.beta", 0.1)}
+        if method == "cdpo":
+            objective["label_smoothing"] = keys.number("loss.epsilon")
+    elif method == "ipo":
+        objective = {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}
+        text = "loss.tau is beta here"
+    elif method == "simpo":
+        beta = keys.number("loss.beta", 10.0) or 1.0
+        shipped = keys.entries.get("loss.gamma_beta_ratio")
+        ratio = keys.number("loss.gamma_beta_ratio", 0.3)
+        if keys.has("loss.gamma") and (shipped is None or shipped.is_default):
+            ratio = keys.number("loss.gamma") / beta
+            text = "gamma_beta_ratio = loss.gamma / loss.beta"
+        objective = {"kind": "simpo", "beta": beta, "gamma_beta_ratio": ratio}
+    else:
+        objective = {
+            "kind": "kto",
+            "beta": keys.number("loss.beta", 0.1),
+            "desirable_weight": keys.number("loss.desirable_weight", 1.0),
+            "undesirable_weight": keys.number("loss.undesirable_weight", 1.0),
+        }
+        text = "the KL baseline is over the whole global batch here; there over a micro-batch of all GPUs"
+    if keys.value("cache_reference_logprobs") is True and method in {"dpo", "cdpo", "ipo"}:
+        objective["reference"] = "cached"
+    shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
+    draft.derive("objective", objective, f"objective {shown}" + (f": {text}" if text else ""))
+
+
+def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    if facts.n_examples:
+        whole = -(-facts.n_examples // facts.batch) * facts.batch
+        steps = f"{whole // facts.batch} steps"
+        text = f"train.examples {whole}, {steps}: n_examples {facts.n_examples} in whole batches of {facts.batch}"
+        if facts.steps(facts.accumulation) * facts.batch != whole:
+            text += f"; there {facts.steps(facts.accumulation)} steps at {facts.accumulation} accumulation steps"
+        if not facts.is_legacy and facts.n_examples != whole:
+            text += f"; the schedule was told {facts.n_examples // facts.written} there"
+        if facts.n_epochs:
+            text += f"; there n_epochs {number(facts.n_epochs)} ends it earlier where the data has fewer rows"
+        draft.derive("train.examples", whole, text)
+    elif facts.n_epochs:
+        carry(draft, keys, "n_epochs", "train.epochs", whole_if(facts.n_epochs))
+    else:
+        keys.lacks("n_epochs: found neither n_epochs nor n_examples; write one of them behind the recipe")
+
+
+def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    name, lr = keys.text("optimizer", "AdamW"), keys.number("lr")
+    kinds = {"AdamW": "adamw", "Adam": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
+    if name not in kinds:
+        keys.refuse_in_job(
+            "optimizer", f"planner has {', '.join(kinds)}; write optimizer=AdamW, or train by a loop of your own"
+        )
+    values: dict[str, Any] = {"kind": kinds.get(name, "adamw"), "lr": lr}
+    from_keys = {"kind": "optimizer", "lr": "lr"}
+    if facts.is_legacy:
+        set_optimizer(draft, keys, values, from_keys)
+        if name == "AdamW":
+            text = "train.optimizer.weight_decay 0.01: torch's default, since the branch legacy passes none"
+            draft.derive("train.optimizer.weight_decay", 0.01, text)
+        return
+    if name == "Adam" and keys.number("weight_decay", 0.0):
+        _refuse_decay(draft, keys)
+    elif keys.has("weight_decay"):
+        values["weight_decay"] = keys.number("weight_decay")
+        from_keys["weight_decay"] = "weight_decay"
+    if values["kind"] == "adamw" and (keys.has("beta1") or keys.has("beta2")):
+        values["betas"] = [keys.number("beta1", 0.9), keys.number("beta2", 0.999)]
+        from_keys["betas"] = "beta1" if keys.has("beta1") else "beta2"
+    elif values["kind"] == "adamw":
+        draft.to_do.append("train.optimizer betas and weight_decay are planner's defaults where the recipe says none")
+    set_optimizer(draft, keys, values, from_keys)
+
+
+def _refuse_decay(draft: Draft, keys: Keys) -> None:
+    """Refuse Adam with a weight decay, which planner does not have. If the decay is a default, only note it."""
+    entry, why = keys.entries["weight_decay"], "Adam adds it to the gradient, planner's adamw does not"
+    if entry.is_default:
+        text = f"weight_decay {plain(entry.value)} of {entry.where}: {why}, so train.optimizer.weight_decay is 0"
+        draft.to_do.append(f"{text}; write optimizer=AdamW behind the recipe if decoupled decay will do")
+    else:
+        keys.refuse_in_job("weight_decay", f"{why}; write 0, or optimizer=AdamW")
+
+
+def _set_schedule(draft: Draft, facts: HalosFacts) -> None:
+    kind = "cosine" if facts.method == "sft" and not facts.is_legacy else "constant"
+    text = f"train.schedule {kind} after {facts.warmup}: "
+    if facts.is_legacy:
+        text += "the branch legacy is constant after its warmup for every method, sft included"
+    else:
+        text += "HALOs is cosine for sft and constant for all others; its warmup begins at a tenth of the rate"
+    draft.derive("train.schedule", {"kind": kind, "warmup": facts.warmup}, text)
+
+
+def _set_precision(draft: Draft, keys: Keys) -> None:
+    dtype = keys.value("model.policy_dtype", "bfloat16")
+    precision = "fp32" if dtype == "float32" else "bf16"
+    text = f"train.precision {precision}: model.policy_dtype {dtype}"
+    text += "; there weights and optimizer state are bf16, too, here fp32" if precision == "bf16" else ""
+    draft.derive("train.precision", precision, text)
+    if keys.flag("model.activation_checkpointing", default=True):
+        carry(draft, keys, "model.activation_checkpointing", "train.activation_checkpointing", True)
+
+
+def _set_eval(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    if keys.has("n_eval_examples"):
+        samples = keys.whole("n_eval_examples")
+        draft.derive(
+            "eval.samples", samples, f"eval.samples {samples}: held out of the training rows, there of a test split"
+        )
+    else:
+        draft.to_do.append("eval.samples: say how many rows to hold out; there all of the test split is evaluated")
+        draft.set("eval.samples", 0)
+    every = facts.eval_every // facts.lowered_to * facts.lowered_to
+    lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as there"
+    if every and every % facts.batch:
+        why = f"not a multiple of {facts.batch}; there every accumulation step of {facts.written} counts"
+        text = f"eval.every {every} examples rounded{lowered}: {why}"
+        draft.derive("eval.every", f"{every} examples rounded", text)
+    elif every:
+        draft.derive("eval.every", f"{every} examples", f"eval.every {every} examples{lowered}")
+    else:
+        draft.derive("eval.every", "1 step", f"eval.every 1 step: eval_every {facts.eval_every} is less than a batch")

@@ -1,0 +1,306 @@
+"""What HALOs does with a recipe at each GPU count (launch.py, trainers.py and dataloader.py at 4831988)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.recipes.recipe import Outcome, Question, Trap, Unit
+from planner.recipes.scalars import number
+from planner.recipes.slicing import Sliced, eval_every_unit
+from planner.recipes.split import groups_cut
+
+Meaning = Literal["total", "per accumulation step", "legacy"]
+
+# Losses that change with the micro-batch there, and why.
+_VARIES = {
+    "sft": "the mean over a micro-batch's tokens, then the mean of those",
+    "ppo": "advantages are whitened within each micro-batch",
+    "grpo": "its group statistics and token means are taken within a micro-batch of all GPUs",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalosFacts(Sliced):
+    """A recipe as HALOs trains it."""
+
+    written: int
+    """model.batch_size"""
+    meaning: Meaning
+    method: str
+    unit: str
+    is_unpaired: bool
+    eval_every: int
+    n_examples: int | None
+    n_epochs: float | None
+    warmup: str
+    """a cadence"""
+    is_fsdp: bool
+    model_choice: str
+    clip_norm: float | None
+    """none where the recipe does not say it, or says that nothing is clipped"""
+    clips: bool
+    group: int | None
+    """completions per prompt, where a sampling command says it"""
+    is_online: bool
+    reward_model_path: bool
+
+    @property
+    def title(self) -> str:
+        """The system's name."""
+        return "HALOs"
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is of the branch legacy, which slices batches itself as the DPO repository does."""
+        return self.meaning == "legacy"
+
+    @property
+    def lowered_to(self) -> int:
+        """What `eval_every` is lowered to a multiple of."""
+        return self.written if self.is_legacy else self.batch
+
+    def divisor(self, gpus: int) -> int:
+        """What batch and evaluation batch must be multiples of."""
+        return gpus * self.accumulation if self.meaning == "total" else gpus
+
+    def outcome(self, gpus: int) -> Outcome:
+        """What happens at a GPU count."""
+        if self.is_legacy:
+            return self._legacy(gpus)
+        text = self._refusal(gpus)
+        if text:
+            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
+        return Outcome(gpus=gpus, verdict="exact", batch=self.batch, eval_text=str(self.eval_batch))
+
+    def micro(self, gpus: int) -> int:
+        """Rows of one forward pass on one GPU."""
+        return self.written // self.divisor(gpus)
+
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
+        """Whether another split of the same batch would start: completions without partners must not be alone."""
+        del accumulation  # with an evaluation batch to match
+        return not self.is_unpaired or micro * gpus > 1
+
+    def _refusal(self, gpus: int) -> str:
+        divisor = self.divisor(gpus)
+        shown = f"{gpus} x {self.accumulation}" if self.meaning == "total" else str(gpus)
+        if self.written % divisor:
+            return f"ValueError: {self.written} % ({shown}) = {self.written % divisor}"
+        if self.eval_batch % divisor:
+            return f"ValueError: eval {self.eval_batch} % ({shown}) = {self.eval_batch % divisor}"
+        if self.is_unpaired and self.micro(gpus) * gpus <= 1:
+            return "ValueError: a lone completion"
+        if not self.eval_every // self.batch:
+            return f"ZeroDivisionError: eval_every {self.eval_every} < {self.batch}"
+        return ""
+
+    def _legacy(self, gpus: int) -> Outcome:
+        """Every accumulation step draws a batch of its own and slices it over the GPUs."""
+        processes = gpus if self.is_sharded else 1
+        each = self.written // processes * processes
+        if not each:
+            return Outcome(gpus=gpus, verdict="error", batch=None, text=f"{self.written} rows, {gpus} slices: empty")
+        if not self.eval_every // self.written:
+            text = f"ZeroDivisionError: eval_every {self.eval_every} < {self.written}"
+            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
+        return Outcome(
+            gpus=gpus,
+            verdict="exact" if each == self.written else "other batch",
+            batch=each * self.accumulation,
+            dropped=tuple(
+                (step * self.written + each, (step + 1) * self.written)
+                for step in range(self.accumulation)
+                if each < self.written
+            ),
+            eval_text=self.eval_words(gpus),
+        )
+
+    def units(self) -> list[Unit]:
+        """Numbers in units that mislead."""
+        rows = [eval_every_unit(self.eval_every, self.batch, self.unit, self.lowered_to), self._warmup()]
+        if self.n_examples:
+            rows.append(self._n_examples())
+        return rows
+
+    def _warmup(self) -> Unit:
+        """One row, in the unit that the recipe writes it in."""
+        here = f"warmup: {self.warmup}"
+        if self.warmup.endswith("steps"):
+            steps = int(self.warmup.split()[0])
+            there = f"optimizer steps, of {self.batch} {self.unit}s: {steps * self.batch}"
+            return Unit(key="warmup_steps", value=str(steps), there=there, here=here)
+        share = number(float(self.warmup[:-1]) / 100)
+        return Unit(key="warmup", value=share, there="a fraction of the steps, from a tenth of the rate", here=here)
+
+    def steps(self, accumulation: int) -> int:
+        """Optimizer steps of a run that n_examples ends: it is counted and checked after each micro-batch.
+
+        The run ends with the first micro-batch (B / A examples over all GPUs) that reaches n_examples; what then does
+        not fill A micro-batches is never stepped.
+        """
+        assert self.n_examples is not None
+        micro_batches = -(-self.n_examples * accumulation // self.batch)
+        return micro_batches // accumulation
+
+    def _n_examples(self) -> Unit:
+        counts = {steps: self.steps(steps) for steps in (1, 2, 4) if not self.batch % steps}
+        shown = ", ".join(f"{found} steps at A={steps}" for steps, found in counts.items())
+        whole = -(-(self.n_examples or 0) // self.batch) * self.batch
+        return Unit(
+            key="n_examples",
+            value=str(self.n_examples),
+            there=shown if len(set(counts.values())) > 1 else f"{counts[1]} steps",
+            here=f"train.examples: {whole}",
+        )
+
+    def traps(self, question: Question) -> list[Trap]:
+        """What the outcome alone does not show."""
+        made = [
+            self._nowhere(question),
+            self._clip(),
+            self._kto(question),
+            self._grpo(question),
+            self._varies(),
+            self._eval_accumulation(),
+            self._no_sync(),
+            self._n_examples_trap(),
+            self._one_gpu(question),
+            self._tail(question),
+        ]
+        if self.method == "slic":
+            made.append(
+                Trap(name="slic", text="Its two losses have different shapes and add up only at a micro-batch of 1.")
+            )
+        if self.reward_model_path:
+            text = "model.reward_model_path is never read: the reward model's key is model.reward_model.path."
+            made.append(Trap(name="reward model", text=text))
+        if self.model_choice == "qwen":
+            text = "model=qwen wraps QWenBlock, which Qwen2 models do not have: accelerate refuses to start."
+            made.append(Trap(name="qwen", text=text))
+        return [trap for trap in made if trap]
+
+    def _nowhere(self, question: Question) -> Trap | None:
+        if self.method != "ppo" or any(self.outcome(count).verdict == "exact" for count in question.counts):
+            return None
+        text = (
+            f"This recipe starts at none of these counts: batch_size {self.written} with {self.accumulation} "
+            "accumulation "
+            f"steps was written before 2025-05-01, when it meant {self.written * self.accumulation}."
+        )
+        return Trap(name="starts nowhere", text=text)
+
+    def _clip(self) -> Trap | None:
+        if not self.is_fsdp or self.is_legacy or not self.clips:
+            return None
+        norm = f"to {number(self.clip_norm)} " if self.clip_norm else ""
+        text = (
+            f"Gradients are clipped {norm}per GPU, each shard by its own norm, so max_grad_norm bites "
+            "differently at "
+            "every count; planner clips by the global norm."
+        )
+        return Trap(name="clipping per shard", text=text)
+
+    def _kto(self, question: Question) -> Trap | None:
+        if not self.method.startswith("kto"):
+            return None
+        if self.is_legacy:
+            text = (
+                f"The KL baseline is averaged over the {self.written} completions of an accumulation step, not over "
+                f"the {self.batch} of an optimizer step, so it changes with accumulation. planner pools the whole "
+                "global batch."
+            )
+            return Trap(name="KL baseline", text=text) if self.accumulation > 1 else None
+        ones = [count for count in question.counts if self.outcome(count).verdict == "exact" and self.micro(count) == 1]
+        pool = self.batch // self.accumulation
+        text = (
+            f"The KL baseline pairs neighbours within one micro-batch and averages over {pool} completions (batch "
+            "/ A): "
+            "both change with GPUs and accumulation"
+        )
+        if ones:
+            text += (
+                f"; at {', '.join(map(str, ones))} GPUs the micro-batch is 1 and every completion is its own partner"
+            )
+        return Trap(name="KL baseline", text=f"{text}. planner pools the whole global batch.")
+
+    def _grpo(self, question: Question) -> Trap | None:
+        if self.method != "grpo":
+            return None
+        pool = self.batch // self.accumulation
+        size = question.group_size or self.group
+        if size is None:
+            text = (
+                f"Groups are compared only within {pool} completions (batch / A): one whose size does not divide "
+                f"{pool} is "
+                "cut, and a lone member learns nothing (--group-size N counts them; 6 cuts "
+                f"{groups_cut(64, 6, pool)} of 64)."
+            )
+            return Trap(name="group cuts", text=text)
+        cut = groups_cut(64, size, pool)
+        text = f"Groups of {size} are compared only within {pool} completions (batch / A): {cut} of 64 prompts are cut"
+        more = {steps: groups_cut(64, size, self.batch // steps) for steps in (1, 2, 4) if not self.batch % steps}
+        shown = ", ".join(f"{found} at A={steps}" for steps, found in more.items())
+        text += f" ({shown})." if any(more.values()) else ", at any A of 1, 2 and 4."
+        return Trap(
+            name="group cuts",
+            text=f"{text} GPUs may also disagree on the number of micro-batches, and hang. "
+            "In planner make a sample a whole group.",
+        )
+
+    def _varies(self) -> Trap | None:
+        why = _VARIES.get(self.method)
+        if why is None or (self.is_legacy and self.method == "sft"):
+            return None
+        text = f"The same batch is not the same {self.method}: {why}, so it changes with GPUs and accumulation."
+        return Trap(name="depends on the split", text=text)
+
+    def _eval_accumulation(self) -> Trap | None:
+        if self.meaning != "total" or self.accumulation == 1:
+            return None
+        text = (
+            f"eval_batch_size {self.eval_batch} is divided by the accumulation steps, too, though evaluation "
+            "accumulates "
+            "nothing: raising A can make a valid one illegal."
+        )
+        return Trap(name="evaluation", text=text)
+
+    def _no_sync(self) -> Trap | None:
+        if self.accumulation == 1 or not self.is_fsdp or self.is_legacy or self.method == "ppo":
+            return None
+        text = (
+            "Accumulation runs under no_sync: each GPU holds the gradient of the whole model, 2 bytes a "
+            "parameter in bf16 "
+            "(16 GB for 8B), which A = 1 does not need."
+        )
+        return Trap(name="memory", text=text)
+
+    def _n_examples_trap(self) -> Trap | None:
+        if not self.n_examples or not self.n_examples % self.batch:
+            return None
+        told = "" if self.is_legacy else f", and the schedule was told {self.n_examples // self.written}"
+        text = (
+            f"n_examples {self.n_examples} is no multiple of {self.batch}: the run has {self.steps(1)} steps at "
+            f"A=1 and {self.steps(2)} at A=2{told}."
+        )
+        return Trap(name="n_examples", text=text)
+
+    def _one_gpu(self, question: Question) -> Trap | None:
+        if self.is_legacy or 1 not in question.counts or self.outcome(1).verdict == "error":
+            return None
+        text = (
+            "At 1 GPU the last, partial batch of an epoch is trained on, with full weight; at 2 and more it is dropped."
+        )
+        return Trap(name="one GPU", text=text)
+
+    def _tail(self, question: Question) -> Trap:
+        rows, size = question.rows, self.lowered_to
+        lost = f"here {rows % size} of {rows}" if rows else f"rows mod {size} (--rows N says how many)"
+        if self.is_legacy:
+            text = f"The last rows of each epoch that fill no batch are dropped: {lost}."
+            return Trap(name="epoch ends", text=f"{text} planner runs on into the next epoch.")
+        return Trap(
+            name="epoch ends",
+            text=(
+                f"At 2 and more GPUs the rows of an epoch that fill no batch are dropped: {lost}; the evaluation "
+                "set is cut to a multiple of the training batch, too."
+            ),
+        )

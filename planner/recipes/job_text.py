@@ -1,0 +1,65 @@
+"""A draft -> the text of a job file: what is not a default, with remarks, read back before anyone sees it."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.files import parse_job
+from planner.files.reader import resolve
+from planner.files.words import escape
+from planner.job import Job
+from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import number
+
+_BARE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./ %-]*")
+_REMARK_AT = 34
+
+
+def job_of(recipe: Recipe) -> tuple[Job, str]:
+    """The job, and the text of its file.
+
+    Raises:
+        JobError: a value is out of a job's bounds.
+    """
+    text = "\n".join([*_heading(recipe), *_section(recipe.draft.job, recipe.draft.remarks, ""), ""])
+    return parse_job(text, source=f"{recipe.source}, as a job"), text
+
+
+def _heading(recipe: Recipe) -> Iterator[str]:
+    title = recipe.foreign.title if recipe.foreign else "planner"
+    yield f"# Converted by planner from {escape(recipe.source)} ({title}, {recipe.method})."
+    if recipe.draft.job.get("objective") == "own":
+        yield f"# planner has no objective for {recipe.method}: the loss is computed by a loop of your own (data.path),"
+        yield "# and planner keeps its batches exact at every GPU count. See docs/own-loop.md."
+    for line in recipe.draft.to_do:
+        yield f"# to do: {escape(line)}"
+
+
+def _section(values: Mapping[str, Any], remarks: Mapping[str, str], path: str) -> Iterator[str]:
+    indent = "  " * path.count(".")
+    for key, value in values.items():
+        name = f"{path}{key}"
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{key}:"
+            yield from _section(value, remarks, f"{name}.")
+        else:
+            line = f"{indent}{key}: {_leaf(value)}"
+            yield f"{line.ljust(_REMARK_AT)}  # {escape(remarks[name])}" if name in remarks else line
+
+
+def _leaf(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_leaf, value))}]"
+    if isinstance(value, float) and math.isfinite(value):
+        text = number(value)
+        return text if "." in text or "e" in text else f"{text}.0"
+    if isinstance(value, str):
+        bare = _BARE.fullmatch(value) and not value.endswith(" ") and isinstance(resolve(value, plain=True), str)
+        return value if bare else json.dumps(value, ensure_ascii=False)
+    return str(value)

@@ -1,0 +1,120 @@
+"""A job's values as options of TRL's scripts."""
+
+import shlex
+
+from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SimpoObjective
+from planner.recipes.saying import (
+    Saying,
+    clip_of,
+    leave_loss,
+    leave_model,
+    leave_rows,
+    length_in_steps,
+    truth,
+    warmup_share,
+    warmup_steps,
+)
+from planner.recipes.scalars import number
+
+
+def to_trl(saying: Saying) -> None:
+    """Options of TRL's scripts."""
+    job = saying.job
+    train = job.train
+    saying.write("", "--dataset_name DATA", "--output_dir OUT")
+    saying.leave("name data.path data.split", "DATA and OUT: write your data set and a folder")
+    _loss(saying)
+    leave_loss(saying, "tokens", "mean")
+    if isinstance(job.model, HfModel):
+        path = f"--model_name_or_path {shlex.quote(job.model.path)}"
+        saying.write("model.path model.context", path, f"--max_length {job.model.context}")
+        saying.write("model.attention", f"--attn_implementation {job.model.attention}")
+        if job.model.revision:
+            saying.write("model.revision", f"--model_revision {shlex.quote(job.model.revision)}")
+    leave_model(saying)
+    leave_rows(saying, all_of_it=True, packs=True)
+    _prompts(saying)
+    _optimizer(saying)
+    names = "train.epochs train.steps train.examples"
+    length = f"--num_train_epochs {number(train.epochs)}" if train.epochs else f"--max_steps {length_in_steps(job)}"
+    saying.write(names, length)
+    _schedule(saying)
+    saying.write("train.clip_norm", f"--max_grad_norm {clip_of(job, '0')}")
+    saying.write("train.precision", f"--bf16 {truth(value=train.precision == 'bf16')}")
+    if train.precision != "bf16":
+        saying.remark("train.precision fp32: zero3.yaml says mixed_precision: bf16; write no into a copy of it")
+    # False in TRL 0.19, true in 1.16.
+    checkpointing = truth(value=train.activation_checkpointing)
+    saying.write("train.activation_checkpointing", f"--gradient_checkpointing {checkpointing}")
+    saying.write("train.seed", f"--seed {train.seed}")
+    saying.leave("eval", "there a test split is evaluated: write --eval_strategy steps and --eval_steps")
+
+
+def _loss(saying: Saying) -> None:
+    """Options of the objective. TRL's script is chosen by its kind."""
+    objective = saying.job.objective
+    saying.write("objective.kind", *(["--loss_type ipo"] if objective.kind == "ipo" else []))
+    if (beta := getattr(objective, "beta", None)) is not None:
+        saying.write("objective.beta", f"--beta {number(beta)}")
+    if isinstance(objective, DpoObjective):
+        saying.write("objective.label_smoothing", f"--label_smoothing {number(objective.label_smoothing)}")
+    if isinstance(objective, SimpoObjective):
+        gamma = number(objective.beta * objective.gamma_beta_ratio)
+        saying.write("objective.gamma_beta_ratio", "--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0")
+        saying.remark(
+            "the script: TRL 0.19 has it in the examples of its repository, not in its package; TRL 1.16 has "
+            "CPOTrainer in trl.experimental.cpo and no script, write one around it"
+        )
+    if isinstance(objective, KtoObjective):
+        saying.write("objective.desirable_weight", f"--desirable_weight {number(objective.desirable_weight)}")
+        saying.write("objective.undesirable_weight", f"--undesirable_weight {number(objective.undesirable_weight)}")
+    if getattr(objective, "reference", "") == "cached":
+        saying.write("objective.reference", "--precompute_ref_log_probs true")
+    elif getattr(objective, "reference", "") == "none":
+        saying.leave("objective.reference", "TRL's dpo has a reference, another loss")
+
+
+def _prompts(saying: Saying) -> None:
+    if saying.job.data.kind == "chat":
+        if getattr(saying.job.data, "max_prompt", None) is None:
+            saying.write("data.max_prompt data.cut_prompt")
+        saying.leave("data.max_prompt data.cut_prompt", "TRL cuts the end of a conversation")
+    elif getattr(saying.job.data, "max_prompt", None) is None:
+        saying.leave("data.max_prompt", "--max_prompt_length is 512 in TRL 0.19, gone in 1.16; here there is none")
+    saying.leave("data.max_prompt", "--max_prompt_length, where that version of TRL has it")
+    saying.leave("data.cut_prompt", "TRL keeps the end of a prompt, or what its truncation_mode says")
+
+
+def _optimizer(saying: Saying) -> None:
+    optimizer = saying.job.train.optimizer
+    if optimizer.kind == "own":
+        return
+    name = "adamw_torch" if isinstance(optimizer, AdamW) else optimizer.kind
+    saying.write(
+        "train.optimizer.kind train.optimizer.lr", f"--optim {name}", f"--learning_rate {number(optimizer.lr)}"
+    )
+    saying.write("train.optimizer.weight_decay", f"--weight_decay {number(optimizer.weight_decay)}")
+    if optimizer.weight_decay:
+        saying.remark("train.optimizer.weight_decay: biases and norms do not decay there, here all weights do")
+    if isinstance(optimizer, AdamW):
+        betas = [f"--adam_beta{index} {number(beta)}" for index, beta in enumerate(optimizer.betas, start=1)]
+        saying.write("train.optimizer.betas", *betas)
+        saying.write("train.optimizer.eps", f"--adam_epsilon {number(optimizer.eps)}")
+    saying.leave("train.optimizer", "transformers 5 takes these as --optim_args; before, torch's defaults hold")
+
+
+def _schedule(saying: Saying) -> None:
+    schedule = saying.job.train.schedule
+    kind = f"--lr_scheduler_type {schedule.kind.replace('constant', 'constant_with_warmup')}"
+    if schedule.kind == "cosine" and schedule.final_fraction:
+        rate = number(schedule.final_fraction)
+        kind = f"--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{{\"min_lr_rate\": {rate}}}'"
+    saying.write("train.schedule.kind", kind)
+    if schedule.kind != "linear" or not schedule.final_fraction:
+        saying.write("train.schedule.final_fraction")
+    saying.leave("train.schedule.final_fraction", "a linear rate falls to 0 there")
+    share, steps = warmup_share(saying.job), warmup_steps(saying.job)
+    words = [f"--warmup_steps {steps}"] if steps else [f"--warmup_ratio {share}"] if share else []
+    saying.write_or_leave("train.schedule.warmup", words, "write --warmup_steps in optimizer steps")
+    if share:
+        saying.remark(f"--warmup_ratio is of transformers 4; for transformers 5 write --warmup_steps {share}")

@@ -1,0 +1,192 @@
+"""Training systems that planner does not read: a refusal names the one that a file or a command looks like."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from planner.errors import RecipeError
+from planner.files.words import cut
+from planner.recipes.texts import recipe_error
+
+READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and jobs of its own"
+# A single key may belong to any system.
+_FEWEST_KEYS = 2
+_MOST_SHOWN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stranger:
+    """A system with the keys and programs by which it is recognised. No system that planner reads has these keys."""
+
+    name: str
+    keys: frozenset[str] = frozenset()
+    program: re.Pattern[str] | None = None
+    """in the text of a command"""
+
+
+def _system(name: str, keys: str = "", program: str = "") -> Stranger:
+    return Stranger(name=name, keys=frozenset(keys.split()), program=re.compile(program) if program else None)
+
+
+STRANGERS = (
+    _system(
+        "axolotl",
+        "base_model micro_batch_size num_epochs sequence_len sample_packing val_set_size adapter lora_target_linear "
+        "pad_to_sequence_len dataset_prepared_path train_on_inputs flash_attention base_model_config rl",
+        r"\baxolotl\s+(?:train|preprocess)\b|\baxolotl\.cli\.train\b",
+    ),
+    _system(
+        "LLaMA-Factory",
+        "stage finetuning_type template cutoff_len lora_target lora_rank pref_beta pref_loss pref_ftx plot_loss "
+        "overwrite_cache max_samples dataset_dir val_size neat_packing mask_history train_on_prompt",
+        r"\bllamafactory-cli\b|\bsrc/train_bash\.py\b",
+    ),
+    _system(
+        "OpenRLHF",
+        "micro_train_batch_size micro_rollout_batch_size rollout_batch_size pretrain reward_pretrain zero_stage "
+        "max_epochs actor_learning_rate critic_learning_rate ckpt_path input_key n_samples_per_prompt "
+        "apply_chat_template prompt_max_len generate_max_len init_kl_coef save_path",
+        r"\bopenrlhf\.cli\.\w+",
+    ),
+    _system(
+        "verl",
+        "actor_rollout_ref critic.ppo_micro_batch_size_per_gpu data.train_batch_size data.max_response_length "
+        "data.micro_batch_size_per_gpu algorithm.adv_estimator trainer.n_gpus_per_node trainer.total_epochs "
+        "trainer.nnodes model.partial_pretrain",
+        r"\bverl\.trainer\.\w+|\bverl/trainer/",
+    ),
+    _system(
+        "nanoGPT",
+        "block_size n_layer n_head n_embd always_save_checkpoint init_from wandb_log decay_lr max_iters lr_decay_iters "
+        "warmup_iters",
+        r"\btrain\.py\s+(?:\S*/)?(?:config/)?(?:train|finetune)_\w+\.py\b",
+    ),
+    _system(
+        "nanochat",
+        "depth device_batch_size total_batch_size target_param_data_ratio",
+        r"\bscripts\.(?:base_train|mid_train|chat_sft|chat_rl)\b",
+    ),
+    _system(
+        "Lightning",
+        "seed_everything trainer.max_epochs trainer.devices trainer.accelerator trainer.strategy trainer.precision "
+        "trainer.accumulate_grad_batches trainer.callbacks trainer.gradient_clip_val model.class_path data.class_path",
+    ),
+    _system(
+        "LitGPT",
+        "checkpoint_dir train.micro_batch_size train.global_batch_size train.lr_warmup_steps out_dir "
+        "train.max_seq_length train.save_interval",
+        r"\blitgpt\s+(?:pretrain|finetune\w*)\b",
+    ),
+    _system(
+        "torchtitan",
+        "job.dump_folder model.flavor training.seq_len training.local_batch_size training.global_batch_size "
+        "training.steps training.max_norm parallelism.data_parallel_shard_degree parallelism.tensor_parallel_degree "
+        "parallelism.data_parallel_replicate_degree profiling.enable_profiling metrics.log_freq "
+        "activation_checkpoint.mode lr_scheduler.warmup_steps job.config_file",
+        r"\btorchtitan\.(?:train|\w+)\b|\btorchtitan/train\.py\b|\brun_train\.sh\b",
+    ),
+    _system(
+        "torchtune",
+        "model._component_ tokenizer._component_ dataset._component_ optimizer._component_ checkpointer._component_ "
+        "loss._component_ max_steps_per_epoch metric_logger._component_",
+        r"\btune\s+run\b",
+    ),
+    _system(
+        "FastChat, Stanford Alpaca or LLaVA",
+        "data_path model_max_length lazy_preprocess",
+        r"\b(?:fastchat|llava)[./]train\b",
+    ),
+    _system(
+        "DeepSpeedExamples",
+        "data_split max_seq_len data_output_path only_optimize_lora lora_module_name lora_dim deepspeed_config "
+        "actor_model_name_or_path critic_model_name_or_path num_padding_at_beginning deepspeed_mpi",
+        r"\bDeepSpeedExamples\b|\bDeepSpeed-Chat\b",
+    ),
+    _system(
+        "Megatron-LM",
+        "micro_batch_size global_batch_size num_layers hidden_size num_attention_heads seq_length "
+        "max_position_embeddings train_iters tensor_model_parallel_size pipeline_model_parallel_size vocab_file",
+        r"\bpretrain_(?:gpt|bert|t5|mamba)\.py\b",
+    ),
+    _system(
+        "GPT-NeoX",
+        "pipe_parallel_size model_parallel_size num_layers hidden_size num_attention_heads seq_length train_iters "
+        "lr_decay_iters partition_activations pipe-parallel-size model-parallel-size",
+        r"\bdeepy\.py\b",
+    ),
+    _system(
+        "NeMo",
+        "exp_manager model.micro_batch_size model.global_batch_size model.tensor_model_parallel_size "
+        "model.pipeline_model_parallel_size trainer.num_nodes model.data.train_ds",
+    ),
+    _system(
+        "LLM Foundry",
+        "global_train_batch_size device_train_microbatch_size max_duration train_loader eval_first max_seq_len "
+        "device_eval_batch_size eval_loader",
+        r"^\s*composer\s",
+    ),
+    _system(
+        "ms-swift",
+        "tuner_type train_type tuner_backend split_dataset_ratio rlhf_type target_modules system",
+        r"(?:^|\s)(?:megatron|swift)\s+(?:sft|rlhf|pt)\b",
+    ),
+    _system(
+        "Medusa, or Liger Kernel's example of it",
+        "medusa_num_heads medusa_num_layers medusa_return medusa_only_heads medusa_heads_coefficient "
+        "medusa_decay_coefficient medusa_lr_multiplier medusa_scheduler",
+        r"\bmedusa/train/",
+    ),
+)
+
+
+def by_keys(keys: Iterable[str]) -> tuple[Stranger, list[str]] | None:
+    """The system that owns most of the dotted keys, and those keys; none if no system owns two."""
+    names = list(dict.fromkeys(part for key in keys for part in _with_sections(key)))
+    found = [(each, [name for name in names if name in each.keys]) for each in STRANGERS]
+    best = max(found, key=lambda pair: len(pair[1]))
+    return best if len(best[1]) >= _FEWEST_KEYS else None
+
+
+def by_program(text: str) -> Stranger | None:
+    """The system whose program a command starts."""
+    return next((each for each in STRANGERS if each.program and each.program.search(text)), None)
+
+
+def option_names(words: Iterable[str]) -> list[str]:
+    """`--micro-batch-size=4`, `+data.seed=1` -> `micro_batch_size`, `data.seed`; values are left out."""
+    named = (re.match(r"(--|\++)?([A-Za-z_][\w.-]*)(=)?", word) for word in words)
+    return [found[2].replace("-", "_") for found in named if found and (found[1] or found[3])]
+
+
+def refuse_keys(keys: Iterable[str], source: str) -> None:
+    """Refuse keys of a system that planner does not read.
+
+    Raises:
+        RecipeError: it names the system and the keys that it was known by.
+    """
+    if found := by_keys(keys):
+        stranger, own = found
+        raise looks_like(stranger, source, cut(", ".join(own[:_MOST_SHOWN]), 120))
+
+
+def refuse_program(text: str, source: str) -> None:
+    """Refuse a command that starts the program of a system that planner does not read.
+
+    Raises:
+        RecipeError: it names the system.
+    """
+    if stranger := by_program(text):
+        assert stranger.program is not None
+        found = stranger.program.search(text)
+        raise looks_like(stranger, source, cut(found[0].strip() if found else "", 80))
+
+
+def looks_like(stranger: Stranger, source: str, why: str) -> RecipeError:
+    """The refusal, with what the system was known by."""
+    return recipe_error(source, f"this looks like {stranger.name} ({why}); planner does not read it. It reads {READ}")
+
+
+def _with_sections(key: str) -> list[str]:
+    """`a.b.c` -> `a`, `a.b`, `a.b.c`."""
+    parts = key.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]

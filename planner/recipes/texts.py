@@ -1,0 +1,127 @@
+"""A foreign YAML or JSON file -> a mapping; no file is trusted to be small, shallow or text."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from planner.errors import RecipeError
+from planner.files.bounded_yaml import BoundedLoader
+from planner.files.text_file import Unreadable, read_text
+from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
+from planner.recipes.json_text import JsonError, object_of
+from planner.recipes.scalars import scalar
+
+# Past either, a file is no recipe; the second stops aliases that multiply (a "billion laughs").
+_MAX_DEPTH = 20
+MAX_VALUES = 20_000
+_MOST = 10**MAX_SHOWN
+# PyYAML's constructors stumble over a wrong tag, over a date that is none, and over 1,000 brackets.
+_NO_YAML = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+def recipe_error(source: str, *texts: str) -> RecipeError:
+    """What is wrong with a recipe, a line each."""
+    return RecipeError(listed(escape(source), [Mistake(text=text) for text in texts]))
+
+
+def text_of(path: str | Path) -> str:
+    """The file's text.
+
+    Raises:
+        RecipeError: no file, more than 1 MiB, or no UTF-8 text.
+    """
+    try:
+        return read_text(path, "recipe")
+    except Unreadable as error:
+        raise recipe_error(str(path), str(error)) from None
+
+
+def mapping_of(text: str, source: str) -> dict[str, Any]:
+    """The mapping in a YAML or JSON text, its keys text, its dates text, its `5e-7` a number.
+
+    Raises:
+        RecipeError: it is neither, holds no mapping, has a key twice, or is too deep.
+    """
+    try:
+        value = object_of(text)
+    except JsonError as error:
+        raise recipe_error(source, str(error)) from None
+    value = _yaml_of(text, source) if value is None else value
+    if not isinstance(value, dict):
+        found = "nothing in it" if value is None else "neither keys and values nor a training command"
+        raise recipe_error(source, f"found {found}; write the path of a recipe")
+    _measure(value, source)
+    return {str(key): its for key, its in value.items()}
+
+
+def _yaml_of(text: str, source: str) -> Any:
+    """What a YAML text holds."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise recipe_error(
+            source, (f"{where}found a mistake ({cut(error.problem or 'no YAML', 200)}); mend it")
+        ) from None
+    except (yaml.YAMLError, *_NO_YAML) as error:
+        reason = cut(next(iter(str(error).splitlines()), type(error).__name__), 100)
+        raise recipe_error(source, f"found what YAML cannot read ({reason}); write the path of a recipe") from None
+
+
+def _measure(value: Any, source: str) -> None:
+    """Refuses what is too deep or, counting what aliases repeat, too large."""
+    stack, seen = [(value, 1, "")], 0
+    while stack:
+        item, depth, where = stack.pop()
+        seen += 1
+        if depth > _MAX_DEPTH or seen > MAX_VALUES:
+            what = f"more than {_MAX_DEPTH} levels" if depth > _MAX_DEPTH else f"more than {MAX_VALUES} values"
+            raise recipe_error(source, f"found {what}; a recipe has fewer, write the path of one")
+        if isinstance(item, dict):  # Hydra writes `.inf` for a gradient that is not clipped
+            children = [
+                (child, depth + 1, f"{cut(str(key))}: ")
+                for key, child in item.items()
+                if key != "max_grad_norm" or child != math.inf
+            ]
+        else:
+            children = [(child, depth + 1, where) for child in item] if isinstance(item, list) else []
+        if isinstance(item, int) and abs(item) >= _MOST:
+            raise recipe_error(source, f"{where}found {show(item)}; write a smaller number")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise recipe_error(source, f"{where}found {show(item)}; write a finite number, or a word")
+        stack += children
+
+
+class _Loader(BoundedLoader):
+    """Safe, with numbers as Hydra and argparse read them, and without silent duplicates."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping; a key that stands twice is a mistake, since one of its values would be lost."""
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            name = getattr(key, "value", None)
+            if isinstance(name, str) and name != "<<":
+                if name in seen:
+                    problem = f"{cut(name)} twice, on lines {seen[name]} and {key.start_mark.line + 1}"
+                    raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+                seen[name] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    return scalar(str(loader.construct_scalar(node)))
+
+
+_Loader.add_implicit_resolver(
+    "!number", re.compile(r"[-+]?(\.[0-9]|[0-9])[0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?$"), list("-+.0123456789")
+)
+# The newest resolver of a first character comes last and would never be asked.
+for _first in "-+.0123456789":
+    _resolvers = _Loader.yaml_implicit_resolvers[_first]
+    _resolvers.insert(0, _resolvers.pop())
+_Loader.add_constructor("!number", _number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _number)

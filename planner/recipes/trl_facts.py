@@ -1,0 +1,84 @@
+"""A TRL recipe's keys -> what its verdicts depend on."""
+
+from planner.recipes import trl_older
+from planner.recipes.accelerate import Launch
+from planner.recipes.entries import Keys
+from planner.recipes.scalars import number
+from planner.recipes.trl_runs import TrlFacts
+
+# Keys that newer versions do not take any more.
+_REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir")
+
+
+def facts_of(
+    keys: Keys,
+    method: str,
+    loss: str,
+    unit: str,
+    micro: int,
+    accumulation: int,
+    gpus: int,
+    batch: int,
+    splits: bool,
+    launch: Launch | None,
+) -> TrlFacts:
+    """The facts. Mistakes are noted in `keys`."""
+    strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
+    evaluates = strategy in {"steps", "epoch"}
+    generation = keys.whole("generation_batch_size") if keys.has("generation_batch_size") else None
+    if generation and keys.has("steps_per_generation"):
+        keys.wrong("generation_batch_size and steps_per_generation: TRL takes one of them; take one out")
+    max_steps = keys.value("max_steps", -1)
+    epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
+    steps = None if epochs_rule else keys.whole("max_steps")
+    epochs = None if steps else keys.number("num_train_epochs", 3.0)
+    if epochs == 0:
+        keys.refuse("num_train_epochs", "write a number above 0, or max_steps")
+    warmup, warmup_key = _warmup(keys)
+    return TrlFacts(
+        method=method,
+        loss=loss,
+        unit=unit,
+        micro=micro,
+        accumulation=accumulation,
+        tuned_gpus=gpus,
+        batch=batch,
+        eval_micro=keys.whole("per_device_eval_batch_size", 8),
+        evaluates=evaluates,
+        splits_batches=splits,
+        even_batches=keys.value("accelerator_config.even_batches", True) is not False,
+        drops_last=keys.flag("dataloader_drop_last"),
+        num_generations=keys.whole("num_generations", 8) if method == "grpo" else None,
+        generation_batch=generation,
+        steps_per_generation=keys.whole("steps_per_generation", accumulation),
+        deepspeed_accumulation=launch.accumulation if launch and launch.kind == "DEEPSPEED" else None,
+        launch_kind=launch.kind if launch else "",
+        epochs=epochs,
+        max_steps=steps,
+        warmup=warmup,
+        warmup_key=warmup_key,
+        warmup_written=number(keys.number(warmup_key, 0.0)),
+        eval_every=_eval_every(keys, strategy) if evaluates else "",
+        old_keys=tuple(key for key in _REMOVED if keys.has(key)),
+        packs=unit == "packed row",
+        handbook_keys=trl_older.keys_of(keys.entries),
+    )
+
+
+def _warmup(keys: Keys) -> tuple[str, str]:
+    """As a cadence, and which key says it: warmup_steps wins where it is above 0; below 1 it is a fraction."""
+    steps, ratio = keys.number("warmup_steps", 0.0), keys.number("warmup_ratio", 0.0)
+    if steps >= 1:
+        return f"{round(steps)} steps", "warmup_steps"
+    key = "warmup_steps" if steps else "warmup_ratio"
+    return f"{number(round((steps or ratio) * 100, 6))}%", key
+
+
+def _eval_every(keys: Keys, strategy: str) -> str:
+    if strategy == "epoch":
+        keys.value("eval_steps")
+        return "1 epoch"
+    every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", 10.0)
+    if not every:
+        keys.refuse("eval_steps", "write a number of steps, or a fraction of the run below 1")
+    return f"{round(every)} steps" if every >= 1 else f"{number(round(every * 100, 6))}%"

@@ -1,0 +1,145 @@
+"""A TRL recipe's keys -> the draft of a job."""
+
+from math import sqrt
+from pathlib import PurePath
+from typing import Any
+
+from planner.recipes.accelerate import Launch
+from planner.recipes.drafting import Options, carry, job_name, order_sections, set_batch, set_workers, whole_if
+from planner.recipes.entries import Keys
+from planner.recipes.peft_targets import default_targets
+from planner.recipes.recipe import Draft, Note, product
+from planner.recipes.scalars import number
+from planner.recipes.trl_data import set_data_of
+from planner.recipes.trl_keys import VERSIONS
+from planner.recipes.trl_loss import note_loss, set_objective
+from planner.recipes.trl_runs import TrlFacts
+from planner.recipes.trl_train import set_eval, set_optimizer, set_precision, set_schedule
+
+
+def fill(
+    draft: Draft, keys: Keys, options: Options, facts: TrlFacts, launch: Launch | None, held: int, *, is_own: bool
+) -> None:
+    """Everything that a job says, from what the recipe says."""
+    method = facts.method
+    names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
+    told = next((key for key, name in names.items() if name), "the method")
+    draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}")
+    _set_model(draft, keys)
+    set_data_of(draft, keys, method)
+    if is_own:
+        note_loss(draft, keys)
+    else:
+        set_objective(draft, keys, facts)
+    how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
+    if facts.splits_batches:
+        how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
+    set_batch(draft, keys, options, facts.batch, held, how)
+    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+        keys.value(key)
+    if facts.max_steps:
+        carry(draft, keys, "max_steps", "train.steps", facts.max_steps, whose=VERSIONS)
+        keys.value("num_train_epochs")
+    else:
+        epochs = facts.epochs or 3.0
+        carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(epochs), whose=VERSIONS)
+    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 42, least=0), whose=VERSIONS)
+    set_optimizer(draft, keys, method, is_own=is_own)
+    set_schedule(draft, keys, facts, is_own=is_own)
+    clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
+    clip = keys.norm("max_grad_norm", 1.0) if clips else None
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip, whose=VERSIONS)
+    set_precision(draft, keys, launch)
+    if keys.value("gradient_checkpointing") is True:
+        carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
+    elif not keys.has("gradient_checkpointing"):
+        text = "off: gradient_checkpointing is not set (false in TRL 0.19, true in 1.16); it changes memory alone"
+        draft.derived.append(Note(key="gradient_checkpointing", text=f"train.activation_checkpointing {text}"))
+    if facts.evaluates:
+        set_eval(draft, keys, facts)
+    set_workers(draft, facts.batch, facts.tuned_gpus)
+    order_sections(draft)
+
+
+def _set_model(draft: Draft, keys: Keys) -> None:
+    draft.set("model.kind", "hf")
+    carry(draft, keys, "model_name_or_path", "model.path", keys.text("model_name_or_path"))
+    if keys.has("model_revision"):
+        carry(draft, keys, "model_revision", "model.revision", keys.text("model_revision"))
+    key = "max_seq_length" if keys.has("max_seq_length") else "max_length"
+    if keys.has("max_seq_length") and keys.has("max_length"):
+        keys.wrong("max_seq_length and max_length: both say how long a sample is; take one out")
+    if key in keys.entries and not keys.has(key):
+        keys.lacks(f"{key}: found null, no limit there; write the tokens of the longest sample, such as {key}=4096")
+    carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2), whose=VERSIONS)
+    attention = keys.word("attn_implementation")
+    if attention in {"sdpa", "eager", "flash_attention_2"}:
+        carry(draft, keys, "attn_implementation", "model.attention", attention)
+    elif attention:
+        draft.drop("attn_implementation", f"{attention}: planner has sdpa, eager and flash_attention_2")
+    for name in ("chat_template", "chat_template_path"):
+        if keys.has(name):
+            keys.value(name)
+            draft.drop(name, "see to do")
+            draft.to_do.append(f"model.chat_template: save the recipe's {name} as a Jinja file and name it there")
+    if keys.flag("use_peft"):
+        _set_lora(draft, keys)
+
+
+def _set_lora(draft: Draft, keys: Keys) -> None:
+    rank, alpha, how = keys.whole("lora_r", 16), keys.number("lora_alpha", 32.0), ""
+    if keys.flag("use_rslora"):
+        how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
+        alpha *= sqrt(rank)
+    lora: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": keys.number("lora_dropout", 0.05)}
+    targets, whose = _lora_targets(draft, keys)
+    if targets:
+        lora["targets"] = targets
+    shown = (", ".join(targets) or "all linear layers but the head") + whose
+    draft.derive("model.lora", lora, f"model.lora rank {rank}, alpha {number(alpha)}{how}, on {shown}")
+    for name in ("use_dora", "lora_modules_to_save", "lora_target_parameters"):
+        if keys.value(name):
+            keys.refuse_in_job(
+                name, "planner trains plain low-rank adapters alone; take it out if that is what you want"
+            )
+    for name in ("load_in_4bit", "load_in_8bit"):
+        if keys.value(name) is True:
+            draft.drop(name, "the frozen weights are not quantized here: more memory, no rounding")
+            draft.to_do.append(
+                f"model.path: {name} often goes on from the adapters of an earlier run; if "
+                f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
+                "write the merged one"
+            )
+
+
+def _lora_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
+    """The layers that get adapters, and whose choice that is if not the recipe's; no layers: all linear ones.
+
+    peft takes a single word as a pattern of whole names.
+    """
+    found = keys.value("lora_target_modules")
+    names = [str(each) for each in found] if isinstance(found, list) else [str(found)] if found else []
+    if names == ["all-linear"]:
+        return [], ""
+    if not names:
+        return _default_targets(draft, keys)
+    if len(names) == 1:
+        keys.refuse_in_job("lora_target_modules", "write two names or more, as a list in the file, or all-linear")
+    return names, ""
+
+
+def _default_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
+    """What peft chooses for the model's family, where that is known."""
+    model = keys.value("model_name_or_path")
+    targets, whose = default_targets(model) if isinstance(model, str) else ((), "")
+    if not targets:
+        keys.lacks(
+            "lora_target_modules: found nothing, and peft's choice depends on the model's family, which neither a "
+            "config.json nor the model's name says; write the layers' names in the recipe, or "
+            "lora_target_modules=all-linear"
+        )
+        return [], ""
+    draft.to_do.append(
+        f"model.lora.targets {', '.join(targets)}: {whose}; write others if the model is of another family"
+    )
+    return list(targets), f": {whose}"

@@ -1,0 +1,89 @@
+"""A TRL recipe's keys -> the objective, and what makes another loss of it."""
+
+from typing import Any
+
+from planner.recipes.drafting import DATA_OF
+from planner.recipes.entries import Keys
+from planner.recipes.recipe import Draft
+from planner.recipes.scalars import number
+from planner.recipes.trl_runs import TrlFacts
+
+# Keys that make another loss of a method, and the values with which they do not.
+_CHANGING: dict[str, tuple[Any, ...]] = {
+    "label_smoothing_factor": (0,),
+    "neftune_noise_alpha": (0,),
+}
+
+
+_CHANGING_PREFERENCES: dict[str, tuple[Any, ...]] = {
+    "rpo_alpha": (),
+    "ld_alpha": (1,),
+    "use_weighting": (False,),
+    "f_divergence_type": ("reverse_kl",),
+    "sync_ref_model": (False,),
+    "force_use_ref_model": (False,),
+    "loss_weights": ([1], [1.0]),
+}
+
+
+_OF_LOSSES = (
+    "loss_type",
+    "beta",
+    "label_smoothing",
+    "reference_free",
+    "desirable_weight",
+    "undesirable_weight",
+    "discopop_tau",
+    "f_alpha_divergence_coef",
+    "ref_model_mixup_alpha",
+    "ref_model_sync_steps",
+    "epsilon",
+    "epsilon_high",
+    "delta",
+    "num_generations",
+    "num_iterations",
+    "scale_rewards",
+    "reward_weights",
+    "temperature",
+)
+
+
+def changing(loss: str) -> dict[str, tuple[Any, ...]]:
+    """Keys that make another loss of `loss`, with the values that do not."""
+    if loss == "sft":
+        return _CHANGING
+    alone = {"reference_free": (False,)} if loss == "ipo" else {}
+    return {**_CHANGING, **_CHANGING_PREFERENCES, **alone}
+
+
+def note_loss(draft: Draft, keys: Keys) -> None:
+    """All that a loss of the user's own must know of the recipe's."""
+    known = [*_OF_LOSSES, *_CHANGING, *_CHANGING_PREFERENCES]
+    draft.set("objective", {key: keys.value(key) for key in known if keys.has(key)})
+    if "beta" not in draft.job["objective"]:
+        draft.to_do.append("the loss's own settings are TRL's defaults where the recipe says none, such as beta")
+
+
+def set_objective(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+    """The objective that computes the method's loss."""
+    if facts.loss == "sft":
+        draft.derive(
+            "objective", {"kind": "sft"}, "objective sft: the mean over all tokens of the global batch, as there"
+        )
+        return
+    beta = keys.number("beta", 0.1)
+    objective: dict[str, Any] = {"kind": facts.loss, "beta": beta}
+    text = ""
+    if facts.loss == "dpo" and (smoothing := keys.number("label_smoothing", 0.0)):
+        objective["label_smoothing"] = smoothing
+    if facts.loss == "dpo" and keys.value("reference_free") is True:
+        objective["reference"] = "none"
+    elif facts.loss in {"dpo", "ipo"} and keys.value("precompute_ref_log_probs") is True:
+        objective["reference"] = "cached"
+    if facts.loss == "kto":
+        objective["desirable_weight"] = keys.number("desirable_weight", 1.0)
+        objective["undesirable_weight"] = keys.number("undesirable_weight", 1.0)
+        text = ": the KL baseline is over the whole global batch here; there over the micro-batches of all GPUs"
+    if facts.loss in DATA_OF:
+        shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
+        draft.derive("objective", objective, f"objective {shown}{text}")

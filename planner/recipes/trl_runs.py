@@ -1,0 +1,281 @@
+"""What TRL and transformers do with a recipe at each GPU count (TRL 0.19 to HEAD, transformers 4.53 and 5.23)."""
+
+import re
+from dataclasses import dataclass, replace
+
+from planner.recipes.recipe import Outcome, Question, Trap, Unit
+from planner.recipes.split import repeats_of_even_batches
+
+# Losses whose value depends on how a batch is split, and on what.
+_VARIES = {
+    "kto": "completions are paired within micro-batches of m, and the KL is averaged over m x GPUs",
+    "aot": "it sorts within the micro-batch of each GPU",
+    "aot_pair": "it sorts within the micro-batch of each GPU",
+    "bco_pair": "it keeps a running mean over micro-batches",
+    "orpo": "its likelihood term is a mean over the tokens of a micro-batch",
+}
+_NEVER_DIVIDED = ((4, 49), (4, 52))
+"""transformers from and to which some pairs with TRL do not divide the loss by the accumulation steps"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrlFacts:
+    """A recipe as transformers' Trainer trains it."""
+
+    method: str
+    loss: str
+    unit: str
+    micro: int
+    """per_device_train_batch_size"""
+    accumulation: int
+    tuned_gpus: int
+    batch: int
+    """of the count that the recipe was tuned for"""
+    eval_micro: int
+    evaluates: bool
+    splits_batches: bool
+    even_batches: bool
+    drops_last: bool
+    num_generations: int | None
+    generation_batch: int | None
+    steps_per_generation: int
+    deepspeed_accumulation: int | None
+    launch_kind: str
+    epochs: float | None
+    max_steps: int | None
+    warmup: str
+    warmup_key: str
+    warmup_written: str
+    eval_every: str
+    old_keys: tuple[str, ...]
+    packs: bool
+    handbook_keys: tuple[str, ...] = ()
+    """those that the alignment-handbook's scripts took up to v0.3, and nobody else"""
+
+    @property
+    def title(self) -> str:
+        """The system's name."""
+        return "TRL"
+
+    def batch_at(self, gpus: int) -> int:
+        """M * A * W; with split_batches m is already of all GPUs."""
+        return self.micro * self.accumulation * (1 if self.splits_batches else gpus)
+
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
+        """Whether another split of the same batch would start."""
+        other = replace(
+            self, micro=micro, accumulation=accumulation, steps_per_generation=accumulation,
+            splits_batches=False, deepspeed_accumulation=None,
+        )  # fmt: skip
+        return other.outcome(gpus).verdict == "exact"
+
+    def outcome(self, gpus: int) -> Outcome:
+        """What happens at a GPU count."""
+        if text := self._refusal(gpus):
+            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
+        batch = self.batch_at(gpus)
+        return Outcome(
+            gpus=gpus,
+            verdict="exact" if batch == self.batch else "other batch",
+            batch=batch,
+            eval_text=f"{self.eval_micro * gpus} ({self.eval_micro} x {gpus})" if self.evaluates else "-",
+        )
+
+    def _refusal(self, gpus: int) -> str:
+        if self.splits_batches and self.micro % gpus:
+            return f"ValueError: split_batches, {self.micro} % {gpus} = {self.micro % gpus}"
+        if self.method == "kto" and self.micro // (gpus if self.splits_batches else 1) < 2:
+            return "ValueError: KTO wants a micro-batch above 1"
+        if self.deepspeed_accumulation is not None and self.deepspeed_accumulation != self.accumulation:
+            return f"ValueError: DeepSpeed's A={self.deepspeed_accumulation}, the recipe's A={self.accumulation}"
+        return self._groups(gpus) if self.num_generations else ""
+
+    def _groups(self, gpus: int) -> str:
+        """GRPO: whole groups in what is generated at once."""
+        assert self.num_generations
+        step = self.micro * gpus
+        if self.generation_batch and self.generation_batch % step:
+            return f"ValueError: generation_batch_size {self.generation_batch} % {step}"
+        made = self.generation_batch or step * self.steps_per_generation
+        if made % self.num_generations:
+            return f"ValueError: {made} % num_generations {self.num_generations} = {made % self.num_generations}"
+        evaluated = self.eval_micro * gpus
+        if self.evaluates and evaluated % self.num_generations:
+            return f"ValueError: eval {evaluated} % num_generations {self.num_generations}"
+        return ""
+
+    def units(self) -> list[Unit]:
+        """Numbers in units that mislead."""
+        rows = [
+            Unit(
+                key="per_device_train_batch_size",
+                value=str(self.micro),
+                there="of all GPUs (split_batches)" if self.splits_batches else f"{self.unit}s per GPU and micro-batch",
+                here=f"batch.global: {self.batch}",
+            ),
+        ]
+        if self.warmup_written != "0":
+            there = "optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up"
+            here = f"warmup: {self.warmup}"
+            rows.append(Unit(key=self.warmup_key, value=self.warmup_written, there=there, here=here))
+        if self.eval_every:
+            there = "optimizer steps, of any size" if self.eval_every.endswith("steps") else "of the run"
+            rows.append(
+                Unit(key="eval_steps", value=self.eval_every, there=there, here=f"eval.every: {self.eval_every}")
+            )
+        return rows
+
+    def traps(self, question: Question) -> list[Trap]:
+        """What the outcome alone does not show."""
+        made = [
+            self._silent(question),
+            self._schedule(question),
+            self._kto(),
+            self._grpo(question),
+            self._varies(),
+            self._not_divided(question),
+            self._repeats(question),
+            self._last_step(question),
+            self._no_sync(),
+            self._versions(question),
+            self._handbook(),
+        ]
+        if self.packs:
+            text = (
+                "A packed row is the unit: how many conversations a batch holds depends on their lengths, not on GPUs."
+            )
+            made.append(Trap(name="packing", text=text))
+        text = "Without a launcher, `python script.py` on several GPUs multiplies m by their number (DataParallel)."
+        made.append(Trap(name="DataParallel", text=text))
+        return [trap for trap in made if trap]
+
+    def _silent(self, question: Question) -> Trap | None:
+        other = [count for count in question.counts if self.outcome(count).verdict == "other batch"]
+        if not other:
+            return None
+        batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
+        text = (
+            f"Nothing holds the batch: it is m x A x GPUs, {' and '.join(batches)} GPUs, with the learning rate of "
+            f"{self.batch}; the recipe itself does not say {self.batch} anywhere."
+        )
+        return Trap(name="no global batch", text=text)
+
+    def _schedule(self, question: Question) -> Trap | None:
+        if not self.max_steps or all(self.outcome(count).verdict == "exact" for count in question.counts):
+            return None
+        text = (
+            f"max_steps {self.max_steps} are steps of whatever batch there is: another count trains on other "
+            "amounts of data."
+        )
+        return Trap(name="max_steps", text=text)
+
+    def _kto(self) -> Trap | None:
+        if self.method != "kto" or self.micro < 2:
+            return None
+        text = (
+            "A micro-batch of 1 is refused, since each completion's KL partner is another one of the same micro-batch."
+        )
+        return Trap(name="KTO micro-batch", text=text)
+
+    def _grpo(self, question: Question) -> Trap | None:
+        if not self.num_generations:
+            return None
+        bad = [count for count in question.counts if self._groups(count)]
+        if not bad:
+            return None
+        text = (
+            "What is generated at once (m x GPUs x steps_per_generation) must hold whole groups of "
+            f"{self.num_generations}: "
+            f"it does not at {', '.join(map(str, bad))} GPUs, and TRL refuses. "
+            "In planner make a sample a whole group, and none is ever cut."
+        )
+        return Trap(name="group cuts", text=text)
+
+    def _varies(self) -> Trap | None:
+        why = _VARIES.get(self.loss) or _VARIES.get(self.method)
+        if why is None:
+            return None
+        return Trap(name="depends on the split", text=f"The same batch is not the same {self.method}: {why}.")
+
+    def _not_divided(self, question: Question) -> Trap | None:
+        if self.accumulation == 1 or self.method not in {"dpo", "orpo"}:
+            return None
+        last = "0.13" if self.method == "dpo" else "0.19.1"
+        affected = _is_between(question.transformers, *_NEVER_DIVIDED)
+        if affected is False:
+            return None
+        which = f"transformers {question.transformers}" if affected else "transformers 4.49 to 4.52"
+        text = (
+            f"With {which} and trl up to {last} the loss is not divided by the {self.accumulation} accumulation steps: "
+            "gradients grow with A at the same batch (from 4.53 on it is divided)."
+        )
+        return Trap(name="accumulation not divided", text=text)
+
+    def _repeats(self, question: Question) -> Trap | None:
+        if not self.even_batches or self.drops_last or self.splits_batches:
+            return None
+        if question.rows is None:
+            text = (
+                f"Each epoch is filled up to a multiple of {self.micro} x GPUs with rows from its start "
+                "(--rows N counts them)."
+            )
+            return Trap(name="repeated rows", text=text)
+        found = {count: repeats_of_even_batches(question.rows, count, self.micro) for count in question.counts}
+        worst = max(found, key=lambda count: found[count])
+        if not found[worst]:
+            return None
+        text = (
+            f"Rows visited twice in an epoch of {question.rows}: up to {found[worst]}, at {worst} GPUs, since "
+            "each GPU is "
+            f"given as many batches of {self.micro} as the others."
+        )
+        return Trap(name="repeated rows", text=text)
+
+    def _last_step(self, question: Question) -> Trap | None:
+        if self.accumulation == 1 or self.method == "sft":
+            return None
+        modern = None if question.transformers is None else _version(question.transformers) >= (5, 0)
+        old = f"divides its last, partial step by {self.accumulation} all the same, so those rows weigh less"
+        if modern:
+            return None
+        who = f"transformers {question.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
+        return Trap(name="last step of an epoch", text=f"{who} {old}. planner has no partial steps.")
+
+    def _no_sync(self) -> Trap | None:
+        if self.accumulation == 1 or self.launch_kind not in {"", "FSDP"}:
+            return None
+        begin = "Under FSDP" if self.launch_kind else "If it is started under FSDP"
+        text = (
+            f"{begin}, accumulation runs in no_sync: each GPU holds the gradient of the whole model, so fewer GPUs by "
+            "more accumulation takes more memory, not as much (DeepSpeed does not)."
+        )
+        return Trap(name="memory", text=text)
+
+    def _versions(self, question: Question) -> Trap | None:
+        if not self.old_keys:
+            return None
+        shown = ", ".join(self.old_keys)
+        if question.transformers and _version(question.transformers) < (5, 0):
+            return None
+        return Trap(
+            name="does not load", text=f"Newer TRL and transformers 5 refuse {shown}: the recipe wants older ones."
+        )
+
+    def _handbook(self) -> Trap | None:
+        if not self.handbook_keys:
+            return None
+        text = (
+            f"{', '.join(self.handbook_keys)} are keys of the alignment-handbook up to v0.3. Its scripts of that time "
+            "take the file; those of today and TRL's own refuse it."
+        )
+        return Trap(name="older handbook", text=text)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """`4.53.3` -> (4, 53, 3)."""
+    return tuple(int(part) for part in re.findall(r"\d{1,6}", text)[:3])
+
+
+def _is_between(version: str | None, low: tuple[int, int], high: tuple[int, int]) -> bool | None:
+    """By the first two parts; None where no version is known."""
+    return None if version is None else low <= _version(version)[:2] <= high

@@ -1,0 +1,61 @@
+"""Per-step checksums of every tensor, for `planner verify`: which step and which tensor differ first.
+
+A checksum is a sum of bit patterns: exact integers, so it does not depend on how a tensor is sharded, and a single
+bit changes it. (It is not a digest: two errors could cancel. The commit's SHA-256 of whole tensors is the proof.)
+"""
+
+import json
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from planner.store.storage import Storage
+from planner.train.checkpoints.state import TrainState
+from planner.train.loop import Work
+
+OBSERVED = "observed.jsonl"
+
+
+class Observer:
+    """A `Hooks.observe` that appends one line for each step to the run's folder.
+
+    `{"step": 3, "attempts": 1, "forward_passes": [by rank], "tensors": {name: [sums]}}`
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __call__(self, step: int, state: TrainState, work: Work) -> None:
+        """Called on every worker with the gradient ready and the weights as the step began with them."""
+        gradients = {f"gradient/{n}": p.grad for n, p in state.model.named_parameters() if p.grad is not None}
+        tensors = {**gradients, **state.tensors()}
+        # On the CPU: an optimizer keeps the number of its steps there while the weights are on a GPU.
+        sums = [_bit_sums(tensor).cpu() for tensor in tensors.values()]
+        passes = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+        passes[dist.get_rank()] = work.forward_passes
+        flat = torch.cat([passes, *sums])
+        dist.all_reduce(flat, op=dist.ReduceOp.SUM)
+        if dist.get_rank() == 0:
+            by_rank, *parts = torch.split(flat, [len(passes), *(len(s) for s in sums)])
+            line = {
+                "step": step,
+                "attempts": work.attempts,
+                "forward_passes": by_rank.tolist(),
+                "tensors": {name: part.tolist() for name, part in zip(tensors, parts, strict=True)},
+            }
+            # A newline before it, too: a worker that was killed while it wrote may have left half a line.
+            self._storage.append(OBSERVED, f"\n{json.dumps(line)}\n".encode())
+
+
+def _bit_sums(tensor: Tensor) -> Tensor:
+    """One sum for each 16 bits of an element, `(itemsize / 2,)` int64: far from overflow at 2^47 elements."""
+    halves_per_element = max(tensor.element_size() // 2, 1)
+    if isinstance(tensor, DTensor):
+        local = tensor.to_local()
+    else:
+        # Every worker holds all of it; one may count it.
+        local = tensor if dist.get_rank() == 0 else tensor.new_empty(0)
+    halves = local.detach().contiguous().view(-1).view(torch.int16).view(-1, halves_per_element)
+    return halves.to(torch.int64).sum(dim=0)

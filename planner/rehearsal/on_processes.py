@@ -1,0 +1,43 @@
+"""A job trained by local processes with a given history of world sizes: stopped and resumed at each change."""
+
+from collections.abc import Callable, Sequence
+
+from planner.base.text import counted
+from planner.rehearsal.local_workers import LocalWorkers
+from planner.rehearsal.stages import Stage
+from planner.train.loop import Hooks, Outcome
+from planner.train.setup import Launch
+
+Worker = Callable[[int, Launch, int], Outcome]
+"""(rank, launch, step to stop at) -> outcome; runs in a worker process"""
+
+
+def rehearse(
+    workers: LocalWorkers,
+    launch: Launch,
+    parts: Sequence[Stage],
+    worker: Worker,
+    say: Callable[[str], None] = lambda _line: None,
+) -> None:
+    """Train the stages one after another, each resuming where the last was stopped.
+
+    Raises:
+        PlannerError: a worker raised it.
+    """
+    for part in parts:
+        workers.run(worker, part.world_size, launch, part.end_step)
+        say(
+            f"{part.end_step} of {parts[-1].end_step} steps done, the last ones at {counted(part.world_size, 'worker')}"
+        )
+
+
+def train_observed(rank: int, launch: Launch, end_step: int) -> Outcome:
+    """One worker of one stage."""
+    del rank
+    from planner.rehearsal.observe import Observer
+    from planner.store.storage import Storage
+    from planner.train.generation import train
+    from planner.train.world import on_cpu
+
+    hooks = Hooks(observe=Observer(Storage(launch.url)), should_stop=lambda step: step >= end_step)
+    return train(launch, on_cpu, hooks)

@@ -1,0 +1,140 @@
+"""A job trained through Ray with a given history of world sizes: nodes come and go as its steps are done.
+
+Small jobs outrun their cluster: hundreds of steps pass before a new node is seen. So a group that has come to the
+end of its part waits there, until it is told to stop or its node is gone.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from planner.dispatch import signals
+from planner.dispatch.ray_internal import drain_node
+from planner.errors import TrainingFailed
+from planner.local_cluster.embedded import EmbeddedCluster
+from planner.rehearsal.stages import Stage
+from planner.store.follow import Follower
+from planner.store.records import StepRecord
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.train.loop import Hooks
+from planner.train.setup import Launch
+
+_POLL_S = 0.1
+_NOTICE_S = 30.0
+# A lost node is replaced by a smaller group within half a minute, see `launch.EMBEDDED`.
+_CHANGE_DEADLINE_S = 180.0
+
+
+def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str], None]) -> None:
+    """Train the job on an embedded cluster that goes through the history. Call it in the main thread.
+
+    Raises:
+        PlannerError: the run did not come to its end.
+    """
+    from planner.dispatch import launch as dispatch
+
+    dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
+    say(f"starting a Ray cluster of {history[0].world_size} nodes")
+    with (
+        EmbeddedCluster(num_nodes=history[0].world_size, say=say) as cluster,
+        dispatch.connected(cluster.address, verbose=False, embedded=True),
+        _Director(cluster, launch, history, say),
+    ):
+        dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, history=tuple(history))
+    say(f"{history[-1].end_step} steps done")
+
+
+class _Director:
+    """A context manager: changes the cluster when a stage's steps are done, from a thread of its own."""
+
+    def __init__(
+        self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[Stage], say: Callable[[str], None]
+    ) -> None:
+        self._cluster, self._launch, self._history, self._say = cluster, launch, history, say
+        self._noticed: set[str] = set()
+        self._num_taken = 0
+        self._follower = Follower(Run(Storage(launch.url)))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="planner-director", daemon=True)
+
+    def __enter__(self) -> Self:
+        _begin_stage(self._launch.launch_id, 0)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_CHANGE_DEADLINE_S)
+        if self._thread.is_alive():
+            self._say(f"a change of the cluster was not done after {_CHANGE_DEADLINE_S:.0f} s; it is left")
+
+    def _run(self) -> None:
+        number = done = 0
+        while number + 1 < len(self._history) and not self._stop.wait(_POLL_S):
+            steps = [r.step + 1 for r in self._follower.new_records() if isinstance(r, StepRecord)]
+            done = max([done, *steps])
+            if done >= self._history[number].end_step:
+                number += 1
+                # Said first: the group that the change brings about must know which one it is.
+                _begin_stage(self._launch.launch_id, number)
+                self._change_to(self._history[number].world_size)
+
+    def _change_to(self, world_size: int) -> None:
+        nodes = [node for node in self._cluster.nodes() if node not in self._noticed]
+        for _ in range(world_size - len(nodes)):
+            self._say(f"adding a node to {len(nodes)}")
+            self._cluster.add_node()
+        while len(nodes) > world_size:
+            self._take_away(nodes.pop())
+
+    def _take_away(self, node: str) -> None:
+        """In turn without notice and with one, after which the node ends when its worker has left."""
+        self._num_taken += 1
+        if self._num_taken % 2:
+            self._say("killing a node")
+            self._cluster.kill_node(node)
+        else:
+            self._say("giving a node notice")
+            self._noticed.add(node)
+            drain_node(node, _NOTICE_S, "rehearsal")
+
+
+def observed_hooks(launch: Launch, history: Sequence[Stage], world_size: int, report: Callable[..., None]) -> Hooks:
+    """What a worker of a rehearsed job does besides training."""
+    from planner.dispatch.ray_internal import get_word
+    from planner.rehearsal.observe import Observer
+
+    number = int(get_word(_stage_key(launch.launch_id)))
+    stage = history[number]
+    is_last = number == len(history) - 1
+
+    def wait(step: int) -> bool:
+        """Called before every step; the one before it is written down only when this has returned."""
+        if world_size == stage.world_size and (step <= stage.end_step or is_last):
+            return signals.stop_requested()
+        deadline_s = time.monotonic() + _CHANGE_DEADLINE_S
+        while not signals.stop_requested():
+            if time.monotonic() > deadline_s:
+                following = history[min(number + 1, len(history) - 1)].world_size
+                raise TrainingFailed(
+                    f"step {step}: {world_size} workers did not become {following} within {_CHANGE_DEADLINE_S:.0f} s"
+                )
+            time.sleep(_POLL_S)
+        return True
+
+    return Hooks(report=report, observe=Observer(Storage(launch.url)), should_stop=wait, messages=signals.messages)
+
+
+def _begin_stage(launch_id: str, number: int) -> None:
+    from planner.dispatch.ray_internal import put_word
+
+    put_word(_stage_key(launch_id), str(number))
+
+
+def _stage_key(launch_id: str) -> str:
+    return f"stage-{launch_id}"

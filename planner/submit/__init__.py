@@ -1,0 +1,1 @@
+"""A job sent to a cluster, which runs it without this machine."""

@@ -1,0 +1,1 @@
+"""What a run keeps of its tensors, written and read in shards."""

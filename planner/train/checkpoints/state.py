@@ -1,0 +1,101 @@
+"""What training changes: weights, optimizer state, and what the gradient sums remember. All of it is checkpointed."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from planner.errors import TrainingFailed
+from planner.train import collectives, optimize
+from planner.train.exact.gradient_sums import GradientSums
+
+MODEL, OPTIMIZER = "model", "optimizer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """The value is frozen; the tensors in it are what a step updates in place."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    sums: GradientSums
+    shards: Mapping[str, tuple[Tensor, Tensor]]
+    """name -> parameter, and the optimizer's own view of its shard; parameters that are trained alone"""
+    only_trained: bool = False
+    """frozen weights are in no checkpoint: they are made anew from where they came from"""
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, optimizer: torch.optim.Optimizer, sums: GradientSums, *, only_trained: bool = False
+    ) -> "TrainState":
+        """With an optimizer that was made over the model's parameters; from now on it works on their shards.
+
+        Raises:
+            TrainingFailed: it has parameters that are not the model's.
+        """
+        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        pairs = optimize.localize(optimizer)
+        if unknown := [parameter for parameter, _ in pairs if parameter not in names]:
+            raise TrainingFailed(
+                f"the optimizer has {len(unknown)} parameters that are not the model's, first one of shape "
+                f"{tuple(unknown[0].shape)}; make it after the model was sharded, over model.parameters()"
+            )
+        shards = {names[parameter]: (parameter, shard) for parameter, shard in pairs}
+        return cls(model=model, optimizer=optimizer, sums=sums, shards=shards, only_trained=only_trained)
+
+    def step(self) -> None:
+        """Update the weights by their gradients."""
+        optimize.step(self.optimizer, list(self.shards.values()))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the state by its name in a checkpoint; loading writes into these very tensors."""
+        return {**self._weights(), **self._optimizer_state(), **self.sums.state()}
+
+    def digests(self, rank: int) -> dict[str, str]:
+        """SHA-256 of every whole tensor, on rank 0; every worker must call it. One tensor is gathered at a time."""
+        found = {}
+        for name, tensor in self.tensors().items():
+            whole = collectives.whole(tensor)
+            if rank == 0:
+                found[name] = tensor_digest(whole)
+        return found
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {
+            f"{MODEL}/{name}": parameter.detach()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad or not self.only_trained
+        }
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        return {
+            f"{OPTIMIZER}/{name}/{key}": _sharded_like(parameter, value)
+            for name, (parameter, shard) in self.shards.items()
+            for key, value in self.optimizer.state.get(shard, {}).items()
+            if isinstance(value, Tensor)
+        }
+
+
+def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """A plain shard of the optimizer's as the part of a whole that it is; a scalar is whole already."""
+    if not isinstance(parameter, DTensor) or value.ndim == 0:
+        return value
+    return DTensor.from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """SHA-256 over type, shape and bytes, as 64 hex digits."""
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    # numpy has no bfloat16: bytes are bytes.
+    digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

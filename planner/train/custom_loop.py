@@ -1,0 +1,283 @@
+"""Training loops of the user's own, on the same machinery: exact batches, commits, resizes, ledger, audit.
+
+def train(run):                                         # called on every worker, in every generation
+    model = run.shard(make_model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in run.steps(model, optimizer):
+        for batch in step.micro_batches():
+            step.backward(loss_sum(model, batch))       # the sum over the batch's samples, not the mean
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from planner.data.own import OwnDataset, check_sum, function_of
+from planner.errors import DataError, TrainingFailed
+from planner.job import Job
+from planner.train.checkpoints.state import TrainState
+from planner.train.collectives import stage, sum_gradients
+from planner.train.exact.determinism import require_shard_invariant
+from planner.train.generation import Generation, begin, looping, make_sums
+from planner.train.loop import Hooks, Outcome
+from planner.train.setup import Launch
+from planner.train.step import Step
+
+Count = Callable[[Any], int]
+"""collated micro-batch -> what its loss sum is divided by, all of them summed over the global batch"""
+Sums = Tensor | tuple[Tensor, ...]
+
+
+class Run:
+    """What a train function gets: where it runs, and the steps to take."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._outcome: Outcome | None = None
+        self._steps: Generator[Step] | None = None
+        # The same weights on every worker, however many there are.
+        torch.manual_seed(generation.job.train.seed)
+
+    @property
+    def rank(self) -> int:
+        """Of this worker."""
+        return self._generation.world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Workers now; another number after a resize."""
+        return self._generation.world.world_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where to compute."""
+        return self._generation.world.device
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All workers, for `fully_shard`."""
+        return self._generation.world.mesh
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole job."""
+        return self._generation.setup.lengths.total_steps
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is done, and not merely stopped for a resize: ask it before you export a model."""
+        return self._outcome is not None and self._outcome.finished
+
+    def shard(self, model: nn.Module, units: Iterable[nn.Module] = ()) -> nn.Module:
+        """FSDP2 over all workers, in place: each unit (a model's large blocks, say) by itself, then the rest.
+
+        Call `fully_shard(..., mesh=run.mesh)` yourself where you want more of a say, such as mixed precision.
+        """
+        model.to(self.device)
+        for unit in units:
+            fully_shard(unit, mesh=self.mesh)
+        fully_shard(model, mesh=self.mesh)
+        return model
+
+    def steps(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        counts: Sequence[Count] = (),
+        evaluate: Callable[[Any], Sums] | None = None,
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> Iterator[Step]:
+        """The optimizer steps from the newest commit on, which is loaded into model and optimizer first.
+
+        When the next step is asked for, the gradient is clipped if `train.clip_norm` is set (by default it is not), and
+        the optimizer is stepped. A step may come twice (`batch.equality: bitwise` does so where a gradient outgrew its
+        fixed point), with the weights as they were.
+        The learning rate is yours: set it by `step.number`, since a scheduler of torch's would begin anew in each
+        generation.
+
+        Args:
+            model: sharded, with the same weights on every worker (random numbers are seeded before `train`).
+            optimizer: over the model's parameters, with no step taken.
+            counts: what each loss sum is divided by; by default, one sum and the number of samples.
+            evaluate: `(collated samples) -> loss sums`, for the held-out samples of `eval.samples`.
+            collate: list of samples -> what `step.micro_batches()` yields, on the CPU.
+
+        Raises:
+            PlannerError: on every worker, the same one.
+        """
+        if self._steps is not None:
+            raise TrainingFailed("run.steps was called twice in one train function")
+        self._steps = self._all_steps(model, optimizer, _OwnObjective(tuple(counts), evaluate), collate)
+        return self._steps
+
+    def _all_steps(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        objective: "_OwnObjective",
+        collate: Callable[[list[Any]], Any],
+    ) -> Generator[Step]:
+        generation = self._generation
+        generation.world.agree(partial(_require_usable, generation, model, optimizer, objective))
+        sum_gradients(model)
+        if generation.world.is_staged:
+            stage(model)
+        state = TrainState.of(model, optimizer, make_sums(generation, model))
+        make_batch = _MakeBatch(collate)
+        with looping(generation, state, lambda _note: objective, make_batch) as loop:
+            yield from loop.steps(generation.start.step, generation.start.cursor)
+            self._outcome = loop.outcome
+
+    @property
+    def outcome(self) -> Outcome:
+        """Where this generation ended.
+
+        Raises:
+            TrainingFailed: its steps are not over.
+        """
+        if self._outcome is None:
+            raise TrainingFailed("train(run) returned before run.steps was at its end; take all of its steps")
+        return self._outcome
+
+    def close(self) -> None:
+        """End the steps, also in the midst of one; done for you when your function returns or fails."""
+        if self._steps is not None:
+            self._steps.close()
+
+
+def train_own(generation: Generation) -> Outcome:
+    """One generation of a job whose training loop is the user's.
+
+    Raises:
+        PlannerError: on every worker, the same one.
+    """
+    train = generation.world.agree(partial(function_of, generation.job.data.path, "train"))
+    with closing(Run(generation)) as run:
+        train(run)
+    return run.outcome
+
+
+def attached(job: Job, device: torch.device) -> "closing[Run]":
+    """A run in a process group that you have initialised: in a Ray train function of your own, or under torchrun.
+
+        with attached(read_job("jobs/own_loop.yaml", []), torch.device("cpu")) as run:
+            train(run)
+
+    Every process calls it. Nobody tells such a run of notices and new nodes: it goes on from its last commit, at any
+    number of workers, when it is started again.
+
+    Raises:
+        PlannerError: on every worker, the same one.
+    """
+    launch = Launch(job=job, url=job.run_path)
+    return closing(Run(begin(launch, lambda: device, Hooks())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnBatch:
+    """A micro-batch of the user's samples. A ghost holds one sample that counts for nothing."""
+
+    rows: tuple[int, ...]
+    position: int
+    content: Any
+    total: int
+
+    def pinned(self) -> "_OwnBatch":
+        """The same in page-locked memory, as far as it is tensors."""
+        return replace(self, content=pin_memory(self.content))  # type: ignore[no-untyped-call]
+
+    def check_sum(self) -> int:
+        """Taken when the samples were read: they are the user's, and so is what he does with them."""
+        return self.total
+
+
+@dataclass(frozen=True)
+class _MakeBatch:
+    """A class, not a closure: loader processes unpickle it."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, dataset: OwnDataset, rows: list[int], position: int) -> _OwnBatch:
+        """Read and collate.
+
+        Raises:
+            DataError: a sample cannot be read, or the samples cannot be collated.
+        """
+        samples = [dataset.sample(row) for row in rows]
+        total = sum(check_sum(row, sample) for row, sample in zip(rows, samples, strict=True))
+        try:
+            content = self.collate(samples or [dataset.sample(0)])
+        except Exception as error:  # the user's code may raise anything
+            raise DataError(f"samples {rows[:4]} cannot be collated: {type(error).__name__}: {error}") from error
+        return _OwnBatch(rows=tuple(rows), position=position, content=content, total=total)
+
+
+@dataclass(frozen=True)
+class _OwnObjective:
+    """The user's denominators, and his loss where it is asked for without a backward pass."""
+
+    counts: tuple[Count, ...]
+    evaluate: Callable[[Any], Sums] | None
+    metrics: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def num_denominators(self) -> int:
+        """One, the number of samples, unless the user counts something else."""
+        return max(len(self.counts), 1)
+
+    def denominators(self, batch: Any) -> tuple[int, ...]:
+        """This micro-batch's part of each; a ghost's are zero."""
+        if not batch.rows:
+            return (0,) * self.num_denominators
+        if not self.counts:
+            return (len(batch.rows),)
+        return tuple(int(count(batch.content)) for count in self.counts)
+
+    def loss(self, _model: nn.Module, batch: Any, totals: tuple[int, ...]) -> Tensor:
+        """Of held-out samples; a ghost's is zero."""
+        assert self.evaluate is not None  # checked before the first step
+        found = self.evaluate(batch.content)
+        sums = found if isinstance(found, tuple) else (found,)
+        parts = [value.float() / max(total, 1) for value, total in zip(sums, totals, strict=True)]
+        return torch.stack(parts).sum() * float(bool(batch.rows))
+
+
+def _require_usable(
+    generation: Generation, model: nn.Module, optimizer: torch.optim.Optimizer, objective: _OwnObjective
+) -> None:
+    """Check what would train another model than the user thinks.
+
+    Raises:
+        TrainingFailed: the model is not sharded over all workers or keeps statistics of its batches, the optimizer has
+            taken steps, or held-out samples have nobody to measure them.
+    """
+    if not isinstance(model, FSDPModule):
+        raise TrainingFailed("run.steps wants a sharded model: model = run.shard(model), before the optimizer is made")
+    for name, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor) or parameter.device_mesh != generation.world.mesh:
+            raise TrainingFailed(f"{name} is not sharded over run.mesh, so its gradient would not be summed")
+    for name, module in model.named_modules():
+        if getattr(module, "track_running_stats", False):
+            raise TrainingFailed(
+                f"{name} ({type(module).__name__}) keeps statistics of micro-batches, which depend on the number of "
+                "workers and are in no commit; use GroupNorm or LayerNorm"
+            )
+    if optimizer.state:
+        raise TrainingFailed("the optimizer has taken steps already; hand it to run.steps as it was made")
+    if generation.job.batch.equality == "bitwise":
+        require_shard_invariant(optimizer)
+    if generation.job.eval.samples and objective.evaluate is None:
+        raise TrainingFailed(
+            f"eval.samples is {generation.job.eval.samples}: give run.steps an `evaluate`, or leave eval out of the job"
+        )

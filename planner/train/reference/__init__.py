@@ -1,0 +1,1 @@
+"""The reference policy: a frozen model, or its log-probabilities computed once."""

@@ -1,0 +1,235 @@
+"""Reference log-probabilities of all pairs, computed once and kept in the run's folder.
+
+    reference/<key>/<part>      `planner-reference 1` and a line break, a SHA-256 of 32 bytes,
+                                float32, (rows, 2): chosen and rejected
+
+The key says what the numbers follow from. Rows go through the model in fixed chunks of `max_micro`, in the order of
+their numbers, so no bit depends on how many workers share them. Parts are written whole, one after another: who is
+stopped or lost in between goes on from there, with any number of workers.
+"""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from planner.base import heartbeat
+from planner.base.formats import STORED, refusal
+from planner.base.text import counted, duration
+from planner.data.dataset import SampleDataset
+from planner.errors import NewerFormat, TrainingFailed
+from planner.job import Job
+from planner.store.storage import Storage
+from planner.train import control
+from planner.train.control import Tally
+from planner.train.log_probs import log_probs, measuring
+from planner.train.sample_batches import Sequences, pair_batch
+from planner.train.world import World
+
+LogProbs = NDArray[np.float32]
+"""`(rows, 2)`: of chosen and of rejected completions"""
+
+_FOLDER = "reference"
+_MAGIC = b"planner-reference "
+_BEGIN = _MAGIC + b"%d\n" % STORED["reference"]
+# A part is lost when somebody stops in the midst of it; a million files would be as bad.
+_PART_ROWS = 2048
+_MOST_PARTS = 1024
+_DIGEST_BYTES = 32
+_NOTE_S = 30.0
+
+
+class StopAsked(Exception):  # not an error: somebody wants the workers to stop, and all of them do
+    """Not all is computed; what is, is kept."""
+
+
+class CachedReference:
+    """A table by row."""
+
+    def __init__(self, table: LogProbs) -> None:
+        self._table = torch.from_numpy(table)
+
+    def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
+        """`(2m,)`: of the chosen completions, then of the rejected ones."""
+        # A ghost's sequences have no row, and count for nothing.
+        found = self._table[list(rows)].T.reshape(-1) if rows else torch.zeros(len(sequences.lengths))
+        return found.to(next(policy.parameters()).device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The files of one table."""
+
+    storage: Storage
+    key: str
+    num_rows: int
+    chunk_rows: int
+    """rows that go through the model at once"""
+
+    @property
+    def rows_each(self) -> int:
+        """Rows of a part, a multiple of the chunk; the last part may have fewer."""
+        wanted = max(_PART_ROWS, -(-self.num_rows // _MOST_PARTS))
+        return -(-wanted // self.chunk_rows) * self.chunk_rows
+
+    @property
+    def starts(self) -> range:
+        """The first row of each part."""
+        return range(0, self.num_rows, self.rows_each)
+
+    def chunks(self, start: int) -> list[range]:
+        """The rows of a part as they go through the model."""
+        stop = min(start + self.rows_each, self.num_rows)
+        return [range(i, min(i + self.chunk_rows, stop)) for i in range(start, stop, self.chunk_rows)]
+
+    def name(self, start: int) -> str:
+        """Where a part lies."""
+        return f"{_FOLDER}/{self.key}/{start:012d}"
+
+    def read(self, start: int) -> tuple[LogProbs | None, str]:
+        """A part's numbers, or none, and then why, if it is there: torn or altered.
+
+        Raises:
+            NewerFormat: another version of planner wrote it.
+            StoreError: the storage cannot be read.
+        """
+        content = self.storage.read_from(self.name(start), 0)
+        if not content:
+            return None, f"{self.name(start)}: empty" if self.storage.exists(self.name(start)) else ""
+        self._require_format(content, start)
+        begin, rest = content[: len(_BEGIN)], content[len(_BEGIN) :]
+        digest, numbers = rest[:_DIGEST_BYTES], rest[_DIGEST_BYTES:]
+        num_rows = sum(map(len, self.chunks(start)))
+        if begin != _BEGIN or digest != self._digest(start, numbers) or len(numbers) != num_rows * 8:
+            return None, f"{self.name(start)}: torn or altered (its digest does not match)"
+        return np.frombuffer(numbers, "<f4").reshape(num_rows, 2).astype(np.float32), ""
+
+    def _require_format(self, content: bytes, start: int) -> None:
+        number = re.match(_MAGIC + rb"([0-9]{1,9})\n", content)
+        if number and (why := refusal(int(number[1]), STORED["reference"])):
+            raise NewerFormat(
+                f"{self.storage.url}/{self.name(start)}: {why}; use the version that wrote it, or remove "
+                f"{_FOLDER}/{self.key} to have it computed again"
+            )
+
+    def write(self, start: int, values: LogProbs) -> None:
+        """Keep a part, whole or not at all.
+
+        Raises:
+            TrainingFailed: a number is not finite.
+        """
+        if not np.isfinite(values).all():
+            row = start + int(np.argwhere(~np.isfinite(values).all(axis=1))[0, 0])
+            raise TrainingFailed(
+                f"the reference's log-probability of row {row} is not finite; look at the row and at the model, or "
+                "write train.precision: fp32"
+            )
+        numbers = values.astype("<f4").tobytes()
+        self.storage.write(self.name(start), _BEGIN + self._digest(start, numbers) + numbers)
+
+    def _digest(self, start: int, numbers: bytes) -> bytes:
+        # Of its place, too: another part's file under this name is none of ours.
+        return hashlib.sha256(f"{self.key} {start} ".encode() + numbers).digest()
+
+
+def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> Parts:
+    """Where a job's table lies: another model, data, precision or chunk is another table.
+
+    `model` names its settings and the files that its first weights come from.
+    """
+    followed_from = {
+        "model": model,
+        "reference_model": getattr(job.objective, "reference_model", None),
+        "seed": job.train.seed,
+        "precision": job.train.precision,
+        "chunk": job.batch.max_micro,
+        "data": dataset.fingerprint,
+        "rows": dataset.num_rows,
+    }
+    key = hashlib.sha256(json.dumps(followed_from, sort_keys=True).encode()).hexdigest()[:16]
+    return Parts(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """What the workers of a generation need to make what is missing of a table."""
+
+    world: World
+    parts: Parts
+    dataset: SampleDataset
+    make_model: Callable[[], nn.Module]
+    """called if anything is missing, on every worker"""
+    note: Callable[[str], None]
+    should_stop: Callable[[], bool]
+
+    def table(self) -> LogProbs:
+        """All numbers, read or computed. Every worker calls it.
+
+        Raises:
+            StopAsked: on every worker: a worker was asked to stop before all was there.
+            PlannerError: on every worker: a row cannot be read, or its number is not finite.
+        """
+        found = self.world.from_first(self._read)
+        if missing := [start for start, values in found.items() if values is None]:
+            found |= self._compute(missing)
+        return np.concatenate([values for values in found.values() if values is not None])
+
+    def _read(self) -> dict[int, LogProbs | None]:
+        found: dict[int, LogProbs | None] = {}
+        for start in self.parts.starts:
+            found[start], why = self.parts.read(start)
+            if why:
+                self.note(f"reference log-probabilities: {why}; computed again")
+        return found
+
+    def _compute(self, missing: list[int]) -> dict[int, LogProbs | None]:
+        began_s = noted_s = time.monotonic()
+        num_rows = sum(len(chunk) for start in missing for chunk in self.parts.chunks(start))
+        model, done = self.make_model(), 0
+        found: dict[int, LogProbs | None] = {}
+        with measuring(model):
+            for start in missing:
+                values = self._compute_part(model, start, partial(self._hear, done, num_rows))
+                self.world.from_first(lambda: self.parts.write(start, values))  # noqa: B023
+                found[start] = values
+                done += len(values)
+                if time.monotonic() - noted_s > _NOTE_S and done < num_rows:
+                    noted_s = time.monotonic()
+                    self.note(f"reference log-probabilities of {done} of {num_rows} rows are computed")
+        took = duration(time.monotonic() - began_s)
+        self.note(f"reference log-probabilities of {counted(num_rows, 'row')} computed in {took}")
+        return found
+
+    def _compute_part(self, model: nn.Module, start: int, hear: Callable[[], None]) -> LogProbs:
+        world, chunks = self.world, self.parts.chunks(start)
+        num_rounds = -(-len(chunks) // world.world_size)
+        mine = chunks[world.rank :: world.world_size]
+        # Ghosts: FSDP gathers weights in a forward pass, and that takes all workers.
+        mine += [range(0)] * (num_rounds - len(mine))
+        batches = world.agree(lambda: [pair_batch(self.dataset, list(rows), rows.start) for rows in mine])
+        values = []
+        for batch in batches:
+            hear()
+            heartbeat.beat()
+            found = log_probs(model, batch.sequences).view(2, -1)[:, : len(batch.rows)]
+            values.append(found.T.cpu().numpy())
+        by_rank = world.gather(values)
+        return np.concatenate([by_rank[i % world.world_size][i // world.world_size] for i in range(len(chunks))])
+
+    def _hear(self, done: int, num_rows: int) -> None:
+        """Ask all workers, round by round, whether to stop. Every worker calls it equally often.
+
+        Raises:
+            StopAsked: on every worker, if one of them was asked to.
+        """
+        if control.exchange(self.world, Tally(denominators=(), stop=int(self.should_stop()))).stop:
+            self.note(f"stopped at {done} of {num_rows} rows whose reference log-probabilities were missing")
+            raise StopAsked

@@ -1,0 +1,158 @@
+"""Recipes of the alignment-handbook up to v0.3, and its ORPO ones: read, and their keys mapped to those of today."""
+
+import re
+
+import pytest
+
+from planner.errors import RecipeError
+from planner.recipes import Options, Question, job_of, read_recipe
+from planner.recipes.rewrite import rewrite
+
+V02 = (
+    "model_name_or_path: m\ndataset_mixer:\n  HuggingFaceH4/ultrachat_200k: 1.0\npreprocessing_num_workers: 12\n"
+    "use_flash_attention_2: true\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n"
+    "learning_rate: 2.0e-05\nnum_train_epochs: 1\n"
+)
+ORPO = (
+    "model_name_or_path: mistralai/Mistral-7B-v0.1\nmodel_revision: main\ntorch_dtype: bfloat16\n"
+    "use_flash_attention_2: true\ndataset_mixer:\n  argilla/a-7k.v1: 1.0\n  org/b: 0.5\n"
+    "dataset_splits:\n- train_prefs\n- test_prefs\npreprocessing_num_workers: 8\nbf16: true\nbeta: 0.05\n"
+    "gradient_accumulation_steps: 1\nlr_scheduler_type: inverse_sqrt\nmax_length: 2048\nmax_prompt_length: 1792\n"
+    "optim: adamw_bnb_8bit\nper_device_train_batch_size: 8\nwarmup_steps: 100\nhub_model_revision: v1.0\n"
+)
+CHECK = {"is_for_job": False, "needs_micro": False}
+
+
+def _file(place, text):
+    file = place / "config_full.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
+    """Its script packed the rows by a constant of its own; the batch is of packed rows."""
+    recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
+    assert (recipe.global_batch, recipe.method, recipe.unit) == (128, "sft", "packed row")
+    job, _ = job_of(recipe)
+    assert (job.model.attention, job.data.packing, job.train.precision) == ("flash_attention_2", True, "fp32")
+    assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(recipe.draft.to_do)
+    dropped = {note.key: note.text for note in recipe.draft.dropped}
+    assert dropped["preprocessing_num_workers"] == "data is read once"
+    derived = " ".join(note.text for note in recipe.draft.derived)
+    assert "packing true: packing of the handbook's own scripts" in derived
+    assert re.search(r"attn_implementation of \S+ \(there use_flash_attention_2\)", derived)
+
+
+def test_who_takes_such_a_file_is_said(tmp_path):
+    """TRL's scripts refuse it, and the older ones do not: a trap, and no refusal."""
+    recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8, **CHECK))
+    traps = {trap.name: trap.text for trap in recipe.foreign.traps(Question(counts=[8]))}
+    assert "dataset_mixer, preprocessing_num_workers, use_flash_attention_2 are keys of" in traps["older handbook"]
+    plain = "model_name_or_path: m\nper_device_train_batch_size: 8\n"
+    recipe = read_recipe(_file(tmp_path, plain), (), Options(gpus=8, method="sft", **CHECK))
+    assert "older handbook" not in {trap.name for trap in recipe.foreign.traps(Question(counts=[8]))}
+
+
+def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
+    """Names may have points; splits with test in their name are not trained on; a share is the first rows."""
+    recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
+    assert (recipe.global_batch, recipe.unit) == (32, "pair")
+    to_do = " ".join(recipe.draft.to_do)
+    assert "load_dataset('argilla/a-7k.v1', split='train_prefs')" in to_do
+    assert "load_dataset('org/b', split='train_prefs')" in to_do
+    assert "test_prefs" not in to_do
+    assert "the first 0.5 of org/b" in to_do
+
+
+def test_an_older_recipe_of_pairs_does_not_say_which_method(tmp_path):
+    with pytest.raises(RecipeError, match="method: the recipe does not say"):
+        read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, **CHECK))
+
+
+def test_its_dpo_has_an_optimizer_of_its_own(tmp_path):
+    """DPOConfig of the handbook said rmsprop where TRL says adamw."""
+    text = V02 + "beta: 0.1\n"
+    job, _ = job_of(read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="dpo")))
+    assert job.train.optimizer.kind == "rmsprop"
+    job, _ = job_of(read_recipe(_file(tmp_path, f"{text}optim: adamw_torch\n"), (), Options(gpus=8, method="dpo")))
+    assert job.train.optimizer.kind == "adamw"
+
+
+def test_todays_name_of_a_key_beats_its_old_one(tmp_path):
+    text = V02 + "attn_implementation: sdpa\n"
+    assert read_recipe(_file(tmp_path, text), (), Options(gpus=8)).draft.job["model"]["attention"] == "sdpa"
+
+
+@pytest.mark.parametrize("value", ["x", "[]", "{a: b}", "null", "{a: 0.1}"])
+def test_a_mixer_of_anything_is_a_recipe_or_a_sentence(value, tmp_path):
+    text = f"model_name_or_path: m\nper_device_train_batch_size: 8\ndataset_mixer: {value}\ndataset_splits: {value}\n"
+    assert read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="sft")).global_batch == 64
+
+
+COMMAND = "accelerate launch --num_processes 4 {} --model_name_or_path m --per_device_train_batch_size 2"
+
+
+@pytest.mark.parametrize("option", ["--no_remove_unused_columns", "--no-remove-unused-columns"])
+def test_an_option_that_is_true_by_default_may_be_negated(option):
+    """As transformers' HfArgumentParser has it, in TRL's own examples; it takes no value from the words behind it."""
+    recipe = read_recipe(f"{COMMAND.format('trl/scripts/dpo.py')} {option} --bf16", (), Options(**CHECK))
+    assert recipe.global_batch == 8
+    assert [note.text for note in recipe.draft.dropped if note.key == "remove_unused_columns"]
+    job = read_recipe(f"{COMMAND.format('sft.py')} --no_gradient_checkpointing --no_dataloader_pin_memory").draft.job
+    assert "activation_checkpointing" not in job["train"]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--no_bf16", "no_bf16: transformers makes --no_NAME only of options that are true by default; write --bf16 f"),
+        ("--no_packing", "write --packing false"),
+        ("--no_remove_unused_columns true", "stands on the command line, without a value"),
+        ("--no_such_thing", "no_such_thing: not known to TRL"),
+    ],
+)
+def test_any_other_negation_is_refused_for_its_own_reason(option, says):
+    with pytest.raises(RecipeError, match=says):
+        read_recipe(f"{COMMAND.format('sft.py')} {option}", (), Options(**CHECK))
+
+
+def test_a_negation_in_a_file_is_refused(tmp_path):
+    text = "model_name_or_path: m\nper_device_train_batch_size: 8\nno_remove_unused_columns: true\n"
+    with pytest.raises(RecipeError, match="write --remove_unused_columns false"):
+        read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="sft", **CHECK))
+
+
+def test_options_that_may_be_negated_are_known():
+    from planner.recipes.trl_keys import KNOWN, TRUE_BY_DEFAULT
+
+    assert TRUE_BY_DEFAULT <= KNOWN
+
+
+def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
+    """Its loss is SFT's, its rows are plain text."""
+    place = tmp_path / "cpt"
+    place.mkdir()
+    text = V02 + "dataset_splits:\n- train\ndataset_configs:\n- tiny\n"
+    for recipe, words in ((_file(place, text), ()), (f"accelerate launch run_cpt.py {_file(tmp_path, text)}", ())):
+        assert read_recipe(recipe, words, Options(gpus=8, **CHECK)).global_batch == 128
+        with pytest.raises(RecipeError, match="cpt, continued pretraining: the rows are plain text"):
+            read_recipe(recipe, words, Options(gpus=8))
+
+
+def test_what_to_type_is_what_its_own_script_takes(tmp_path):
+    """The file first, and each option one word with its value."""
+    file = _file(tmp_path, V02)
+    wanted = f"scripts/run_sft.py {file} --per_device_train_batch_size=8 --gradient_accumulation_steps=4"
+    command = f"accelerate launch --num_processes 8 scripts/run_sft.py {file} --seed=3"
+    assert rewrite(read_recipe(file, (), Options(gpus=8)), "trl", 4).command.endswith(wanted)
+    wanted = wanted.replace(" --per", " --seed=3 --per")
+    assert rewrite(read_recipe(command), "trl", 4).command.endswith(wanted)
+    named = rewrite(read_recipe(command.replace("run_sft.py ", "run_sft.py --config ")), "trl", 4).command
+    assert named.endswith(f"--config {file} --seed=3 --per_device_train_batch_size 8 --gradient_accumulation_steps 4")
+
+
+def test_no_warmup_is_no_warmup_in_every_unit(tmp_path):
+    """0% needs no count of steps; left out, the others' own defaults would warm up (200 steps, 150 steps)."""
+    recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
+    assert "--lr_scheduler.warmup_steps 0" in rewrite(recipe, "torchtitan", 4).command
+    assert "warmup_steps=0" in rewrite(recipe, "dpo", 4).command

@@ -1,0 +1,259 @@
+"""Foreign configurations as people have them: Hydra folders, scripts, overrides, interpolations; and what is wrong."""
+
+import contextlib
+import functools
+import os
+import re
+from pathlib import Path
+
+import pytest
+import recipes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import PlannerError, RecipeError
+from planner.recipes import Options, Question, job_of, read_recipe
+from planner.recipes.command import command_of
+from planner.recipes.entries import flat
+from planner.recipes.hydra import resolve
+from planner.recipes.scalars import Unresolved, number, scalar
+
+TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
+DPO = {
+    "config.yaml": """
+seed: 0
+exp_name: ???
+batch_size: 64
+eval_batch_size: 32
+accumulation: 2
+gradient_accumulation_steps: ${accumulation}
+lr: 5e-7
+n_epochs: 1
+n_examples: null
+n_eval_examples: 256
+datasets: [hh]
+trainer: FSDPTrainer
+optimizer: RMSprop
+warmup_steps: 150
+eval_every: 20_000
+max_grad_norm: 10.0
+max_length: 512
+max_prompt_length: 256
+activation_checkpointing: false
+local_run_dir: ${get_local_run_dir:${exp_name},[]}
+defaults:
+- _self_
+- model: blank_model_fp32
+- loss: sft
+""",
+    "model/base.yaml": "name_or_path: ???\narchive: null\nblock_name: null\nfsdp_policy_mp: null\n",
+    "model/pythia28.yaml": "defaults:\n- base\n\nname_or_path: EleutherAI/pythia-2.8b\nblock_name: GPTNeoXLayer\n",
+    "loss/sft.yaml": "name: sft\n",
+    "loss/dpo.yaml": "name: dpo\nbeta: ???\nlabel_smoothing: 0\nreference_free: false\n",
+}
+HALOS = {
+    "config.yaml": """
+seed: 1
+exp_name: ???
+train_datasets: ???
+lr: 5e-6
+n_epochs: 1
+n_examples: null
+eval_every: 1024
+optimizer: AdamW
+warmup: 0.1
+cache_dir: .cache
+local_run_dir: ${cache_dir}/${exp_name}
+defaults:
+- _self_
+- model: ???
+- loss: ???
+""",
+    "model/base_model.yaml": """
+name_or_path: ???
+max_length: 1250
+activation_checkpointing: true
+# the batch size, across all machines COMMENT
+batch_size: 32
+gradient_accumulation_steps: 4
+eval_batch_size: 32
+""",
+    "model/llama.yaml": "defaults:\n  - base_model\n\nblock_name: LlamaDecoderLayer\n",
+    "loss/kto.yaml": "beta: 0.1\ntrainer: KTOTrainer\ndataloader: UnpairedPreferenceDataLoader\n",
+}
+
+
+def folder(place, files, **replaced):
+    for name, text in files.items():
+        path = place / "config" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(functools.reduce(lambda made, pair: made.replace(*pair), replaced.items(), text))
+    return str(place)
+
+
+def test_a_hydra_folder_with_its_groups(tmp_path):
+    """Defaults lists, group files that lean on others, overrides and an interpolation to another key."""
+    recipe = read_recipe(folder(tmp_path, DPO), ["model=pythia28", "loss=dpo", "loss.beta=0.5"], Options(gpus=4))
+    job, _ = job_of(recipe)
+    assert (recipe.global_batch, recipe.accumulation, recipe.micro) == (64, 2, 8)
+    assert (job.model.path, job.objective.beta, job.data.kind) == ("EleutherAI/pythia-2.8b", 0.5, "pairs")
+    assert (job.train.schedule.warmup, job.eval.every) == ("150 steps", "19968 examples")
+
+
+@pytest.mark.parametrize("key", ["x" * 6000, "a\\0b"], ids=["too long", "NUL"])
+def test_a_default_that_no_disk_can_hold_is_a_missing_file(tmp_path, key):
+    """The name of a group may be anything that YAML has; the error stays one short sentence."""
+    (tmp_path / "config.yaml").write_text(f'defaults:\n- _self_\n- ? "{key}"\n  : m\nbatch_size: 8\n')
+    with pytest.raises(RecipeError, match="found no such file") as raised:
+        read_recipe(str(tmp_path))
+    assert len(str(raised.value)) <= 500
+
+
+def test_what_only_hydra_resolves_matters_only_where_it_is_needed(tmp_path):
+    """local_run_dir is dropped with a word; the same under batch_size is an error that names key and file."""
+    place = folder(tmp_path, DPO)
+    recipe = read_recipe(place, ["model=pythia28"], Options(gpus=4))
+    assert "local_run_dir" in {note.key for note in recipe.draft.dropped}
+    with pytest.raises(
+        RecipeError, match=r"batch_size: found \$\{oc.env:B\} in the command line, an interpolation that"
+    ):
+        read_recipe(place, ["model=pythia28", "batch_size=${oc.env:B}"], Options(gpus=4))
+    folder(tmp_path, DPO, **{"${accumulation}": "${nowhere}"})
+    with pytest.raises(RecipeError, match=r"\$\{nowhere\} in .*config.yaml, an interpolation to nowhere, which is not"):
+        read_recipe(place, ["model=pythia28"], Options(gpus=4))
+
+
+def test_a_group_without_its_file_names_those_that_are_there(tmp_path):
+    """The default model of the DPO repository has no file; loss=ipo has none either."""
+    with pytest.raises(
+        RecipeError, match=r"blank_model_fp32\.yaml: found no such file; the files there are base, pythia28"
+    ):
+        read_recipe(folder(tmp_path, DPO))
+    with pytest.raises(RecipeError, match="the files there are dpo, sft"):
+        read_recipe(str(tmp_path), ["model=pythia28", "loss=ipo"])
+
+
+@pytest.mark.parametrize(("comment", "batch"), [("and gradient accumulation steps", 32), ("", 128)])
+def test_the_comment_above_batch_size_says_what_it_counts(tmp_path, comment, batch):
+    """HALOs since May 2025, and before; no flag is wanted then, and one that contradicts it is refused."""
+    place = folder(tmp_path, HALOS, COMMENT=comment)
+    words = ["model=llama", "loss=kto", "model.name_or_path=m", "++train_datasets=[a]"]
+    assert read_recipe(place, words, Options(gpus=2)).global_batch == batch
+    other = "total" if batch == 128 else "per-accumulation"
+    with pytest.raises(RecipeError, match=r"the comment above model\.batch_size says"):
+        read_recipe(place, words, Options(gpus=2, halos_batch=other))
+
+
+def test_a_script_in_a_checkout_finds_its_configuration(tmp_path):
+    """scripts/run.sh leans on config/ beside its folder; a variable that the script sets is filled in."""
+    folder(tmp_path, HALOS, COMMENT="and gradient accumulation steps")
+    script = tmp_path / "scripts" / "run.sh"
+    script.parent.mkdir()
+    script.write_text(
+        "LR=3e-6\naccelerate launch --num_processes 2 launch.py loss=kto model=llama ++model.max_length=99 \\\n"
+        "  ++lr=$LR ++model.name_or_path=m train_datasets=[a] | tee log\n"
+    )
+    recipe = read_recipe(str(script))
+    job, _ = job_of(recipe)
+    assert (recipe.gpus, recipe.global_batch, recipe.micro) == (2, 32, 4)
+    assert (job.train.optimizer.lr, job.model.context) == (3e-6, 99)
+
+
+def test_a_command_in_a_readme_with_remarks_between_its_lines():
+    """As HALOs' README writes it."""
+    lines = ["accelerate launch", "--config_file a.yaml", "launch.py", "loss=kto", "model=llama"]
+    text = " \\  # remark\n ".join(lines)
+    command = command_of(text, "README")
+    assert command.words == ("loss=kto", "model=llama")
+    assert command.launcher["--config_file"] == "a.yaml"
+
+
+def test_the_count_of_visible_devices_is_the_dpo_repositorys():
+    """It trains on all that it sees."""
+    command = "CUDA_VISIBLE_DEVICES=0,1,2 python train.py model=pythia69 trainer=FSDPTrainer batch_size=60"
+    assert read_recipe(command).gpus == 3
+
+
+def test_interpolations_lead_through_one_another():
+    """Text around them stays; a circle ends."""
+    found = resolve(flat({"a": "x-${b}", "b": "${c.d}", "c": {"d": 7}}, "file"))
+    assert found["a"].value == "x-7"
+    circle = resolve(flat({"a": "${b}", "b": "${a}"}, "file"))
+    assert isinstance(circle["a"].value, Unresolved)
+
+
+@given(st.floats(min_value=1e-12, max_value=1e12))
+def test_a_number_is_written_so_that_it_is_read_back(value):
+    """In the short form that people write: 5e-7."""
+    assert float(scalar(number(value))) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5e-7", 5e-7),
+        ("20_000", 20000),
+        ("1.5", 1.5),
+        ("True", True),
+        ("null", None),
+        ("a-1", "a-1"),
+        ("1.2.3", "1.2.3"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_words_are_read_as_hydra_reads_them(text, value):
+    """Numbers with underscores and without points."""
+    assert scalar(text) == value
+
+
+VALUES = ["0", "-1", "null", "true", "[]", "{}", "1e400", "9" * 30, ".nan", "$X", "${a}", "2024-01-01", "[{id: 3}]"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """One recipe of each system, and a place to write to."""
+    place = tmp_path_factory.mktemp("mutilated")
+    shipped = {each.id: Path(each.path) for each in recipes.write_all(place)}
+    names = ("dpo-1-sft-pythia69-hh", "halos-launch_llama_sft_kto", "hb-smollm3-sft-mid")
+    return place, [shipped[name] for name in names]
+
+
+@given(which=st.integers(0, 2), at=st.integers(0, 60), value=st.sampled_from(VALUES), is_for_job=st.booleans())
+def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, is_for_job):
+    """Any value in any place: never a traceback, neither in reading, nor in judging, nor in writing the job."""
+    place, files = texts
+    parts = re.split(r"(?<=[=:]) ?", files[which].read_text())
+    at %= len(parts)
+    parts[at] = re.sub(r"^\S*", lambda _: value, parts[at])
+    file = place / f"recipe{files[which].suffix}"
+    file.write_text(" ".join(parts) if which == 2 else "".join(parts))
+    options = Options(gpus=4, halos_batch="total", method="sft", is_for_job=is_for_job, needs_micro=is_for_job)
+    with contextlib.suppress(PlannerError):
+        recipe = read_recipe(str(file), ["lr=1e-6", "loss.beta=0.1"][: 2 * (which == 1)], options)
+        for count in range(1, 9):
+            recipe.foreign.outcome(count)
+        recipe.foreign.traps(Question(counts=[1, 2, 3]))
+        if is_for_job:
+            job_of(recipe)
+
+
+def test_a_pipe_is_no_recipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecipeError, match="no regular file"):
+        read_recipe(str(tmp_path / "pipe"))
+
+
+def test_a_number_of_thousands_of_digits_is_refused(tmp_path):
+    file = tmp_path / "big.yaml"
+    file.write_text(f"{TRL}max_steps: 0x{'f' * 5000}\n")
+    with pytest.raises(RecipeError, match="a whole number of more than 60 digits"):
+        read_recipe(str(file))
+
+
+def test_a_list_of_what_is_to_do_has_no_empty_line(tmp_path):
+    """A DeepSpeed file says nothing that a loop would have to see to."""
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}')
+    to_do = read_recipe(str(file), (), Options(gpus=4)).draft.to_do
+    assert to_do
+    assert not any(text.rstrip().endswith(":") for text in to_do)

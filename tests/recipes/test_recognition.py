@@ -1,0 +1,242 @@
+"""Whose recipe it is: several of a system's own keys tell; what planner does not read is named."""
+
+import pytest
+import recipes
+
+from planner.errors import RecipeError
+from planner.recipes import Options, read_recipe
+from planner.recipes.known import is_dpo, is_halos
+from planner.recipes.shipped import DPO_DEFAULTS, HALOS_DEFAULTS
+from planner.recipes.strangers import STRANGERS, by_keys
+from planner.recipes.trl_keys import KNOWN
+
+CHECK = Options(is_for_job=False, needs_micro=False)
+FILES = {
+    "axolotl": (
+        "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 1\nadapter: lora\n"
+        "datasets:\n  - path: d\n    type: alpaca\n"
+    ),
+    "LLaMA-Factory": (
+        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: llama3\ncutoff_len: 2048\n"
+        "per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n"
+    ),
+    "verl": "data: {train_batch_size: 256}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 64}}\n",
+    "Lightning": "seed_everything: 1\ntrainer: {max_epochs: 3, devices: 4}\ndata: {batch_size: 8}\nbatch_size: 8\n",
+    "torchtune": (
+        "model: {_component_: torchtune.models.llama3.llama3_8b}\nbatch_size: 2\ngradient_accumulation_steps: 8\n"
+        "optimizer: {_component_: torch.optim.AdamW}\n"
+    ),
+    "LitGPT": "checkpoint_dir: c\nout_dir: o\ntrain: {global_batch_size: 16, micro_batch_size: 4}\n",
+    "GPT-NeoX": '{"train_micro_batch_size_per_gpu": 4, "pipe_parallel_size": 1, "model_parallel_size": 2}',
+    "LLM Foundry": "global_train_batch_size: 512\nmax_duration: 1ep\ndevice_train_microbatch_size: 4\n",
+    "NeMo": "exp_manager: {name: a}\nmodel: {micro_batch_size: 1, global_batch_size: 128, batch_size: 1}\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_a_system_that_planner_does_not_read_is_named(name, tmp_path):
+    """With the keys that told; not read as anybody else's."""
+    file = tmp_path / "config.yaml"
+    file.write_text(FILES[name])
+    with pytest.raises(RecipeError, match=f"this looks like {name} .*; planner does not read it") as raised:
+        read_recipe(str(file), (), CHECK)
+    assert "near" not in str(raised.value)
+
+
+def test_a_toml_file_of_torchtitan_is_named(tmp_path):
+    file = tmp_path / "llama3_8b.toml"
+    file.write_text(
+        '[job]\ndump_folder = "./outputs"\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+        "seq_len = 8192\nsteps = 1000\n"
+    )
+    with pytest.raises(RecipeError, match=r"this looks like torchtitan \(job.dump_folder, model.flavor"):
+        read_recipe(str(file), (), CHECK)
+    file.write_text("[a]\nb = 1\n")
+    with pytest.raises(RecipeError, match="found TOML"):
+        read_recipe(str(file), (), CHECK)
+    file.write_text("[a\n")
+    with pytest.raises(RecipeError, match="found TOML"):
+        read_recipe(str(file), (), CHECK)
+
+
+def test_a_configuration_of_nanogpt_is_python(tmp_path):
+    file = tmp_path / "train_shakespeare_char.py"
+    file.write_text("out_dir = 'out'\nbatch_size = 64\nblock_size = 256\nn_layer = 6\nn_head = 6\nmax_iters = 5000\n")
+    with pytest.raises(RecipeError, match="this looks like nanoGPT"):
+        read_recipe(str(file), (), CHECK)
+    file.write_text("print(1)\n")
+    with pytest.raises(RecipeError, match="found a Python file"):
+        read_recipe(str(file), (), CHECK)
+
+
+TRAINER = "--model_name_or_path x --per_device_train_batch_size 2 --gradient_accumulation_steps 16"
+COMMANDS = [
+    (f"torchrun --nproc_per_node=8 train.py {TRAINER}", "a script of its own on transformers' Trainer"),
+    ("torchrun --standalone --nproc_per_node=8 train.py config/train_gpt2.py", "nanoGPT"),
+    ("python train.py config/train_shakespeare_char.py --device=cpu --compile=False --block_size=64", "nanoGPT"),
+    ("python train.py --block_size=64 --batch_size=12 --n_layer=4 --max_iters=2000", "nanoGPT"),
+    (f"torchrun fastchat/train/train.py {TRAINER} --data_path d.json --lazy_preprocess True", "FastChat"),
+    (f"torchrun train.py {TRAINER} --data_path d.json --model_max_length 2048 --lazy_preprocess True", "FastChat"),
+    (f"deepspeed src/train.py --stage dpo --do_train {TRAINER} --finetuning_type lora", "LLaMA-Factory"),
+    ("llamafactory-cli train examples/llama3_lora_sft.yaml", "LLaMA-Factory"),
+    ("axolotl train examples/llama-3/lora-1b.yml", "axolotl"),
+    ("accelerate launch -m axolotl.cli.train lora.yml", "axolotl"),
+    (f"deepspeed train.py {TRAINER} --data_split 2,4,4 --max_seq_len 512 --only_optimize_lora", "DeepSpeedExamples"),
+    ("deepspeed train.py --deepspeed_config=ds.json --deepspeed_mpi", "DeepSpeedExamples"),
+    ("deepspeed --module openrlhf.cli.train_dpo --micro_train_batch_size 1 --train_batch_size 128", "OpenRLHF"),
+    ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024 actor_rollout_ref.model.path=m", "verl"),
+    ("tune run --nproc_per_node 2 lora_finetune_distributed --config llama3/8B_lora", "torchtune"),
+    ("torchrun -m torchtitan.train --job.config_file llama3_8b.toml", "torchtitan"),
+    ("torchrun pretrain_gpt.py --micro-batch-size 4 --global-batch-size 512 --num-layers 24", "Megatron-LM"),
+    ("litgpt finetune_lora m --data Alpaca --train.global_batch_size 16", "LitGPT"),
+    (f"torchrun train.py {TRAINER} --medusa_num_heads 3 --medusa_only_heads True", "Medusa, or Liger Kernel's"),
+    (f"torchrun llava/train/train_mem.py {TRAINER} --version plain", "FastChat, Stanford Alpaca or LLaVA"),
+    ("python train.py loss=kto model=pythia1-4b datasets=[hh] exp_name=a mode=train", "HALOs before launch.py"),
+    ("ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain m --zero_stage 3", "OpenRLHF"),
+]
+
+
+@pytest.mark.parametrize(("command", "name"), COMMANDS)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_command_of_a_system_that_planner_does_not_read_is_named(command, name, is_file, tmp_path):
+    """On the command line and in a script alike."""
+    script = tmp_path / "run.sh"
+    script.write_text(f"#!/bin/bash\nset -e\n{command}\n")
+    with pytest.raises(RecipeError, match=f"this looks like {name}.*(planner does not read it|must be there)"):
+        read_recipe(str(script) if is_file else command, (), CHECK)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("python train.py", "train.py with fewer than two keys of the DPO repository"),
+        ("python train.py batch_size=64 lr=1e-3 model=resnet", "fewer than two keys of the DPO repository"),
+        ("python train.py trainer=gpu model=mnist trainer.max_steps=9", "fewer than two keys of the DPO repository"),
+        ("python train.py model=pythia69 loss=dpo batchsize=9", "did you mean batch_size"),
+        ("python train.py model=pythia69 loss=dpo --batch-size 64", "train.py with --batch-size, which the DPO"),
+        ("accelerate launch launch.py --port 8", "launch.py with --port, which HALOs does not take"),
+        ("accelerate launch launch.py", "fewer than two keys of HALOs"),
+        ("python main.py --epochs 3", "found no training command that planner knows"),
+        ("torchrun --nproc_per_node 8 run_clm.py --config_name gpt2", "found no training command that planner knows"),
+        ("trl reward --model_name_or_path m", "found trl reward; planner reads trl sft, dpo, orpo, kto and grpo"),
+    ],
+)
+def test_a_script_of_the_same_name_is_not_taken_for_another(command, says):
+    """What stands in the command is what tells; nothing of it is left out of account."""
+    with pytest.raises(RecipeError, match=says):
+        read_recipe(command, (), CHECK)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -u train.py model=pythia69 trainer=FSDPTrainer batch_size=60",
+        "python train.py model=pythia28 loss=sft",
+        "python train.py model=gpt2-xl lr=1e-6",
+        "accelerate launch --num_processes 4 launch.py loss=kto model=llama",
+        "python train.py --config-name config model=pythia69 loss=sft",
+    ],
+)
+def test_a_short_command_of_theirs_is_theirs(command):
+    """Two keys are enough, and one among keys that they have."""
+    assert read_recipe(command, (), CHECK).system in {"dpo", "halos"}
+
+
+def test_a_folder_of_somebody_elses_hydra_is_not_taken_for_theirs(tmp_path):
+    (tmp_path / "config" / "model").mkdir(parents=True)
+    (tmp_path / "config" / "model" / "mnist.yaml").write_text("width: 3\n")
+    (tmp_path / "config" / "config.yaml").write_text("batch_size: 8\nlr: 0.1\ndefaults:\n- model: mnist\n- _self_\n")
+    with pytest.raises(RecipeError, match="fewer than two keys of the DPO repository"):
+        read_recipe(str(tmp_path), (), CHECK)
+    (tmp_path / "train.sh").write_text("python train.py lr=0.2\n")
+    with pytest.raises(RecipeError, match=r"train\.py with fewer than two keys"):
+        read_recipe(str(tmp_path / "train.sh"), (), CHECK)
+
+
+@pytest.mark.parametrize("text", ["batch_size: 8\nlr: 0.1\n", "model: {batch_size: 8}\nlr: 0.1\n"])
+def test_a_batch_size_alone_is_nobodys(text, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(RecipeError, match="found no recipe that planner knows: its keys are"):
+        read_recipe(str(file), (), CHECK)
+
+
+def test_no_key_that_planner_reads_tells_of_a_system_that_it_does_not():
+    """Else a recipe of TRL's would be somebody else's."""
+    ours = KNOWN | set(DPO_DEFAULTS) | set(HALOS_DEFAULTS)
+    assert [each.name for each in STRANGERS if each.keys & ours] == []
+    assert by_keys(ours) is None
+
+
+def test_every_shipped_recipe_is_still_its_own_systems(tmp_path):
+    systems = {"DPO repo": "dpo", "HALOs": "halos", "alignment-handbook": "trl"}
+    for recipe in recipes.write_all(tmp_path):
+        halos = "total" if recipe.system == "HALOs" else None
+        gpus = None if recipe.system == "HALOs" else recipe.gpus
+        options = Options(gpus=gpus, halos_batch=halos, is_for_job=False, needs_micro=False)
+        assert read_recipe(recipe.path, recipe.words, options).system == systems[recipe.system]
+
+
+def test_a_trainer_of_theirs_among_keys_that_they_have_is_theirs(tmp_path):
+    """As a run's resolved configuration, cut down by hand."""
+    file = tmp_path / "config.yaml"
+    file.write_text("batch_size: 64\ntrainer: FSDPTrainer\nlr: 1e-6\n")
+    assert read_recipe(str(file), (), CHECK).system == "dpo"
+    file.write_text("batch_size: 64\ntrainer: gpu\nlr: 1e-6\n")
+    with pytest.raises(RecipeError, match="found no recipe that planner knows"):
+        read_recipe(str(file), (), CHECK)
+
+
+def test_options_of_hydras_own_are_said():
+    dropped = read_recipe("python train.py -cn other model=pythia69 loss=sft", (), CHECK).draft.dropped
+    assert {"-cn": "an option of Hydra's; config.yaml is read as it is, once"}.items() <= {
+        note.key: note.text for note in dropped
+    }.items()
+
+
+def test_defaults_that_nobody_wrote_tell_nothing():
+    from planner.recipes import dpo, halos
+
+    assert not is_dpo(dpo.base({}), {})
+    assert not is_halos(halos.base({}), {})
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "uv run --with trl trl dpo",
+        "python -m trl.scripts.dpo",
+        "accelerate launch --num_processes 4 -m trl.scripts.dpo",
+        "uvx --from trl trl dpo",
+        "deepspeed trl/scripts/dpo.py",
+    ],
+)
+def test_trl_is_known_however_it_is_started(start):
+    """The package's name is no command, and a module is a script."""
+    command = f"{start} --model_name_or_path m --dataset_name d --per_device_train_batch_size 2"
+    recipe = read_recipe(command, (), Options(gpus=4, is_for_job=False, needs_micro=False))
+    assert (recipe.system, recipe.method, recipe.global_batch) == ("trl", "dpo", 8)
+
+
+def test_the_launcher_of_deepspeed_says_the_gpu_count():
+    command = (
+        "deepspeed --num_nodes 2 --num_gpus=4 scripts/sft.py --model_name_or_path m --per_device_train_batch_size 2"
+    )
+    recipe = read_recipe(command, (), CHECK)
+    assert (recipe.gpus, recipe.global_batch) == (8, 16)
+
+
+@pytest.mark.parametrize("data", ["dataset_name: d", "dataset_mixture: {datasets: [{id: d}]}"])
+def test_a_recipe_of_trl_may_leave_the_batch_to_its_defaults(data, tmp_path):
+    """As TRL's own example does, which sets variables of the environment, too."""
+    file = tmp_path / "example_config.yaml"
+    file.write_text(f"env:\n  CUDA_VISIBLE_DEVICES: 0\nmodel_name_or_path: m\n{data}\nlearning_rate: 1e-4\n")
+    recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
+    assert (recipe.system, recipe.global_batch) == ("trl", 32)
+    assert any(note.key == "env.CUDA_VISIBLE_DEVICES" for note in recipe.draft.dropped)
+
+
+def test_names_that_many_have_tell_nothing():
+    """Each of them is the DPO repository's, and anybody's."""
+    with pytest.raises(RecipeError, match="fewer than two keys of the DPO repository"):
+        read_recipe("python train.py exp_name=a n_epochs=3 eval_batch_size=8 max_length=512", (), CHECK)

@@ -1,0 +1,349 @@
+"""Whatever a job says is written for another system, or listed as not said there."""
+
+import copy
+import re
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from planner.job import Job
+from planner.recipes import TARGETS, rewrite
+from planner.recipes.recipe import Draft, Recipe
+
+# Not shrunk: the failing field's name says enough, and a job takes long to shrink.
+ORDINARY = settings(
+    max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), phases=set(Phase) - {Phase.shrink}
+)
+# The word that says a value, by system.
+WORDS = {
+    "dpo": {
+        "model.path": "model.name_or_path=",
+        "model.context": "max_length=",
+        "data.max_prompt": "max_prompt_length=",
+        "objective.kind": "loss=",
+        "objective.beta": "loss.beta=",
+        "objective.label_smoothing": "loss.label_smoothing=",
+        "objective.reference": "loss.reference_free=true",
+        "batch.global": "batch_size=",
+        "train.epochs": "n_epochs=",
+        "train.steps": "n_examples=",
+        "train.examples": "n_examples=",
+        "train.seed": "seed=",
+        "train.optimizer.kind": "optimizer=",
+        "train.optimizer.lr": "lr=",
+        "train.schedule.warmup": "warmup_steps=",
+        "train.clip_norm": "max_grad_norm=",
+        "train.precision": "model.fsdp_policy_mp=",
+        "train.activation_checkpointing": "activation_checkpointing=",
+    },
+    "halos": {
+        "model.path": "++model.name_or_path=",
+        "model.context": "++model.max_length=",
+        "model.attention": "++model.attn_implementation=",
+        "data.max_prompt": "++model.max_prompt_length=",
+        "objective.kind": "loss=",
+        "objective.beta": "++loss.",
+        "objective.label_smoothing": "++loss.epsilon=",
+        "objective.gamma_beta_ratio": "++loss.gamma_beta_ratio=",
+        "objective.desirable_weight": "++loss.desirable_weight=",
+        "objective.undesirable_weight": "++loss.undesirable_weight=",
+        "objective.reference": "++cache_reference_logprobs=true",
+        "batch.global": "++model.batch_size=",
+        "train.epochs": "++n_epochs=",
+        "train.steps": "++n_examples=",
+        "train.examples": "++n_examples=",
+        "train.seed": "++seed=",
+        "train.optimizer.kind": "++optimizer=AdamW",
+        "train.optimizer.lr": "++lr=",
+        "train.optimizer.betas": "++beta1=",
+        "train.optimizer.weight_decay": "++weight_decay=",
+        "train.schedule.warmup": "++warmup=",
+        "train.clip_norm": "++model.max_grad_norm=",
+        "train.precision": "++model.policy_dtype=",
+        "train.activation_checkpointing": "++model.activation_checkpointing=",
+    },
+    "trl": {
+        "model.path": "--model_name_or_path ",
+        "model.revision": "--model_revision ",
+        "model.context": "--max_length ",
+        "model.attention": "--attn_implementation ",
+        "data.packing": "--packing",
+        "objective.kind": ".py",
+        "objective.beta": "--beta ",
+        "objective.label_smoothing": "--label_smoothing ",
+        "objective.gamma_beta_ratio": "--simpo_gamma ",
+        "objective.desirable_weight": "--desirable_weight ",
+        "objective.undesirable_weight": "--undesirable_weight ",
+        "objective.reference": "--precompute_ref_log_probs true",
+        "batch.global": "--per_device_train_batch_size ",
+        "train.epochs": "--num_train_epochs ",
+        "train.steps": "--max_steps ",
+        "train.examples": "--max_steps ",
+        "train.seed": "--seed ",
+        "train.optimizer.kind": "--optim ",
+        "train.optimizer.lr": "--learning_rate ",
+        "train.optimizer.betas": "--adam_beta1 ",
+        "train.optimizer.eps": "--adam_epsilon ",
+        "train.optimizer.weight_decay": "--weight_decay ",
+        "train.schedule.kind": "--lr_scheduler_type ",
+        "train.schedule.warmup": "--warmup_",
+        "train.schedule.final_fraction": "min_lr_rate",
+        "train.clip_norm": "--max_grad_norm ",
+        "train.precision": "--bf16 ",
+        "train.activation_checkpointing": "--gradient_checkpointing ",
+    },
+    "torchtitan": {
+        "model.context": "--training.seq_len ",
+        "batch.global": "--training.global_batch_size ",
+        "train.steps": "--training.steps ",
+        "train.examples": "--training.steps ",
+        "train.seed": "--debug.seed ",
+        "train.optimizer.kind": "--optimizer.name AdamW",
+        "train.optimizer.lr": "--optimizer.lr ",
+        "train.optimizer.betas": "--optimizer.beta1 ",
+        "train.optimizer.eps": "--optimizer.eps ",
+        "train.optimizer.weight_decay": "--optimizer.weight_decay ",
+        "train.schedule.kind": "--lr_scheduler.decay_",
+        "train.schedule.warmup": "--lr_scheduler.warmup_steps ",
+        "train.schedule.final_fraction": "--lr_scheduler.min_lr_factor ",
+        "train.clip_norm": "--training.max_norm ",
+        "train.precision": "--training.mixed_precision_param ",
+        "train.activation_checkpointing": "--activation_checkpoint.mode ",
+    },
+    "accelerate": {"batch.global": "num_processes", "train.precision": "mixed_precision"},
+    "deepspeed": {"batch.global": "train_batch_size", "train.precision": "bf16"},
+}
+# Values that a system has anyway, so that they need no word. ANY: it follows from the loss.
+ANY = object()
+ANYWHERE = {
+    "model.kind": "hf",
+    "model.weights": "pretrained",
+    "data.kind": ANY,
+    "data.packing": False,
+    "objective.reference": "model",
+}
+ALIKE = {
+    "dpo": {**ANYWHERE, "objective.mean_over": "samples", "objective.log_probs": "sum", "data.loss_on": "completions"},
+    "halos": {
+        **ANYWHERE,
+        "objective.mean_over": "tokens",
+        "objective.log_probs": "mean",
+        "objective.label_smoothing": 0.0,
+        "data.loss_on": "completions",
+    },
+    "trl": {**ANYWHERE, "objective.mean_over": "tokens", "objective.log_probs": "mean", "data.loss_on": "all"},
+    "torchtitan": {"model.kind": "hf", "model.weights": "pretrained"},
+    "accelerate": {},
+    "deepspeed": {},
+}
+# The losses that each can say anything of.
+LOSSES = {
+    "dpo": ("sft", "dpo", "ipo", "own"),
+    "halos": ("sft", "dpo", "ipo", "simpo", "kto", "own"),
+    "trl": ("sft", "dpo", "ipo", "simpo", "kto", "own"),
+    "torchtitan": ("lm", "sft", "own"),
+    "accelerate": ("lm", "sft", "kto", "own"),
+    "deepspeed": ("lm", "sft", "kto", "own"),
+}
+
+names = st.text("abcdefghij", min_size=1, max_size=6)
+cadences = st.sampled_from(["0 steps", "7 steps", "10%", "128 examples", "100 examples rounded", "0.5 epochs"])
+rates = st.sampled_from([1e-6, 5e-7, 2e-5, 0.003])
+shares = st.sampled_from([0.0, 0.1, 0.25])
+maybe_name = st.none() | names
+
+
+def section(**fields):
+    return st.fixed_dictionaries(fields)
+
+
+lora = section(
+    rank=st.sampled_from([4, 16]), alpha=st.sampled_from([8.0, 32.0]), dropout=shares,
+    targets=st.none() | st.lists(names, min_size=1, max_size=3),
+)  # fmt: skip
+hf = section(
+    kind=st.just("hf"), path=names, revision=maybe_name, context=st.sampled_from([64, 512]),
+    weights=st.sampled_from(["pretrained", "random"]), attention=st.sampled_from(["sdpa", "eager"]),
+    chat_template=maybe_name, lora=st.none() | lora,
+)  # fmt: skip
+gpt = section(
+    kind=st.just("gpt"), layers=st.integers(1, 4), width=st.sampled_from([8, 16]), heads=st.sampled_from([2, 4]),
+    context=st.sampled_from([64, 512]), dropout=shares, tied_embeddings=st.booleans(),
+)  # fmt: skip
+
+
+def rows(kind, **more):
+    return section(
+        kind=st.just(kind), path=names, split=maybe_name, max_prompt=st.none() | st.sampled_from([32, 100]),
+        cut_prompt=st.sampled_from(["start", "end"]), bad_rows=st.sampled_from(["refuse", "skip"]), **more,
+    )  # fmt: skip
+
+
+chat = rows("chat", loss_on=st.sampled_from(["completions", "all"]), packing=st.booleans())
+text = section(kind=st.just("text"), path=names)
+jsonl = section(kind=st.just("jsonl"), path=names, field=names)
+betas = st.sampled_from([0.05, 0.1, 2.5])
+reference = {"reference_model": maybe_name}
+losses = {
+    "lm": (section(kind=st.just("lm")), gpt, text | jsonl),
+    "sft": (section(kind=st.just("sft"), mean_over=st.sampled_from(["tokens", "samples"])), hf, chat),
+    "dpo": (
+        section(
+            kind=st.just("dpo"), beta=betas, label_smoothing=shares,
+            reference=st.sampled_from(["model", "cached", "none"]), **reference,
+        ),
+        hf,
+        rows("pairs"),
+    ),
+    "ipo": (
+        section(
+            kind=st.just("ipo"), beta=betas, log_probs=st.sampled_from(["mean", "sum"]),
+            reference=st.sampled_from(["model", "cached"]), **reference,
+        ),
+        hf,
+        rows("pairs"),
+    ),
+    "simpo": (section(kind=st.just("simpo"), beta=betas, gamma_beta_ratio=shares), hf, rows("pairs")),
+    "kto": (
+        section(
+            kind=st.just("kto"), beta=betas, desirable_weight=st.sampled_from([1.0, 1.33]),
+            undesirable_weight=st.sampled_from([1.0, 0.5]), **reference,
+        ),
+        hf,
+        rows("feedback"),
+    ),
+    "own": (
+        section(kind=st.just("own")), section(kind=st.just("own")), section(kind=st.just("own"), path=names),
+    ),
+}  # fmt: skip
+decays = st.sampled_from([0.0, 0.01])
+epsilons = st.sampled_from([1e-8, 1e-5])
+optimizers = st.one_of(
+    section(
+        kind=st.just("adamw"), lr=rates, eps=epsilons, weight_decay=decays,
+        betas=st.sampled_from([[0.9, 0.999], [0.9, 0.95], [0.8, 0.999]]),
+    ),
+    section(kind=st.just("rmsprop"), lr=rates, alpha=st.sampled_from([0.99, 0.9]), eps=epsilons, weight_decay=decays),
+    section(kind=st.just("sgd"), lr=rates, momentum=st.sampled_from([0.0, 0.9]), weight_decay=decays),
+)  # fmt: skip
+lengths = st.sampled_from([{"steps": 9}, {"epochs": 1.0}, {"epochs": 1.5}, {"examples": 640}, {"examples": 6400}])
+schedules = section(kind=st.sampled_from(["constant", "linear", "cosine"]), warmup=cadences, final_fraction=shares)
+any_train = {
+    "seed": st.integers(0, 9),
+    "clip_norm": st.sampled_from([None, 1.0, 10.0]),
+    "non_finite": st.sampled_from(["stop", "skip"]),
+}
+own_trains = section(**any_train, optimizer=section(kind=st.just("own")))
+trains = section(
+    **any_train, optimizer=optimizers, schedule=schedules, precision=st.sampled_from(["fp32", "bf16"]),
+    activation_checkpointing=st.booleans(),
+)  # fmt: skip
+beside = {
+    "name": names,
+    "batch": section(
+        **{"global": st.sampled_from([64, 128])}, max_micro=st.sampled_from([4, 8]),
+        equality=st.sampled_from(["batches", "bitwise"]),
+    ),
+    "eval": section(samples=st.sampled_from([0, 32]), every=st.sampled_from(["100 steps", "640 examples", "10%"])),
+    "workers": section(
+        min=st.integers(1, 2), max=st.integers(2, 8), cpus=st.sampled_from([1.0, 2.0]), gpus=st.integers(0, 1),
+        resources=st.dictionaries(names, st.sampled_from([1.0, 2.0]), max_size=1), loader_processes=st.integers(0, 1),
+        keep_processes=st.sampled_from(["auto", "never"]),
+    ),
+    "checkpoint": section(path=st.just("") | names, every=st.sampled_from(["auto", "5 steps"]), keep=st.integers(1, 3)),
+}  # fmt: skip
+
+
+@st.composite
+def trees(draw, loss):
+    """A job as nested dicts; one that is not valid is drawn again."""
+    objective, model, data = losses[loss]
+    tree = {key: draw(its) for key, its in beside.items()}
+    tree |= {"objective": draw(objective), "model": draw(model), "data": draw(data)}
+    tree["train"] = {**draw(lengths), **draw(trains if loss != "own" else own_trains)}
+    assume(is_valid(tree))
+    return tree
+
+
+def is_valid(tree):
+    try:
+        Job.model_validate(tree)
+    except ValidationError:
+        return False
+    return True
+
+
+def said(tree, target):
+    """What is typed, and what is listed, for a job on 4 GPUs."""
+    batch = tree["batch"]
+    job = Job.model_validate(tree).model_dump(by_alias=True)
+    recipe = Recipe(
+        source="job.yaml", system="job", method=tree["objective"]["kind"], unit="sample", global_batch=batch["global"],
+        accumulation=1, gpus=None, micro=batch["max_micro"], eval_batch=None, draft=Draft(job=job), foreign=None,
+    )  # fmt: skip
+    made = rewrite(recipe, target, 4)
+    return f"{made.command}\n{made.file}", f" {' '.join(made.unsaid)} "
+
+
+def values(tree, prefix=""):
+    """Every value that a job has, by its dotted name."""
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from values(value, f"{name}.")
+        elif value is not None or name == "train.clip_norm":
+            yield name, value
+
+
+def is_pointless(tree, target, name):
+    """Whether nothing follows from a value, in this job."""
+    schedule = tree["train"].get("schedule", {})
+    if name == "train.schedule.final_fraction":
+        return schedule["kind"] == "constant" or not schedule["final_fraction"]
+    if name == "train.schedule.kind":  # which of the two follows from the loss there
+        kind = "cosine" if target == "halos" and tree["objective"]["kind"] == "sft" else "constant"
+        return target in {"dpo", "halos"} and schedule["kind"] == kind
+    return name == "data.cut_prompt" and target == "trl" and tree["data"].get("max_prompt") is None
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@ORDINARY
+@given(data=st.data())
+def test_every_value_of_a_job_is_written_or_listed(target, data):
+    """Walked over all of its fields, defaults included."""
+    tree = data.draw(trees(data.draw(st.sampled_from(LOSSES[target]))))
+    typed, listed = said(tree, target)
+    for name, value in values(Job.model_validate(tree).model_dump(by_alias=True)):
+        is_listed = re.search(rf"[ ,]{re.escape(name)} ", listed)
+        is_written = WORDS[target].get(name, "\0") in typed
+        anyway = ALIKE[target].get(name, "\0")
+        is_alike = anyway is ANY or anyway == value
+        assert is_listed or is_written or is_alike or is_pointless(tree, target, name), (name, value, listed)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(ORDINARY, max_examples=12)  # each tries every value
+@given(data=st.data())
+def test_another_value_makes_another_answer(target, data):
+    """So what is written or listed is the value itself, not a word in its place."""
+    loss = data.draw(st.sampled_from(LOSSES[target]))
+    tree, other = data.draw(trees(loss)), data.draw(trees(loss))
+    before = dict(values(tree))
+    for name, value in values(other):
+        changed = with_value(tree, name, value) if before.get(name, value) != value else tree
+        is_idle = is_pointless(tree, target, name) and is_pointless(changed, target, name)
+        if changed != tree and is_valid(changed) and not is_idle:
+            assert said(tree, target) != said(changed, target), name
+
+
+def with_value(tree, name, value):
+    """The same job with one other value."""
+    changed = copy.deepcopy(tree)
+    *path, last = name.split(".")
+    place = changed
+    for part in path:
+        place = place[part]
+    place[last] = value
+    return changed
