@@ -20,7 +20,7 @@ import numpy as np
 from _results import write
 
 from planner.job import Job, batch_sizes
-from planner.plan import Facts, choose
+from planner.plan import choose
 from planner.rehearsal.local_workers import LocalWorkers
 
 _MOST, _STEPS, _WARM_UP, _SAMPLE_S = 5, 10, 2, 0.08
@@ -82,7 +82,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for size, seconds in step_s.items():
         divisor = max(w for w in range(1, size + 1) if samples % w == 0)
-        plan = choose(batch_sizes(job), size, Facts())
+        plan = choose(batch_sizes(job), size)
         rows.append(
             {
                 "workers": size,

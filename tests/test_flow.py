@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from planner.files import read_job
 from planner.job import batch_sizes
-from planner.plan import Facts, choose
+from planner.plan import choose
 from planner.provenance.audit import audit
 from planner.store.run import Run
 from planner.store.storage import Storage
@@ -44,7 +44,7 @@ def test_the_walk(tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text(JOB.replace("TEXT", str(tmp_path / "text.txt")).replace("RUN", str(tmp_path / "run")))
     job = read_job(file)
-    plan = choose(batch_sizes(job), 1, Facts())
+    plan = choose(batch_sizes(job), 1)
 
     reported, asked = [], []
 

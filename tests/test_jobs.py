@@ -14,7 +14,7 @@ from planner.data import open_dataset
 from planner.data.samples import Pair
 from planner.files import read_job
 from planner.job import batch_sizes
-from planner.plan import Facts, choose
+from planner.plan import choose
 from planner.provenance.identity import open_data
 
 JOBS = Path(__file__).parent.parent / "jobs"
@@ -45,7 +45,7 @@ def test_every_job_is_exact_at_any_count(file):
     """Read as it is, it has a plan of exactly its global batch at 1 to 16 workers."""
     job = read_job(file)
     for count in range(1, 17):
-        plan = choose(batch_sizes(job), count, Facts())
+        plan = choose(batch_sizes(job), count)
         assert sum(workers * samples for workers, samples in plan.shares) == job.batch.global_batch
 
 

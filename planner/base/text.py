@@ -1,4 +1,4 @@
-"""Numbers with units, as reasons say them."""
+"""Small texts that many messages contain: numbers with units, counted things, the last line of an error."""
 
 import math
 
@@ -23,3 +23,9 @@ def _two_digits(value: float) -> str:
 def counted(number: int, thing: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def last_line(text: str, otherwise: str = "no reason given") -> str:
+    """The last line that is not empty, up to 300 characters: below a traceback stands the cause."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else otherwise

@@ -60,7 +60,7 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Show at which GPU counts a recipe trains as written: in its own system, and here. Starts nothing."""
-    from planner.plan import BatchSizes, Facts, choose
+    from planner.plan import BatchSizes, choose
     from planner.recipes import Question, read_recipe
     from planner.report.recipes import check_json, check_lines, summary_line, trap_lines, unit_lines
 
@@ -84,7 +84,7 @@ def check(
         raise UserError(f"{recipe}: found a job of planner's own; planner plan {recipe} shows its splits")
     cap = max_micro or found.micro
     batch = BatchSizes(global_batch=found.global_batch, max_micro=cap or min(found.global_batch, MAX_MICRO))
-    plans = [choose(batch, count, Facts()) for count in counts]
+    plans = [choose(batch, count) for count in counts]
     question = Question(counts=counts, rows=rows, transformers=transformers, group_size=group_size)
     if as_json:
         typer.echo(check_json(found, plans, question))

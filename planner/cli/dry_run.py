@@ -22,7 +22,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     """
     from planner.job import batch_sizes
     from planner.job.lengths import conversions
-    from planner.plan import Facts, choose
+    from planner.plan import choose
     from planner.report.dry_run import DryRun, gradient_words
 
     job = prepared.job
@@ -48,7 +48,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
         gradient=gradient_words(job),
         cluster=cluster,
         waits=waits,
-        plan=choose(batch_sizes(job), size, Facts()),
+        plan=choose(batch_sizes(job), size),
         notes=tuple(notes),
     )
 
@@ -77,8 +77,8 @@ def _as_found(prepared: "Prepared") -> "tuple[Prepared, list[str]]":
 
 
 def _here(job: Job, nodes: int) -> tuple[str, str, int]:
+    from planner.base.text import counted
     from planner.cli.run import local_cluster
-    from planner.report.text import counted
 
     local = local_cluster(job, nodes)
     on = "on the CPU" if not local.gpus else f"on {counted(local.gpus, 'GPU')}"
@@ -86,10 +86,10 @@ def _here(job: Job, nodes: int) -> tuple[str, str, int]:
 
 
 def _at(job: Job, address: str) -> tuple[str, str, int]:
+    from planner.base.text import counted
     from planner.cli.run import room_warning
     from planner.dispatch import launch
     from planner.dispatch.room import alive_nodes, room_for
-    from planner.report.text import counted
 
     launch.set_environment(launch.CLUSTER, embedded=False)
     with launch.connected(address, verbose=False):

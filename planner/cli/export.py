@@ -25,7 +25,7 @@ def export(
 
     The commit's digests are checked first, and the folder is there as a whole or not at all.
     """
-    from planner.report.text import counted
+    from planner.base.text import counted
     from planner.store.run import Run
     from planner.store.storage import Storage
     from planner.train.export import commit_at

@@ -29,14 +29,14 @@ def plan(
     """Show how the job's global batch is split at each GPU count. Starts nothing."""
     from planner.files import read_job
     from planner.job import batch_sizes
-    from planner.plan import Facts, choose
+    from planner.plan import choose
     from planner.report.plans import plan_json, plan_table
 
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     reach = None if cluster is None else _reach(cluster, spec)
     counts = _counts(spec, asked) if reach is None else _reached(spec, asked, reach)
-    plans = [choose(batch_sizes(spec), count, Facts()) for count in counts]
+    plans = [choose(batch_sizes(spec), count) for count in counts]
     mixes = None if reach is None else {count: reach.mix(count) for count in counts}
     if as_json:
         typer.echo(plan_json(plans, mixes))

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
+from planner.base.text import counted
 from planner.cli.options import JsonOption
 from planner.cli.verify import ended_like_ctrl_c
 from planner.errors import DataError, UserError, printable
 from planner.job import JsonlData, TextData
-from planner.report.text import counted
 
 
 class Kind(StrEnum):

@@ -368,8 +368,8 @@ def _answering(url: str) -> contextlib.AbstractContextManager[None]:
 
 def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:
     """Said before a wait that would otherwise be silent; empty if there is none."""
+    from planner.base.text import counted
     from planner.dispatch.room import room_for, shortage
-    from planner.report.text import counted
 
     least, wanted = job.workers.min, job.workers.taken
     room = room_for(wanted, nodes)
@@ -446,8 +446,8 @@ def local_cluster(job: Job, nodes: int) -> LocalShape:
 @contextlib.contextmanager
 def _embedded(local: LocalShape, out: "Console") -> "Iterator[EmbeddedCluster]":
     from planner.base.reminders import reminded
+    from planner.base.text import counted
     from planner.local_cluster.embedded import EmbeddedCluster
-    from planner.report.text import counted
 
     if local.workers.gpus and not local.gpus:
         out.print("no GPU on this machine: training on the CPU", soft_wrap=True)

@@ -173,7 +173,7 @@ class _View:
 def _contents(shipment: "Shipment") -> str:
     """What goes along, in words."""
     from planner import __version__
-    from planner.report.text import counted
+    from planner.base.text import counted
     from planner.submit.shipment import mebibytes
 
     parts = [f"planner {__version__}", shipment.job]

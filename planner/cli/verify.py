@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.base.text import counted
 from planner.cli.counts import parse_history
 from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console
 from planner.errors import UserError
 from planner.job import Job
-from planner.report.text import counted
 
 if TYPE_CHECKING:
     from planner.provenance.compare import Check, Trace

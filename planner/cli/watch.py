@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 
 from planner.base.reminders import Reminders
+from planner.base.text import counted
 from planner.errors import StoreError
-from planner.report.text import counted
 from planner.report.view import RunView, fold, metric_words, step_line
 from planner.store.follow import Follower
 from planner.store.run import Run

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from planner.base.disk import expanded, local_folder
+from planner.base.text import last_line
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
 from planner.dispatch.refused import refusal
@@ -202,7 +203,7 @@ def fit(
                     trainer.fit()
                     break
                 except TrainingFailedError as error:
-                    raise TrainingFailed(f"Ray gave up: {_last_line(str(error))}") from error
+                    raise TrainingFailed(f"Ray gave up: {last_line(str(error))}") from error
                 except RayError as error:
                     _require_that_only_the_controller_died(error)
                     before, commits = commits, run.commits()
@@ -241,7 +242,7 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
 
     from planner.dispatch.ray_internal import get_word
 
-    words = _last_line(str(error))
+    words = last_line(str(error))
     if "creation task" in str(error):
         raise TrainingFailed(f"the process that controls the workers cannot begin: {words}") from error
     try:
@@ -323,11 +324,6 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
         if embedded
         else TorchConfig(backend=backend, timeout_s=FIRST_COLLECTIVES_S)
     )
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no reason given"
 
 
 def absolute(job: Job, url: str) -> Job:

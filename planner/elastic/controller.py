@@ -19,7 +19,6 @@ from planner.elastic.history import Memory
 from planner.plan import (
     BatchSizes,
     Decision,
-    Facts,
     ResizeCost,
     Situation,
     Speeds,
@@ -306,7 +305,7 @@ class Steward:
         """The least count that is as fast as all that may be used."""
         if self._eager:
             return usable
-        return max(self._min, worth_asking_for(choose(self._sizes, self._max, Facts()), usable))
+        return max(self._min, worth_asking_for(choose(self._sizes, self._max), usable))
 
     def _eager_decision(self, size: int, room: int) -> Decision | None:
         target = min(room, self._max)
@@ -504,7 +503,7 @@ class Steward:
     def _situation(self, size: int) -> Situation:
         memory = self._memory
         return Situation(
-            plan=choose(self._sizes, size, Facts()),
+            plan=choose(self._sizes, size),
             capacity=memory.capacity,
             speeds=self._speeds(size),
             cost=memory.cost,

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.base.text import counted, duration
 from planner.errors import TrainingFailed
-from planner.plan import BatchSizes, CapacityChange, Facts, ResizeCost, Speeds, choose
+from planner.plan import BatchSizes, CapacityChange, ResizeCost, Speeds, choose
 
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
@@ -94,11 +94,11 @@ class Memory:
         """Measured at this size, or fitted from others; 0 before the first step of all."""
         if not self.seconds:
             return 0.0
-        return self.speeds.seconds_per_step(choose(self.sizes, world_size, Facts()))
+        return self.speeds.seconds_per_step(choose(self.sizes, world_size))
 
     def round_s(self, world_size: int) -> float:
         """The longest round's share of a step at this size; 0 before the first step of all."""
-        plan = choose(self.sizes, world_size, Facts())
+        plan = choose(self.sizes, world_size)
         return self.step_s(world_size) * plan.max_micro_batch / plan.step_cost
 
     @property

@@ -1,10 +1,10 @@
-"""From batch sizes, a world size and facts to one `Plan`: pure, deterministic, the standard library only.
+"""From batch sizes and a world size to one `Plan`: pure, deterministic, the standard library only.
 
 The room does not know time, randomness, files, torch or Ray; it is handed numbers and returns values.
 """
 
 from planner.plan.capacity import CapacityChange
-from planner.plan.choose import BatchSizes, Facts, choose
+from planner.plan.choose import BatchSizes, choose
 from planner.plan.fit import Resources, workers_on_node
 from planner.plan.growth import ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
@@ -18,7 +18,6 @@ __all__ = [
     "BatchSizes",
     "CapacityChange",
     "Decision",
-    "Facts",
     "Interval",
     "Plan",
     "ResizeCost",

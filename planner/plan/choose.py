@@ -1,4 +1,4 @@
-"""The choice: batch sizes, a world size and facts in, one plan out."""
+"""The choice: batch sizes and a world size in, one plan out."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,28 +23,18 @@ class BatchSizes:
         _check("batch.max_micro", self.max_micro, MAX_MICRO)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What was gathered once at the start of a generation and written to the ledger.
+def choose(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERSION) -> Plan:
+    """The plan for `world_size` workers, by the newest arithmetic, or for an audit by an older one.
 
-    It stands in every signature because a plan must be a function of all it uses: GPU kinds, learned memory caps and
-    fitted speeds enter here, and nowhere else. So far, only the version of the arithmetic does.
-    """
-
-    layout_version: int = LAYOUT_VERSION
-    """see `planner.plan.layout`"""
-
-
-def choose(batch: BatchSizes, world_size: int, facts: Facts) -> Plan:
-    """The plan for `world_size` workers; see `planner.plan.layout` for the arithmetic of both modes.
+    `planner.plan.layout` has the arithmetic of both modes.
 
     Raises:
         PlanError: `world_size` is not in `[1, 65536]`, or there is no such layout version.
     """
-    if facts.layout_version not in LAYOUTS:
+    if layout_version not in LAYOUTS:
         known = ", ".join(map(str, LAYOUTS))
         raise PlanError(
-            f"a plan of layout version {facts.layout_version} was made by another version of planner; this one knows "
+            f"a plan of layout version {layout_version} was made by another version of planner; this one knows "
             f"{known}: use the version that made it"
         )
     _check("the world size", world_size, MAX_WORKERS)
@@ -53,7 +43,7 @@ def choose(batch: BatchSizes, world_size: int, facts: Facts) -> Plan:
         world_size=world_size,
         max_micro=batch.max_micro,
         mode="bitwise" if batch.equality == "bitwise" else "balanced",
-        layout_version=facts.layout_version,
+        layout_version=layout_version,
     )
 
 

@@ -109,8 +109,8 @@ def audit(
     """Audit a run. `progress(done, of)` is called after each step.
 
     With `tensor_digests` (`planner.train.checkpoints.checkpoint.read_digests`; this room holds no tensor), the
-    certificate of a finished `bitwise` run is held against the tensors in the checkpoint. `code` is the Python file with
-    the `dataset()` of a run with a loop of the user's own; the path on record is never run.
+    certificate of a finished `bitwise` run is held against the tensors in the checkpoint. `code` is the Python file
+    with the `dataset()` of a run with a loop of the user's own; the path on record is never run.
 
     Raises:
         StoreError: there is no run, or no commit to audit.

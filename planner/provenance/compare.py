@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from planner.base.text import counted
-from planner.plan import BatchSizes, Facts, choose
+from planner.plan import BatchSizes, choose
 from planner.provenance.audit import committed_records
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
 from planner.store.run import Run
@@ -152,7 +152,7 @@ def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
     """Each worker's number of training forward passes at each step against the plan of its world size."""
     what, total = "forward passes", 0
     for work in (work for trace in traces for work in trace.work):
-        rounds = choose(sizes, len(work.forward_passes), Facts()).accumulation_steps
+        rounds = choose(sizes, len(work.forward_passes)).accumulation_steps
         for rank, count in enumerate(work.forward_passes):
             if count != rounds * work.attempts:
                 words = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"

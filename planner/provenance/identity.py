@@ -12,7 +12,7 @@ from planner.data.dataset import Progress, no_progress
 from planner.errors import ResumeRefused
 from planner.job import HfModel, Job
 from planner.order.order import Order
-from planner.plan import BatchSizes, Facts, Plan, choose
+from planner.plan import BatchSizes, Plan, choose
 from planner.store.records import GenerationRecord, Identity
 
 
@@ -166,7 +166,7 @@ def recorded_plan(header: GenerationRecord) -> Plan:
     Raises:
         PlanError: this version of planner does not know that arithmetic.
     """
-    return choose(recorded_sizes(header), header.world_size, Facts(layout_version=header.layout_version))
+    return choose(recorded_sizes(header), header.world_size, layout_version=header.layout_version)
 
 
 def recorded_sizes(header: GenerationRecord) -> BatchSizes:

@@ -3,9 +3,10 @@
 import dataclasses
 import json
 
+from planner.base.text import counted
 from planner.provenance.audit import Audit
 from planner.report.plans import split_text
-from planner.report.text import aligned, counted
+from planner.report.text import aligned
 
 _DRIVER = {"alive": " (the run is still going)", "unknown": " (a driver on another machine may still be at it)"}
 

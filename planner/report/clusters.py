@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from planner.base.text import counted
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.cluster.reach import Reach
 from planner.plan import workers_on_node
-from planner.report.text import counted
 
 
 def cluster_line(reach: Reach) -> str:

@@ -4,10 +4,10 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from planner.base.text import counted
 from planner.job import Job
 from planner.plan import Plan
 from planner.report.plans import plan_object, plan_table
-from planner.report.text import counted
 
 NOTHING_DONE = "dry run: nothing was started, nothing was written"
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+from planner.base.text import counted
 from planner.plan import Plan
 from planner.recipes import Note, Outcome, Question, Recipe, Rewrite
 from planner.recipes.split import Span, percent
 from planner.report.plans import plan_object, split_text
-from planner.report.text import aligned, counted, printable
+from planner.report.text import aligned, printable
 
 _WIDTH = 100
 _INDENT = "  "

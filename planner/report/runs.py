@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from planner.base.text import counted
 from planner.errors import PlanError
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.report.plans import split_text
-from planner.report.text import ago, aligned, counted, printable
+from planner.report.text import ago, aligned, printable
 from planner.report.view import RunView, fold, metric_words
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
 from planner.store.run import commit_of

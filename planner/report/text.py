@@ -1,4 +1,4 @@
-"""Plain text: aligned columns, lines that are whole whatever a terminal's width, and counted things."""
+"""Plain text: aligned columns, and lines that are whole whatever a terminal's width."""
 
 from collections.abc import Collection, Sequence
 
@@ -18,11 +18,6 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[s
         )
         for row in rows
     ]
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def spans(numbers: Sequence[int], most: int = 12) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from planner.base.extras import how_to_install
+from planner.base.text import last_line
 from planner.errors import RunError, UserError
 from planner.job import Job
 from planner.submit.shipment import Shipment, package_folder, write_archive
@@ -264,7 +265,7 @@ def _in_words(address: str) -> Iterator[None]:
         raise RunError(f"{address}: {reason}; see what became of the job: ray job list --address {address}") from error
     except RuntimeError as error:  # another status than 200, and behind it what the server says, often a traceback
         status, _, words = str(error).partition(": ")
-        raise RunError(f"{address}: {status}: {_last_line(words)}") from error
+        raise RunError(f"{address}: {status}: {last_line(words).rstrip('. ')}") from error
 
 
 def _why_not_let_in(text: str) -> str:
@@ -319,7 +320,3 @@ def _short(error: BaseException) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
-
-
-def _last_line(text: str) -> str:
-    return text.rstrip(". \n").rpartition("\n")[2]

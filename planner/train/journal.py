@@ -12,7 +12,7 @@ import torch
 import planner
 from planner.errors import DiskFull, PlannerError, StoreError
 from planner.job import Job, batch_sizes
-from planner.plan import Facts, choose
+from planner.plan import choose
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     CommitRecord,
@@ -57,9 +57,7 @@ class Journal:
         self._last_commit = f"step {start.step} is, and it is safe" if start.parent else "nothing is yet"
         world.from_first(self._open_ledger)
         if job.eval.samples:
-            self._eval_plan = choose(
-                replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size, Facts()
-            )
+            self._eval_plan = choose(replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size)
 
     def _open_ledger(self) -> None:
         start, setup, plan = self._start, self._setup, self._setup.plan

@@ -9,7 +9,7 @@ from planner.data.paths import model_stamps, source_stamps
 from planner.job import Job, batch_sizes
 from planner.job.lengths import Lengths, lengths
 from planner.order.order import Order
-from planner.plan import Facts, Plan, choose
+from planner.plan import Plan, choose
 from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
 from planner.store.records import Identity
 
@@ -80,6 +80,6 @@ def set_up(job: Job, world_size: int) -> Setup:
         order=order,
         identity=identity_of(job, dataset, order),
         lengths=lengths(job, order.num_samples),
-        plan=choose(batch_sizes(job), world_size, Facts()),
+        plan=choose(batch_sizes(job), world_size),
         model=model,
     )

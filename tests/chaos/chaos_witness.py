@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.data.own import check_sum
-from planner.plan import BatchSizes, Facts, choose
+from planner.plan import BatchSizes, choose
 from planner.store.ledger import segment_name, split_line
 from planner.store.records import GenerationRecord, StepRecord, parse_record
 from planner.store.run import Run
@@ -91,7 +91,7 @@ def _rows_of(
     reads: dict[tuple[int, int], list[int]], header: GenerationRecord, step: int, sizes: BatchSizes
 ) -> list[int] | None:
     """The rows of one step by their place in the global batch; none if a place has no read."""
-    plan = choose(sizes, header.world_size, Facts())
+    plan = choose(sizes, header.world_size)
     places: dict[int, int] = {}
     for rank in range(header.world_size):
         slots = list(plan.micro_batches(rank))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.elastic.asking import Asking
 from planner.elastic.controller import Steward
-from planner.plan import BatchSizes, Facts, ResizeCost, choose
+from planner.plan import BatchSizes, ResizeCost, choose
 
 COUNTS = st.lists(st.integers(1, 500), min_size=1, max_size=60, unique=True).map(sorted)
 
@@ -109,6 +109,6 @@ def test_no_count_is_asked_for_that_a_smaller_one_equals(batch, micro, least, mo
     )
     counts = steward.worth_asking
     assert least == counts[0]
-    costs = [choose(sizes, count, Facts()).step_cost for count in counts]
+    costs = [choose(sizes, count).step_cost for count in counts]
     assert all(earlier > later for earlier, later in pairwise(costs[1:]))
-    assert costs[-1] == choose(sizes, most, Facts()).step_cost
+    assert costs[-1] == choose(sizes, most).step_cost

@@ -15,9 +15,9 @@ from planner.dispatch.ray_internal import trainer
 from planner.dispatch.ray_internal.contract import CONTRACT, _lacks, missing
 from planner.submit.submission import _OLDEST_RAY
 
-DISPATCH = Path(__file__).parents[2] / "planner" / "dispatch"
-PATHS = sorted(DISPATCH.rglob("*.py"))
-FILES = [str(path.relative_to(DISPATCH)) for path in PATHS]
+PACKAGE = Path(__file__).parents[2] / "planner"
+ROOMS = ("dispatch", "elastic", "local_cluster", "rehearsal", "submit")
+FILES = [str(path.relative_to(PACKAGE)) for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
 # What Ray documents (https://docs.ray.io/en/latest/ray-references/api.html), as far as planner uses it.
 PUBLIC_MODULES = {
     "ray",
@@ -36,12 +36,14 @@ FOREIGN_NAMES = {
     *("is_initialized", "malloc_trim", "prctl"),
 }
 # Elsewhere a public name is one that Ray, or somebody else, documents.
-LOOKS_INSIDE = [file for file in FILES if file.startswith("private/") or file == "supervisor.py"]
-LOOKS_INSIDE.remove("private/contract.py")  # it asks whatever it is given
+LOOKS_INSIDE = [
+    file for file in FILES if file.startswith("dispatch/ray_internal/") or file == "local_cluster/supervisor.py"
+]
+LOOKS_INSIDE.remove("dispatch/ray_internal/contract.py")  # it asks whatever it is given
 
 
 def tree(file):
-    return ast.parse((DISPATCH / file).read_text())
+    return ast.parse((PACKAGE / file).read_text())
 
 
 def imports(file):
@@ -146,7 +148,7 @@ class TestThisRay:
     def test_what_we_override_is_listed(self, file):
         """Ray calls it by that name, so one that is renamed would be left uncalled, and nobody the wiser."""
         module = importlib.import_module(
-            f"planner.dispatch.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
+            f"planner.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
         )
         for ours in filter(inspect.isclass, vars(module).values()):
             if ours.__module__ != module.__name__:
@@ -206,7 +208,7 @@ class TestThisRay:
 
 def test_the_releases_that_are_named_are_the_same_everywhere():
     """What may be installed begins where `planner submit` begins, and the release that we test with keeps processes."""
-    root = DISPATCH.parents[1]
+    root = PACKAGE.parent
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     (ray,) = (text for text in project["dependencies"] if text.startswith("ray"))
     (tested,) = (line for line in (root / "constraints.txt").read_text().splitlines() if line.startswith("ray=="))

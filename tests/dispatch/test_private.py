@@ -1,4 +1,4 @@
-"""The contract with Ray's internals: what `dispatch.private` relies on is there, and does what is expected."""
+"""The contract with Ray's internals: what `dispatch.ray_internal` relies on is there, and does what is expected."""
 
 import os
 import time

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.elastic.controller import Steward, View
 from planner.errors import TrainingFailed
-from planner.plan import BatchSizes, Facts, ResizeCost, choose
+from planner.plan import BatchSizes, ResizeCost, choose
 
 TICK_S = 0.25
 
@@ -119,7 +119,7 @@ class Cluster:
 
     @property
     def plan(self):
-        return choose(BatchSizes(global_batch=self.global_batch, max_micro=8), len(self.group), Facts())
+        return choose(BatchSizes(global_batch=self.global_batch, max_micro=8), len(self.group))
 
     def train(self):
         if self.hung or self.now < self.blocked_until:

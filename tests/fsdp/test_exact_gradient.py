@@ -5,7 +5,7 @@ import torch
 from worker_functions import make_job
 
 from planner.job import batch_sizes
-from planner.plan import Facts, choose
+from planner.plan import choose
 from planner.provenance.identity import identity_of, open_data
 from planner.train.batches import Loader, collate
 from planner.train.objectives import denominators, make_objective
@@ -25,7 +25,7 @@ def sharded_gradient(rank, job, cursor):
 
     world = World.join(on_cpu)
     dataset, order = open_data(job)
-    plan = choose(batch_sizes(job), world.world_size, Facts())
+    plan = choose(batch_sizes(job), world.world_size)
     model = shard(build_model(job.model, job.train), world, job.train)
     objective = make_objective(job.objective, UniformReference())
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from planner.plan import BatchSizes, Facts, choose
+from planner.base.text import counted
+from planner.plan import BatchSizes, choose
 from planner.provenance.audit import Audit, Phase
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.report.plans import plan_json, plan_table, split_text
-from planner.report.text import aligned, counted
+from planner.report.text import aligned
 from planner.report.view import RunView, fold, step_line
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Identity, StepRecord
 
@@ -43,7 +44,7 @@ def test_every_line_of_a_table_has_the_same_columns():
 
 def plans(*world_sizes, global_batch=64, max_micro=8):
     sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro)
-    return [choose(sizes, world_size, Facts()) for world_size in world_sizes]
+    return [choose(sizes, world_size) for world_size in world_sizes]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from planner.base import formats
 from planner.cli.standing import newest_readable
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
-from planner.plan import Facts, layout
+from planner.plan import choose, layout
 from planner.plan.layout import Balanced, Bitwise
 from planner.provenance.audit import audit
 from planner.store.ledger import LedgerWriter
@@ -262,7 +262,7 @@ def second_layout(monkeypatch):
 
     def use(version):
         for module in (setup, journal):
-            monkeypatch.setattr(module, "Facts", functools.partial(Facts, layout_version=version))
+            monkeypatch.setattr(module, "choose", functools.partial(choose, layout_version=version))
 
     return use
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planner.data.samples import NO_LOSS, check_sum_of, text_of
 from planner.job import DpoObjective, GptModel, IpoObjective, KtoObjective, SftObjective, SimpoObjective, Train
 from planner.order.order import Order
-from planner.plan import BatchSizes, Facts, choose
+from planner.plan import BatchSizes, choose
 from planner.train.batches import Loader
 from planner.train.control import exact_sums
 from planner.train.log_probs import measuring
@@ -51,7 +51,7 @@ def loaders(kind, global_batch, world_size, max_micro, equality="batches", **mor
     """One for each worker."""
     data = SampleSet(kind=kind)
     sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro, equality=equality)
-    plan = choose(sizes, world_size, Facts())
+    plan = choose(sizes, world_size)
     order = Order(num_rows=data.num_rows, num_held_out=7, seed=3)
     return [
         Loader(

@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 
+from planner.base.text import last_line
 from planner.dispatch import signals
 
 # A machine that lives accepts a connection at once, from a data centre's other end, too.
@@ -68,10 +69,8 @@ def cause(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) 
     """What the first worker died of, or said. Of a process that is gone, Ray knows only what may have happened."""
     rank = died[0] if died else next(iter(errors))
     where = f"worker {rank} on node {nodes.get(rank, '?')[:8]}"
-    return f"{where} died (killed, or out of memory)" if died else f"{where}: {last_line(errors[rank])}"
-
-
-def last_line(error: Exception) -> str:
-    """What an error says in the end; its kind, if it says nothing."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
+    return (
+        f"{where} died (killed, or out of memory)"
+        if died
+        else f"{where}: {last_line(str(errors[rank]), type(errors[rank]).__name__)}"
+    )

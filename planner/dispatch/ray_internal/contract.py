@@ -24,7 +24,7 @@ _GROUP = f"{_EXECUTION}.worker_group"
 _COORDINATOR = "ray.data._internal.cluster_autoscaler"
 
 CONTRACT: Mapping[str, Section] = {
-    "private/__init__.py": {
+    "dispatch/ray_internal/__init__.py": {
         "ray.experimental.internal_kv": (
             "_internal_kv_get(key, namespace)",
             "_internal_kv_put(key, value, overwrite, namespace)",
@@ -42,7 +42,7 @@ CONTRACT: Mapping[str, Section] = {
         "ray.core.generated.autoscaler_pb2:DrainNodeReason": ("Value",),
         "ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)", "._server_ray_version"),
     },
-    "private/autoscaler.py": {
+    "dispatch/ray_internal/autoscaler.py": {
         "ray.core.generated": ("autoscaler_pb2",),
         "ray.core.generated.autoscaler_pb2": ("GetClusterStatusReply",),
         "ray.core.generated.autoscaler_pb2:GetClusterStatusReply": (
@@ -70,13 +70,13 @@ CONTRACT: Mapping[str, Section] = {
         "ray._private.worker:connect": (".gcs_client",),
         "ray._raylet:InnerGcsClient": ("get_cluster_status(timeout_s)",),
     },
-    "private/blame.py": {
+    "dispatch/ray_internal/blame.py": {
         f"{_GROUP}.worker:Worker": (".actor", ".metadata"),
         f"{_GROUP}.worker:ActorMetadata": (".node_id",),
         f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
         "ray.train.v2._internal.exceptions": ("WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError"),
     },
-    "private/callback.py": {
+    "dispatch/ray_internal/callback.py": {
         f"{_EXECUTION}.callback": ("ControllerCallback", "WorkerGroupCallback"),
         f"{_EXECUTION}.callback:ControllerCallback": ("before_controller_execute_resize_decision(resize_decision)",),
         f"{_EXECUTION}.callback:WorkerGroupCallback": (
@@ -88,7 +88,7 @@ CONTRACT: Mapping[str, Section] = {
         f"{_GROUP}.poll:WorkerStatus": (".training_report",),
         f"{_EXECUTION}.training_report:_TrainingReport": (".metrics",),
     },
-    "private/groups.py": {
+    "dispatch/ray_internal/groups.py": {
         "ray.train.v2._internal.exceptions": (
             "WorkerGroupStartupFailedError",
             "WorkerGroupStartupTimeoutError(num_workers)",
@@ -164,11 +164,11 @@ CONTRACT: Mapping[str, Section] = {
         ),
         "ray.train.v2._internal.util": ("bundle_to_remote_args(bundle)", "invoke_context_managers(context_managers)"),
     },
-    "private/heartbeats.py": {
+    "dispatch/ray_internal/heartbeats.py": {
         f"{_GROUP}.worker:Worker": (".actor",),
         f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
     },
-    "private/own_node.py": {
+    "dispatch/ray_internal/own_node.py": {
         "ray._private.services": ("canonicalize_bootstrap_address(addr)", "find_node_ids"),
         "ray._private.authentication.authentication_token_setup": (
             "ensure_token_if_auth_enabled(create_token_if_missing)",
@@ -177,7 +177,7 @@ CONTRACT: Mapping[str, Section] = {
         "ray._raylet:InnerGcsClient": ("check_alive(node_ids, timeout)", "get_all_node_info(timeout)"),
         "ray.core.generated.gcs_pb2:GcsNodeInfo": (".is_head_node", ".resources_total", ".state"),
     },
-    "private/policy.py": {
+    "dispatch/ray_internal/policy.py": {
         f"{_COORDINATOR}.default_autoscaling_coordinator": ("get_or_create_autoscaling_coordinator",),
         f"{_COORDINATOR}.default_autoscaling_coordinator:_AutoscalingCoordinatorActor": (
             "cancel_request(requester_id)",
@@ -216,7 +216,7 @@ CONTRACT: Mapping[str, Section] = {
         f"{_GROUP}.worker:ActorMetadata": (".node_id",),
         f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
     },
-    "supervisor.py": {
+    "local_cluster/supervisor.py": {
         "ray.cluster_utils": ("Cluster",),
         "ray.cluster_utils:Cluster": ("add_node", "address", "remove_node(node, allow_graceful)"),
         "ray._private.node:Node": (".all_processes", "node_id"),

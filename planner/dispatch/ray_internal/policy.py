@@ -21,12 +21,12 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
 
-from planner.base.text import counted
+from planner.base.text import counted, last_line
 from planner.dispatch import signals
 from planner.dispatch.pulse import Pulse
 from planner.dispatch.ray_internal import get_word, put_word
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
-from planner.dispatch.ray_internal.blame import cause, culprit, has_died, last_line, silent_nodes, whereabouts
+from planner.dispatch.ray_internal.blame import cause, culprit, has_died, silent_nodes, whereabouts
 from planner.dispatch.ray_internal.groups import KeepingGroup, NewProcessesGroup, give_back_places_of_the_dead
 from planner.dispatch.ray_internal.heartbeats import Heartbeats
 from planner.elastic.asking import Asking
@@ -254,7 +254,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """
         silent = silent_nodes(set(self._room))
         self._suspects |= silent
-        self._steward.failed(frozenset(silent), frozenset(), f"they could not be started: {last_line(error)}")
+        self._steward.failed(
+            frozenset(silent), frozenset(), f"they could not be started: {last_line(str(error), type(error).__name__)}"
+        )
         self._tell_driver(*self._steward.untold)
 
     def unplaced(self, placed: int, asked: int) -> None:

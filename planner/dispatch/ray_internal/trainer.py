@@ -11,8 +11,13 @@ from planner.elastic.controller import Steward
 KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
 
 # The files in `contract.CONTRACT` that our policy needs, and those that callbacks need.
-_OURS = ("private/policy.py", "private/groups.py", "private/autoscaler.py", "private/blame.py")
-_CALLBACKS = ("private/callback.py",)
+_OURS = (
+    "dispatch/ray_internal/policy.py",
+    "dispatch/ray_internal/groups.py",
+    "dispatch/ray_internal/autoscaler.py",
+    "dispatch/ray_internal/blame.py",
+)
+_CALLBACKS = ("dispatch/ray_internal/callback.py",)
 
 Tier = Literal["ours", "callbacks", "stock"]
 
