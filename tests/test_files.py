@@ -25,8 +25,8 @@ from planner.job import (
     SimpoObjective,
     TextData,
     Train,
-    _Section,
 )
+from planner.job.section import Section
 from planner.store.run import job_file
 
 MINIMAL = """\
@@ -900,7 +900,7 @@ def test_the_gradient_of_an_own_optimizer_is_clipped_only_if_asked():
     assert Train(steps=4, optimizer=AdamW(kind="adamw", lr=1e-3)).clip_norm == 1.0
 
 
-class OrpoObjective(_Section):
+class OrpoObjective(Section):
     """What somebody adds who does not know of references."""
 
     kind: Literal["orpo"]
