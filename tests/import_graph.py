@@ -1,6 +1,6 @@
 """The package's imports, read from its source: module-level, inside functions, and for type checkers alone.
 
-    python tests/import_graph.py        circles, long functions, and what reaches torch or ray
+python tests/import_graph.py        circles, long functions, and what reaches torch or ray
 """
 
 import ast
