@@ -30,7 +30,6 @@ from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.batches import Loader, MakeBatch, token_batch
 from planner.train.checkpoints import checkpoint
-from planner.train.checkpoints.state import TrainState
 from planner.train.claim import Start, claim
 from planner.train.exact import determinism
 from planner.train.exact.determinism import free_bytes
@@ -46,6 +45,7 @@ from planner.train.reference.frozen import Reference, make_reference, make_refer
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.setup import Launch, Setup, set_up
 from planner.train.shard import make_model
+from planner.train.state import TrainState
 from planner.train.world import World
 
 if TYPE_CHECKING:

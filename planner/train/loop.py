@@ -24,12 +24,12 @@ from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch
-from planner.train.checkpoints.state import TrainState
 from planner.train.control import Tally
 from planner.train.objectives import Coupled, Objective, denominators, named_metrics, ready
 from planner.train.pace import Pace
 from planner.train.patience import Patience
 from planner.train.prefetch import Prefetcher
+from planner.train.state import TrainState
 from planner.train.step import Step, accumulate
 from planner.train.world import World
 

@@ -47,13 +47,13 @@ from planner.store.records import (
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
 from planner.train.checkpoints import checkpoint
-from planner.train.checkpoints.state import TrainState
 from planner.train.exact.gradient_sums import FloatSums
 from planner.train.generation import train
 from planner.train.loop import Hooks
 from planner.train.optimize import make_optimizer
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard
+from planner.train.state import TrainState
 from planner.train.world import World, on_cpu
 
 NAME = commit_name(1, 1)

@@ -33,8 +33,8 @@ from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.checkpoints.private_files import SaysNoRoom, private_writer
-from planner.train.checkpoints.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.exact.gradient_sums import STATE_KEY
+from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
 
 

@@ -1,4 +1,4 @@
-"""A commit as a folder that plain transformers (or peft) loads: one process, one tensor in memory at a time."""
+"""A commit's model in the Hugging Face layout: one process, one tensor in memory at a time."""
 
 import json
 import shutil
@@ -19,12 +19,13 @@ from planner.provenance.identity import MODEL as MODEL_FACT
 from planner.store.records import Manifest
 from planner.store.run import Run, commit_of
 from planner.train.checkpoints import checkpoint
-from planner.train.checkpoints.atomic_folder import half_of
-from planner.train.checkpoints.state import MODEL
-from planner.train.models import private, saving
+from planner.train.export import tensor_files
+from planner.train.export.atomic_folder import half_of
+from planner.train.export.tensor_files import Planned
+from planner.train.models import private
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
-from planner.train.models.saving import Planned
+from planner.train.state import MODEL
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -258,7 +259,7 @@ class _Writer:
             "planner_run": self.manifest.run_id,
             "planner_commit": self.manifest.name,
         }
-        return saving.write(self.folder, stem, planned, tensors, DTYPES[self.dtype], metadata)
+        return tensor_files.write(self.folder, stem, planned, tensors, DTYPES[self.dtype], metadata)
 
     def _write_config(self, bare: HfCausal) -> None:
         config = model_files.read_config(self.source)
