@@ -19,7 +19,7 @@ def warm_up(coming: Job) -> None:
     import torch.distributed as dist
 
     from planner.train.generation import train
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
     from planner.train.setup import Launch, open_once
     from planner.train.world import on_cpu
 

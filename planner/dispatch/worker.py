@@ -10,7 +10,7 @@ from planner.rehearsal.stages import Stage
 from planner.train.setup import Launch
 
 if TYPE_CHECKING:
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def _hooks(worker: WorkerConfig) -> "Hooks":
     import ray.train
 
     from planner.rehearsal.on_ray import observed_hooks
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
 
     if worker.history:
         world_size = ray.train.get_context().get_world_size()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from planner.base.text import counted
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import Stage
-from planner.train.loop import Hooks, Outcome
+from planner.train.hooks import Hooks, Outcome
 from planner.train.setup import Launch
 
 Worker = Callable[[int, Launch, int], Outcome]

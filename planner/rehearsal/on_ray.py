@@ -19,7 +19,7 @@ from planner.store.follow import Follower
 from planner.store.records import StepRecord
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 
 _POLL_S = 0.1

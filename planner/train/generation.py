@@ -34,8 +34,9 @@ from planner.train.claim import Start, claim
 from planner.train.exact import determinism
 from planner.train.exact.determinism import free_bytes
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums, GradientSums
+from planner.train.hooks import Hooks, Outcome
 from planner.train.journal import Journal
-from planner.train.loop import Hooks, Loop, Outcome
+from planner.train.loop import Loop
 from planner.train.objectives import Objective, make_objective
 from planner.train.objectives.kto import require_both_kinds
 from planner.train.optimize import make_optimizer

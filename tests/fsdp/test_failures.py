@@ -101,7 +101,7 @@ def records_so_far(url):
 def no_device(rank, job, url):
     """The second worker's node has no GPU."""
     from planner.train.generation import train
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

@@ -49,7 +49,7 @@ from planner.store.storage import Storage
 from planner.train.checkpoints import checkpoint
 from planner.train.exact.gradient_sums import FloatSums
 from planner.train.generation import train
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.optimize import make_optimizer
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard

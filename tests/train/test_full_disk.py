@@ -17,7 +17,7 @@ from planner.store.storage import Storage
 from planner.train.checkpoints import private_files
 from planner.train.export import tensor_files
 from planner.train.generation import train
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 
