@@ -4,7 +4,7 @@ FSDP2 hands every module's unsharded gradient to a reduce-scatter, which may be 
 it into integers, sums those over workers and rounds, and gives FSDP nothing but zeros until the last round.
 """
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,9 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from planner.train import collectives
 from planner.train.exact.fixed_point import Exponents
-
-if TYPE_CHECKING:  # at run time this file needs torch alone: `bench/gpu.py` runs it where no pydantic is
-    from planner.train.world import World
+from planner.train.world import World
 
 STATE_KEY = "fixed_point/exponents"
 
@@ -88,7 +86,7 @@ class FixedPointSums:
     """
 
     def __init__(
-        self, model: nn.Module, world: "World", num_micro_batches: int, where: Literal["sharded", "local"]
+        self, model: nn.Module, world: World, num_micro_batches: int, where: Literal["sharded", "local"]
     ) -> None:
         self._model, self._world, self._num_micro_batches = model, world, num_micro_batches
         self._modules: list[_ModuleSum] = []
@@ -259,7 +257,7 @@ _SQUARE_BITS = 29
 _LARGEST_PIECE = 2 ** (53 - _SQUARE_BITS)
 
 
-def exact_norm(world: "World", shards: list[Tensor]) -> float:
+def exact_norm(world: World, shards: list[Tensor]) -> float:
     """The Euclidean norm over all elements of all workers' shards, with the same bits for every split.
 
     With x the largest magnitude, each (g / x)^2 in [0, 1] is cut into two integers of 29 bits, which are summed
