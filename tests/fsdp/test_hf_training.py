@@ -334,10 +334,10 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, t
 
 def test_a_failure_halfway_leaves_no_folder(trained, tmp_path, monkeypatch):
     """Neither the folder nor the half one."""
-    from planner.train import export as module
+    from planner.train.models import private
 
     run, _ = trained("llama")
-    monkeypatch.setattr(module.private, "name_in_files", lambda *_: 1 / 0)
+    monkeypatch.setattr(private, "name_in_files", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export(run, commit_at(run, None), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
