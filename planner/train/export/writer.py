@@ -82,7 +82,7 @@ class Writer:
 
     def _names(self, bare: HfCausal) -> dict[str, tuple[int, ...]]:
         """Transformers' names of all weights, in the order in which they come, with their shapes."""
-        parameters = [(name, p) for name, p in bare.named_parameters() if not _is_adapters(bare, p)]
+        parameters = [(name, p) for name, p in bare.named_parameters() if not bare.is_adapter(p)]
         return {transformers_name(name): tuple(p.shape) for name, p in sorted(parameters)}
 
     def _buffers(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
@@ -116,7 +116,7 @@ class Writer:
         """Of a run that trains adapters: the frozen weights from where they came, with what the adapters add."""
         self._read_adapters(bare)
         stored = model_files.stored_tensors(self.source)
-        names = sorted(name for name, p in bare.named_parameters() if not _is_adapters(bare, p))
+        names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
         known: dict[str, Any] = {
             transformers_name(name): p for name, p in bare.named_parameters(remove_duplicate=False)
         }
@@ -133,7 +133,7 @@ class Writer:
 
     def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
         """In peft's layout."""
-        trained = sorted((name, p) for name, p in bare.named_parameters() if _is_adapters(bare, p))
+        trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
         planned = [Planned(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
         config = bare.hf.peft_config[ADAPTER]
         config.base_model_name_or_path, config.inference_mode = self.model.path, True
@@ -145,7 +145,7 @@ class Writer:
 
     def _read_adapters(self, bare: HfCausal) -> None:
         """All of them into memory, where the layers are without."""
-        trained = sorted(name for name, p in bare.named_parameters() if _is_adapters(bare, p))
+        trained = sorted(name for name, p in bare.named_parameters() if bare.is_adapter(p))
         found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
         for name, tensor in _paired(trained, found, self.manifest.name):
             path, _, key = name.rpartition(".")
@@ -216,7 +216,3 @@ def _require_untied(bare: HfCausal) -> None:
 def _aliases(known: dict[str, Any], name: str) -> list[str]:
     """Every name of a tensor that may be tied to others, its own first."""
     return [name, *(other for other, tensor in known.items() if tensor is known[name] and other != name)]
-
-
-def _is_adapters(bare: HfCausal, parameter: torch.nn.Parameter) -> bool:
-    return bare.has_adapters and parameter.requires_grad
