@@ -48,12 +48,12 @@ from planner.plan import BatchSizes, Plan, choose
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import control, optimize
 from planner.train.batches import TokenBatch, collate
-from planner.train.checkpoints.state import TrainState, tensor_digest
 from planner.train.control import Tally
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums
 from planner.train.models.gpt import VOCABULARY
 from planner.train.objectives.lm import LanguageModelling
 from planner.train.shard import build_model, shard
+from planner.train.state import TrainState, tensor_digest
 from planner.train.step import Step, accumulate
 from planner.train.world import World
 

@@ -53,8 +53,9 @@ def job_for(device: str, folder: Path, *, toy: bool) -> Job:
 
 def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
     """Our loop, one step for each `next`."""
-    from planner.train.generation import begin, looping, make_state
-    from planner.train.loop import Hooks
+    from planner.train.generation import make_state
+    from planner.train.hooks import Hooks
+    from planner.train.lifecycle import begin, looping
     from planner.train.objectives import make_objective
     from planner.train.reference.frozen import UniformReference
     from planner.train.setup import Launch

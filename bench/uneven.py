@@ -45,8 +45,9 @@ def job_for(folder: Path) -> Job:
 def seconds_per_step(rank: int, job: Job, url: str) -> float:
     """The median over some steps of our loop; runs in every worker."""
     del rank
-    from planner.train.generation import begin, looping, make_state
-    from planner.train.loop import Hooks
+    from planner.train.generation import make_state
+    from planner.train.hooks import Hooks
+    from planner.train.lifecycle import begin, looping
     from planner.train.objectives import make_objective
     from planner.train.reference.frozen import UniformReference
     from planner.train.setup import Launch

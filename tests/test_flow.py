@@ -12,7 +12,7 @@ from planner.provenance.audit import audit
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.generation import train
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 

@@ -177,7 +177,7 @@ def test_each_method_learns_its_task(words, tmp_path, method):
 
 def train_to_the_end(rank, launch):
     from planner.train.generation import train
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
     from planner.train.world import on_cpu
 
     del rank

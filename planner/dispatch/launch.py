@@ -23,13 +23,12 @@ from planner.dispatch.refused import refusal
 from planner.dispatch.room import taken_by_a_worker
 from planner.dispatch.signals import pulse_key, state_key
 from planner.dispatch.warm import warm_up
-from planner.dispatch.worker import WorkerConfig, refusal_key, train_worker
+from planner.dispatch.worker import MakeHooks, WorkerConfig, refusal_key, train_worker, worker_hooks
 from planner.elastic.controller import Steward
 from planner.errors import ClusterLost, RunError, TrainingFailed, UserError
 from planner.job import HfModel, Job, batch_sizes
 from planner.local_cluster.embedded import PATIENCE, driver_environment, how_busy, token_environment
 from planner.plan import FIRST_COLLECTIVES_S, ResizeCost
-from planner.rehearsal.stages import Stage
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch
@@ -169,14 +168,15 @@ def fit(
     *,
     on_cpu: bool,
     embedded: bool,
-    history: tuple[Stage, ...] = (),
+    hooks: MakeHooks = worker_hooks,
+    eager: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> None:
     """Train until the job is done, refused or interrupted. Call it in the main thread, connected.
 
     The first interrupt makes all workers commit, and `say` says so; the second ends them at once. On an `embedded`
-    cluster the workers' process group stays on loopback, as the cluster does. With a `history`, the workers keep to it
-    and are observed: see `planner.rehearsal.on_ray`.
+    cluster the workers' process group stays on loopback, as the cluster does. An `eager` run takes every node that
+    comes, worth it or not. `hooks` are made in each worker: a rehearsal has its own.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers have been ended.
@@ -188,7 +188,7 @@ def fit(
 
     from planner.dispatch.ray_internal import get_word, put_word
 
-    worker = WorkerConfig(launch=launch, on_cpu=on_cpu, history=history)
+    worker = WorkerConfig(launch=launch, on_cpu=on_cpu, hooks=hooks)
     interrupts = Interrupts(launch.launch_id, say)
     run = Run(Storage(launch.url))
     run.storage.make_folder("ray")  # by Ray, it would be made for one member of a team alone
@@ -198,7 +198,9 @@ def fit(
             for key in (pulse_key, state_key):  # what the last one left
                 put_word(key(launch.launch_id), "")
             with Listener(lambda: get_word(pulse_key(launch.launch_id)), say) as listener:
-                trainer = _trainer(worker, timings, interrupts, listener, embedded=embedded, number=number, why=why)
+                trainer = _trainer(
+                    worker, timings, interrupts, listener, embedded=embedded, eager=eager, number=number, why=why
+                )
                 try:
                     trainer.fit()
                     break
@@ -260,6 +262,7 @@ def _trainer(
     listener: Listener,
     *,
     embedded: bool,
+    eager: bool,
     number: int,
     why: str,
 ) -> Any:
@@ -279,7 +282,7 @@ def _trainer(
         clock=time.monotonic,
         cost=KEPT if keep_processes else STARTED_ANEW,
         has_eval=job.eval.samples > 0,
-        eager=bool(worker.history),
+        eager=eager,
         on_one_machine=embedded and worker.on_cpu,
     )
     if why:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from planner.errors import PlannerError
 from planner.job import Job
+from planner.train.hooks import Hooks
+from planner.train.setup import Launch, open_once
 
 
 def warm_up(coming: Job) -> None:
@@ -19,8 +21,6 @@ def warm_up(coming: Job) -> None:
     import torch.distributed as dist
 
     from planner.train.generation import train
-    from planner.train.loop import Hooks
-    from planner.train.setup import Launch, open_once
     from planner.train.world import on_cpu
 
     threads = torch.get_num_threads()

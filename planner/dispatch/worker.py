@@ -1,16 +1,25 @@
 """What runs inside a Ray Train worker: choose a device, train one generation, tell the driver why not."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.dispatch import signals
+from planner.dispatch.ray_internal import put_word
 from planner.errors import PlannerError, TrainingFailed
-from planner.rehearsal.stages import Stage
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 
-if TYPE_CHECKING:
-    from planner.train.loop import Hooks
+MakeHooks = Callable[[Launch], Hooks]
+"""called in each worker, in every generation; a function of a module or a partial of one, since Ray pickles it"""
+
+
+def worker_hooks(_launch: Launch) -> Hooks:
+    """What a Ray worker does besides training: it reports metrics, obeys a stop, and hands messages to the ledger."""
+    import ray.train
+
+    return Hooks(report=ray.train.report, should_stop=lambda _step: signals.stop_requested(), messages=signals.messages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +29,7 @@ class WorkerConfig:
     launch: Launch
     on_cpu: bool
     """train on the CPU even if the job asks for GPUs: the embedded cluster of a machine without one"""
-    history: tuple[Stage, ...] = ()
-    """world sizes to keep to, where `planner verify` rehearses the job; else empty"""
+    hooks: MakeHooks = worker_hooks
 
 
 def train_worker(config: dict[str, Any]) -> None:
@@ -32,12 +40,11 @@ def train_worker(config: dict[str, Any]) -> None:
     """
     import ray.train
 
-    from planner.dispatch.ray_internal import put_word
     from planner.train.generation import train
 
     worker: WorkerConfig = config["worker"]
     try:
-        outcome = train(worker.launch, partial(_device, worker), _hooks(worker))
+        outcome = train(worker.launch, partial(_device, worker), worker.hooks(worker.launch))
     except PlannerError as error:
         if ray.train.get_context().get_world_rank() == 0:
             put_word(refusal_key(worker.launch.launch_id), str(error))
@@ -46,18 +53,6 @@ def train_worker(config: dict[str, Any]) -> None:
         # All workers stopped at the same step, and committed it.
         ray.train.report({signals.PARKED: True, "commit_s": outcome.commit_s})
         signals.park()
-
-
-def _hooks(worker: WorkerConfig) -> "Hooks":
-    import ray.train
-
-    from planner.rehearsal.on_ray import observed_hooks
-    from planner.train.loop import Hooks
-
-    if worker.history:
-        world_size = ray.train.get_context().get_world_size()
-        return observed_hooks(worker.launch, worker.history, world_size, ray.train.report)
-    return Hooks(report=ray.train.report, should_stop=lambda _step: signals.stop_requested(), messages=signals.messages)
 
 
 def refusal_key(launch_id: str) -> str:

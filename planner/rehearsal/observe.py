@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from planner.store.storage import Storage
-from planner.train.checkpoints.state import TrainState
-from planner.train.loop import Work
+from planner.train.hooks import Work
+from planner.train.state import TrainState
 
 OBSERVED = "observed.jsonl"
 

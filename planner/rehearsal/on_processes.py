@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from planner.base.text import counted
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import Stage
-from planner.train.loop import Hooks, Outcome
+from planner.store.storage import Storage
+from planner.train.hooks import Hooks, Outcome
 from planner.train.setup import Launch
 
 Worker = Callable[[int, Launch, int], Outcome]
@@ -35,7 +36,6 @@ def train_observed(rank: int, launch: Launch, end_step: int) -> Outcome:
     """One worker of one stage."""
     del rank
     from planner.rehearsal.observe import Observer
-    from planner.store.storage import Storage
     from planner.train.generation import train
     from planner.train.world import on_cpu
 

@@ -7,11 +7,15 @@ end of its part waits there, until it is told to stop or its node is gone.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+from planner.dispatch import launch as dispatch
 from planner.dispatch import signals
-from planner.dispatch.ray_internal import drain_node
+from planner.dispatch.ray_internal import drain_node, get_word, put_word
+from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.rehearsal.stages import Stage
@@ -19,7 +23,7 @@ from planner.store.follow import Follower
 from planner.store.records import StepRecord
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 
 _POLL_S = 0.1
@@ -34,8 +38,6 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str
     Raises:
         PlannerError: the run did not come to its end.
     """
-    from planner.dispatch import launch as dispatch
-
     dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
     say(f"starting a Ray cluster of {history[0].world_size} nodes")
     with (
@@ -43,7 +45,8 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str
         dispatch.connected(cluster.address, verbose=False, embedded=True),
         _Director(cluster, launch, history, say),
     ):
-        dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, history=tuple(history))
+        hooks = partial(observed_hooks, tuple(history))
+        dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
     say(f"{history[-1].end_step} steps done")
 
 
@@ -104,11 +107,13 @@ class _Director:
             drain_node(node, _NOTICE_S, "rehearsal")
 
 
-def observed_hooks(launch: Launch, history: Sequence[Stage], world_size: int, report: Callable[..., None]) -> Hooks:
-    """What a worker of a rehearsed job does besides training."""
-    from planner.dispatch.ray_internal import get_word
+def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
+    """What a worker of a rehearsed job does besides training: it keeps to the history, and is observed."""
+    import ray.train
+
     from planner.rehearsal.observe import Observer
 
+    world_size = ray.train.get_context().get_world_size()
     number = int(get_word(_stage_key(launch.launch_id)))
     stage = history[number]
     is_last = number == len(history) - 1
@@ -127,12 +132,10 @@ def observed_hooks(launch: Launch, history: Sequence[Stage], world_size: int, re
             time.sleep(_POLL_S)
         return True
 
-    return Hooks(report=report, observe=Observer(Storage(launch.url)), should_stop=wait, messages=signals.messages)
+    return replace(worker_hooks(launch), observe=Observer(Storage(launch.url)), should_stop=wait)
 
 
 def _begin_stage(launch_id: str, number: int) -> None:
-    from planner.dispatch.ray_internal import put_word
-
     put_word(_stage_key(launch_id), str(number))
 
 

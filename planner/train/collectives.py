@@ -73,6 +73,11 @@ def exchange(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     return received.view(group.size(), -1).to(tensor.device)
 
 
+def shard_of(tensor: Tensor) -> Tensor:
+    """This worker's part of a tensor, in the same memory; a tensor that is not sharded is its own."""
+    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
+
+
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that FSDP has cut into rows; one that is not sharded is whole. Every worker must call it."""
     if not isinstance(tensor, DTensor):
@@ -84,7 +89,7 @@ def whole(tensor: Tensor) -> Tensor:
 def gather_rows(tensor: DTensor, group: dist.ProcessGroup) -> Tensor:
     """All rows, on the CPU. FSDP2 gives `ceil(rows / W)` to each worker, the last ones fewer or none."""
     assert tensor.placements == (Shard(0),)
-    shard, num_rows = tensor.to_local().detach().cpu(), tensor.shape[0]
+    shard, num_rows = shard_of(tensor).cpu(), tensor.shape[0]
     rows_each = -(-num_rows // group.size())
     padded = torch.zeros((rows_each, *tensor.shape[1:]), dtype=tensor.dtype)
     padded[: shard.shape[0]] = shard
@@ -108,10 +113,10 @@ def stage(model: nn.Module) -> None:
         if isinstance(module, FSDPModule):
             # FSDP does not export its protocols for these, so mypy cannot check them.
             module.set_custom_all_gather(_AllGather())  # type: ignore[arg-type]
-            module.set_custom_reduce_scatter(_ReduceScatter())  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[arg-type]
 
 
-class Buffers:
+class _Buffers:
     """The half of FSDP's communication protocols that makes buffers."""
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -119,7 +124,7 @@ class Buffers:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class _AllGather(Buffers):
+class _AllGather(_Buffers):
     """FSDP's `AllGather` protocol."""
 
     def __call__(
@@ -133,8 +138,8 @@ class _AllGather(Buffers):
         all_gather(output_tensor, input_tensor, group)
 
 
-class _ReduceScatter(Buffers):
-    """FSDP's `ReduceScatter` protocol."""
+class ReduceScatter(_Buffers):
+    """FSDP's `ReduceScatter` protocol. A subclass may sum in another way."""
 
     def __call__(
         self,
@@ -145,4 +150,8 @@ class _ReduceScatter(Buffers):
         async_op: bool = False,  # noqa: ARG002  # FSDP does not ask for it
     ) -> None:
         """Sum a module's gradients."""
-        reduce_scatter(output_tensor, input_tensor, group)
+        self.reduce(output_tensor, input_tensor, group)
+
+    def reduce(self, output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
+        """`(W * n,)` on each worker -> `(n,)` in `output`."""
+        reduce_scatter(output, tensor, group)

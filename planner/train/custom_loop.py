@@ -25,12 +25,12 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from planner.data.own import OwnDataset, check_sum, function_of
 from planner.errors import DataError, TrainingFailed
 from planner.job import Job
-from planner.train.checkpoints.state import TrainState
 from planner.train.collectives import stage, sum_gradients
 from planner.train.exact.determinism import require_shard_invariant
-from planner.train.generation import Generation, begin, looping, make_sums
-from planner.train.loop import Hooks, Outcome
+from planner.train.hooks import Hooks, Outcome
+from planner.train.lifecycle import Generation, begin, looping, make_sums
 from planner.train.setup import Launch
+from planner.train.state import TrainState
 from planner.train.step import Step
 
 Count = Callable[[Any], int]

@@ -28,11 +28,11 @@ from planner.store.records import (
 from planner.store.run import Run, commit_name
 from planner.train.batches import Loader
 from planner.train.checkpoints import checkpoint
-from planner.train.checkpoints.state import TrainState
 from planner.train.claim import Start
 from planner.train.evaluate import evaluate
 from planner.train.objectives import Objective
 from planner.train.setup import Setup
+from planner.train.state import TrainState
 from planner.train.world import World
 
 

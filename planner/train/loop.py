@@ -8,11 +8,11 @@ global count, and FSDP sums over workers and rounds.
 import itertools
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import nn
 
@@ -24,12 +24,13 @@ from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch
-from planner.train.checkpoints.state import TrainState
 from planner.train.control import Tally
+from planner.train.hooks import Hooks, Outcome, Work
 from planner.train.objectives import Coupled, Objective, denominators, named_metrics, ready
 from planner.train.pace import Pace
 from planner.train.patience import Patience
 from planner.train.prefetch import Prefetcher
+from planner.train.state import TrainState
 from planner.train.step import Step, accumulate
 from planner.train.world import World
 
@@ -60,48 +61,6 @@ class Journal(Protocol):
     def commit(self, step: int, cursor: int) -> None:
         """Make everything up to step `step` permanent."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What one step took on this worker, as it was counted and not as it was planned."""
-
-    forward_passes: int
-    """of training, ghosts and repetitions included; in a loop of the user's own, micro-batches with their backward"""
-    attempts: int
-    """1, and one more for each time that a gradient outgrew its fixed point (a generation's very first always does)"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hooks:
-    """What the one who started this worker wants to hear and to say."""
-
-    report: Callable[[dict[str, Any]], None] = lambda _metrics: None
-    """called on every worker at the same step, about once a second"""
-    should_stop: Callable[[int], bool] = lambda _step: False
-    """asked before every step, with its number; one worker's yes stops all of them before it"""
-    messages: Callable[[], Sequence[str]] = lambda: ()
-    """asked on every worker after every step; what it says goes into the ledger"""
-    observe: Callable[[int, TrainState, Work], None] = lambda _step, _state, _work: None
-    """called on every worker when a step's gradient is ready and the weights are not updated yet; if the step is
-    skipped, when the gradient is gone"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """Where a generation ended."""
-
-    step: int
-    total_steps: int
-    repeated_steps: int
-    """steps done again because a gradient outgrew its fixed point (the first one always, to learn the magnitudes)"""
-    commit_s: float = 0.0
-    """seconds of the last commit; 0 if none was made"""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the job is done, and not merely stopped."""
-        return self.step >= self.total_steps
 
 
 @dataclass(frozen=True, kw_only=True)

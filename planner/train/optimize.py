@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.job import SGD, AdamW, OwnOptimizer, RMSprop
+from planner.train.collectives import shard_of
 
 
 def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module) -> torch.optim.Optimizer:
@@ -36,11 +37,6 @@ def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Modul
     return torch.optim.SGD(
         parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, foreach=True
     )
-
-
-def shard_of(tensor: Tensor) -> Tensor:
-    """This worker's part of a tensor, in the same memory; a tensor that is not sharded is its own."""
-    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 
 def localize(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
@@ -96,8 +92,6 @@ def not_finite(model: nn.Module) -> list[str]:
     """Parameters whose gradient, in this worker's shard, is not finite."""
     found = []
     for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-        if local is not None and not bool(torch.isfinite(local).all()):
+        if parameter.grad is not None and not bool(torch.isfinite(shard_of(parameter.grad)).all()):
             found.append(name)
     return found

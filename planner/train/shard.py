@@ -1,6 +1,6 @@
 """The model in shards: FSDP2 per block, gradients summed and never averaged."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -9,13 +9,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
 from planner.train.collectives import stage, sum_gradients
+from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
 from planner.train.models.gpt import Gpt
+from planner.train.models.hf import HfCausal, bare_copy, build_on_meta
 from planner.train.world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from planner.train.models.hf import HfCausal
 
 
 def make_model(config: Model, train: Train, world: World, *, first_weights: bool = True) -> nn.Module:
@@ -41,8 +38,6 @@ def build_model(config: Model, train: Train) -> nn.Module:
 
 def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool) -> nn.Module:
     """Built without memory, cut, and filled: a worker holds its shard, and one tensor or one block beside it."""
-    from planner.train.models.hf import bare_copy, build_on_meta
-
     model, folder = world.agree(lambda: build_on_meta(config, activation_checkpointing=train.activation_checkpointing))
     bare = bare_copy(model)
     shard(model, world, train)
@@ -51,11 +46,7 @@ def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool
     return model
 
 
-def _fill(
-    config: HfModel, model: "HfCausal", bare: "HfCausal", folder: "Path", seed: int, *, first_weights: bool
-) -> None:
-    from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
-
+def _fill(config: HfModel, model: HfCausal, bare: HfCausal, folder: Path, seed: int, *, first_weights: bool) -> None:
     if config.lora is not None and first_weights:
         draw_adapters(model, bare, seed)
     # A commit holds what is trained. What is not comes from where it came from the first time, in every generation.

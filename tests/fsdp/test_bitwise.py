@@ -127,14 +127,14 @@ def test_where_the_integers_wait_does_not_matter(workers, texts, tmp_path, where
 
 
 def run_with_accumulator(rank, job, url, where):
-    from planner.train import generation as session
+    from planner.train import lifecycle
 
-    choose = session.choose_accumulator
-    session.choose_accumulator = lambda *_: where
+    choose = lifecycle.choose_accumulator
+    lifecycle.choose_accumulator = lambda *_: where
     try:
         return run_job(rank, job, url)
     finally:
-        session.choose_accumulator = choose
+        lifecycle.choose_accumulator = choose
 
 
 @pytest.mark.parametrize("where", ["sharded", "local"])

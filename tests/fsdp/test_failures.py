@@ -52,7 +52,7 @@ def test_a_full_disk_stops_all_workers_at_the_same_step(workers, texts, tmp_path
 
 def no_room_at(rank, job, url, file):
     """Rank 1's disk takes no byte of the `file`-th file that it writes; torch raises what it does over that."""
-    from planner.train.checkpoints.private_files import _PrivateFiles
+    from planner.train.checkpoints.writer import _PrivateFiles
 
     opened, files = _PrivateFiles.create_stream, []
 
@@ -101,7 +101,7 @@ def records_so_far(url):
 def no_device(rank, job, url):
     """The second worker's node has no GPU."""
     from planner.train.generation import train
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

@@ -219,10 +219,10 @@ def trained(workers, texts, tiny_model, tmp_path_factory):
 def logits_of_commit(_rank, job, url):
     """Of the training model itself, in shards, with a commit loaded."""
     from planner.train.checkpoints import checkpoint
-    from planner.train.checkpoints.state import TrainState
     from planner.train.exact.gradient_sums import FloatSums
     from planner.train.optimize import make_optimizer
     from planner.train.shard import make_model
+    from planner.train.state import TrainState
     from planner.train.world import World, on_cpu
 
     world = World.join(on_cpu)
@@ -260,12 +260,12 @@ def test_an_exported_model_is_the_trained_one(workers, trained, tmp_path, family
 
 def test_an_export_in_bf16_and_in_many_files(trained, tmp_path, monkeypatch):
     """Half the bytes, rounded; files with an index that transformers follows."""
-    from planner.train.models import saving
+    from planner.train.export import tensor_files
 
     run, _ = trained("llama")
     export(run, commit_at(run, 2), tmp_path / "whole")
-    real = saving.write
-    monkeypatch.setattr(saving, "write", lambda *arguments: real(*arguments, most_bytes=20_000))
+    real = tensor_files.write
+    monkeypatch.setattr(tensor_files, "write", lambda *arguments: real(*arguments, most_bytes=20_000))
     done = export(run, commit_at(run, 2), tmp_path / "out", dtype="bf16")
     assert len(list((tmp_path / "out").glob("model-*-of-*.safetensors"))) > 2
     assert done.step == 2
@@ -334,10 +334,10 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, t
 
 def test_a_failure_halfway_leaves_no_folder(trained, tmp_path, monkeypatch):
     """Neither the folder nor the half one."""
-    from planner.train import export as module
+    from planner.train.models import private
 
     run, _ = trained("llama")
-    monkeypatch.setattr(module.private, "name_in_files", lambda *_: 1 / 0)
+    monkeypatch.setattr(private, "name_in_files", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export(run, commit_at(run, None), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -466,7 +466,7 @@ def run_launch(_rank, job, url, launch_id):
     """A generation of a named launch."""
 
     from planner.train.generation import train
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from planner.job import Job
 from planner.train.generation import train
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 

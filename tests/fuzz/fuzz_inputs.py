@@ -200,7 +200,7 @@ def _runs(out: Path) -> None:
 
     from planner.files import read_job
     from planner.train.generation import train
-    from planner.train.loop import Hooks
+    from planner.train.hooks import Hooks
     from planner.train.setup import Launch
     from planner.train.world import on_cpu
 

@@ -46,14 +46,14 @@ from planner.store.records import (
 )
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
-from planner.train.checkpoints import checkpoint
-from planner.train.checkpoints.state import TrainState
+from planner.train.checkpoints import checkpoint, reader
 from planner.train.exact.gradient_sums import FloatSums
 from planner.train.generation import train
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.optimize import make_optimizer
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard
+from planner.train.state import TrainState
 from planner.train.world import World, on_cpu
 
 NAME = commit_name(1, 1)
@@ -632,7 +632,7 @@ def test_altered_metadata_is_loaded_or_a_store_error(data, changes):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     assume(not asks_for_memory(bytes(content)))
     try:
-        metadata = checkpoint._unpickle_metadata(bytes(content), "here")
+        metadata = reader._unpickle(bytes(content), "here")
     except StoreError as error:
         assert str(error).startswith("here: ")  # noqa: PT017  # not raising is fine, too
     else:

@@ -26,7 +26,7 @@ from planner.store.survey import survey
 from planner.train import journal, setup
 from planner.train.export import commit_at
 from planner.train.generation import train
-from planner.train.loop import Hooks
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 

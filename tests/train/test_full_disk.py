@@ -14,10 +14,10 @@ from planner.job import Job
 from planner.provenance.audit import audit
 from planner.store.run import Run, commit_name
 from planner.store.storage import Storage
-from planner.train.checkpoints import private_files
+from planner.train.checkpoints import writer
+from planner.train.export import tensor_files
 from planner.train.generation import train
-from planner.train.loop import Hooks
-from planner.train.models import saving
+from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 from planner.train.world import on_cpu
 
@@ -92,7 +92,7 @@ def test_a_ledger_that_cannot_be_written_says_so_and_is_resumed(job, small_disk)
 def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, monkeypatch, number):
     """`[enforce fail at inline_container.cc:672] . unexpected pos`: on any disk, in any file, without root."""
     url = str(tmp_path / "run")
-    opened = private_files._PrivateFiles.create_stream
+    opened = writer._PrivateFiles.create_stream
     files = []
 
     class Full:
@@ -116,7 +116,7 @@ def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, m
         with opened(self, path, mode) as stream:
             yield Full(stream) if len(files) > 2 else stream  # the first commit is its tensors and .metadata
 
-    monkeypatch.setattr(private_files._PrivateFiles, "create_stream", create_stream)
+    monkeypatch.setattr(writer._PrivateFiles, "create_stream", create_stream)
     said = refused(job, url)
     assert said.startswith("step 2 cannot be committed; step 1 is, and it is safe; ")
     assert {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}[number] in said
@@ -127,10 +127,10 @@ def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, m
 
 def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
     """A model of 2 MB; nothing of it stays."""
-    planned = [saving.Planned(name=name, shape=(250_000,)) for name in "ab"]
+    planned = [tensor_files.Planned(name=name, shape=(250_000,)) for name in "ab"]
     tensors = (torch.zeros(250_000) for _ in planned)
     with pytest.raises(RunError, match=r"the disk is full: the model needs 2\.0 MB, and 1\.0 MB are free; make room"):
-        saving.write(small_disk, "model", planned, tensors, torch.float32, {})
+        tensor_files.write(small_disk, "model", planned, tensors, torch.float32, {})
     assert list(small_disk.iterdir()) == []
 
 

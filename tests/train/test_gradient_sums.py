@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from planner.train.exact import gradient_sums
-from planner.train.exact.gradient_sums import _PIECE_ON_CPU, _ModuleSum, exact_norm
+from planner.train.exact.gradient_sums import _ModuleSum
+from planner.train.exact.norm import _PIECE_ON_CPU, exact_norm
 
 SIZES = [1, _PIECE_ON_CPU - 1, _PIECE_ON_CPU, _PIECE_ON_CPU + 1, 3 * _PIECE_ON_CPU + 17]
 

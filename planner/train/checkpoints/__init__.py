@@ -1,1 +1,1 @@
-"""What a run keeps of its tensors, written and read in shards."""
+"""Checkpoints of a run: weights and optimizer state, written and read in shards."""

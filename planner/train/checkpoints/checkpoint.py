@@ -4,26 +4,14 @@ Only tensors are saved, so nothing but tensors is read: hyper-parameters come fr
 manifest. DCP reshards: what W workers saved, any other number loads.
 """
 
-import io
-import pickle
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import PosixPath
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    _MEM_FORMAT_ENCODING,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
@@ -32,9 +20,10 @@ from planner.errors import StoreError, TrainingFailed
 from planner.store.records import FileDigest, Identity, Manifest
 from planner.store.run import Run
 from planner.store.storage import Storage
-from planner.train.checkpoints.private_files import SaysNoRoom, private_writer
-from planner.train.checkpoints.state import OPTIMIZER, TrainState, tensor_digest
+from planner.train.checkpoints.reader import tensor_reader
+from planner.train.checkpoints.writer import tensor_writer
 from planner.train.exact.gradient_sums import STATE_KEY
+from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
 
 
@@ -46,7 +35,7 @@ def save(storage: Storage, folder: str, state: TrainState) -> None:
         TrainingFailed: on every worker, if any of them could not write.
     """
     try:
-        save_tensors(state.tensors(), storage_writer=_writer(storage, folder))
+        save_tensors(state.tensors(), storage_writer=tensor_writer(storage, folder))
     except CheckpointException as error:
         if full := next(filter(None, (no_room(failure) for failure, _ in error.failures.values())), None):
             raise full from error
@@ -78,8 +67,7 @@ def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, 
             anything but tensors.
     """
     folder = f"checkpoints/{manifest.name}"
-    reader = _reader(storage, folder)
-    reader.checked_names = frozenset(file.name for file in manifest.files)
+    reader = tensor_reader(storage, manifest)
 
     def prepare() -> dict[str, Tensor]:
         anew = _begun_anew(manifest.identity, identity)
@@ -106,8 +94,7 @@ def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[
         StoreError: they cannot be read.
     """
     folder = f"checkpoints/{manifest.name}"
-    reader = _reader(storage, folder)
-    reader.checked_names = frozenset(file.name for file in manifest.files)
+    reader = tensor_reader(storage, manifest)
     saved = reader.read_metadata().state_dict_metadata
     for name, item in sorted((name, item) for name, item in saved.items() if name.startswith(beginning)):
         assert isinstance(item, TensorStorageMetadata)  # the reader refuses anything else
@@ -170,161 +157,6 @@ def _create_optimizer_state(state: TrainState, saved: Mapping[str, Any]) -> None
             state.optimizer.state[shard][path.removeprefix(prefix)] = (
                 torch.zeros_like(shard, dtype=dtype) if len(size) > 0 else torch.zeros(size, dtype=dtype)
             )
-
-
-def _writer(storage: Storage, folder: str) -> FileSystemWriter:
-    if storage.is_local:
-        return private_writer(storage.path(folder), storage.path(""))
-    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
-
-    class _RemoteWriter(SaysNoRoom, FsspecWriter):  # type: ignore[misc]
-        """A writer to an object store that raises the error of a full disk as it is."""
-
-    writer: FileSystemWriter = _RemoteWriter(storage.path(folder))
-    return writer
-
-
-def _reader(storage: Storage, folder: str) -> "_TensorReader":
-    if storage.is_local:
-        return _TensorReader(storage.path(folder))
-    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
-
-    class _RemoteTensorReader(_TensorReader, FsspecReader):  # type: ignore[misc]
-        """The same checks over fsspec."""
-
-    return _RemoteTensorReader(storage.path(folder))
-
-
-class _TensorReader(FileSystemReader):
-    """DCP's reader, but its pickled metadata may name nothing but what a checkpoint of tensors needs."""
-
-    checked_names: frozenset[str] = frozenset()
-    """the files whose digests were checked; no other is opened"""
-
-    def read_metadata(self, *_args: Any, **kwargs: Any) -> Metadata:
-        """The metadata, read without giving it the run of the interpreter.
-
-        Raises:
-            StoreError: it cannot be read, or names a class or a file that a checkpoint of tensors has no use for.
-        """
-        path = self._get_metadata_path(kwargs.get("rank"))
-        try:
-            with self.fs.create_stream(path, "rb") as stream:
-                content = stream.read()
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
-        metadata = _unpickle_metadata(content, str(path))
-        for info in metadata.storage_data.values():
-            if info.relative_path not in self.checked_names:
-                raise StoreError(f"{path}: names {info.relative_path!r}, a file that the manifest does not know")
-        if metadata.storage_meta is None:
-            metadata.storage_meta = StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
-
-
-class _Sealed(type):
-    """A class whose attributes cannot be set. A pickle's BUILD sets attributes on any object that it is given."""
-
-    def __setattr__(cls, name: str, _value: object) -> None:
-        raise pickle.UnpicklingError(f"it sets {cls.__name__}.{name}")
-
-
-def _maker(name: str, make: Callable[..., Any]) -> type:
-    """What a pickle gets in place of a class or a function. It can only be called, and then calls `make`."""
-    return _Sealed(name, (), {"__slots__": (), "__new__": lambda _cls, *arguments: make(*arguments)})
-
-
-def _bare(kind: type) -> type:
-    """Makes objects of a class without its constructor, as pickles do, and does not hand out the class itself."""
-    return _maker(kind.__name__, lambda: object.__new__(kind))
-
-
-class _MemoryFormat(str):
-    """Equals a member of DCP's enumeration by name. The member itself has attributes that BUILD could replace."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _MEM_FORMAT_ENCODING) and other.name == str(self)
-
-    __hash__ = str.__hash__
-
-
-_MEMORY_FORMATS = {member.value: _MemoryFormat(member.name) for member in _MEM_FORMAT_ENCODING}
-_MEMORY_FORMAT = _maker("_MEM_FORMAT_ENCODING", _MEMORY_FORMATS.__getitem__)
-
-
-def _memory_format(kind: Any, name: Any) -> _MemoryFormat:
-    """An enumeration's member as Python 3.11.0 to 3.11.3 write it: `getattr(kind, name)`. No other attribute is had."""
-    if kind is not _MEMORY_FORMAT or name not in _MEM_FORMAT_ENCODING.__members__:
-        raise pickle.UnpicklingError("it names builtins.getattr")
-    return _MemoryFormat(name)
-
-
-# What DCP pickles into the metadata of a checkpoint that holds tensors alone (torch 2.13).
-_MAKERS = {
-    ("builtins", "getattr"): _maker("getattr", _memory_format),
-    ("torch", "Size"): _maker("Size", torch.Size),
-    ("torch.serialization", "_get_layout"): _maker(
-        "_get_layout", {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.layout)}.__getitem__
-    ),
-    ("pathlib", "PosixPath"): _maker("PosixPath", PosixPath),
-    ("pathlib._local", "PosixPath"): _maker("PosixPath", PosixPath),  # what Python 3.13 calls it
-    (_MEM_FORMAT_ENCODING.__module__, _MEM_FORMAT_ENCODING.__name__): _MEMORY_FORMAT,
-    **{
-        (kind.__module__, kind.__name__): _bare(kind)
-        for kind in (
-            ChunkStorageMetadata,
-            Metadata,
-            MetadataIndex,
-            StorageMeta,
-            TensorProperties,
-            TensorStorageMetadata,
-            _StorageInfo,
-        )
-    },
-}
-
-
-class _MetadataUnpickler(pickle.Unpickler):
-    """Hands out makers and data types. BUILD could change a class or a function for the whole process."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (maker := _MAKERS.get((module, name))) is not None:
-            return maker
-        dtype = getattr(torch, name, None) if module == "torch" else None
-        if not isinstance(dtype, torch.dtype):
-            raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return dtype
-
-
-def _unpickle_metadata(content: bytes, where: str) -> Metadata:
-    try:
-        metadata = _MetadataUnpickler(io.BytesIO(content)).load()
-        only_tensors = _has_only_tensors(metadata)
-    except Exception as error:  # bytes that anybody may have written raise anything, and half-made objects, too
-        raise StoreError(f"{where}: not the metadata of a checkpoint of tensors ({error})") from error
-    if not only_tensors:
-        raise StoreError(f"{where}: not the metadata of a checkpoint of tensors")
-    checked: Metadata = metadata
-    return checked
-
-
-def _has_only_tensors(metadata: Any) -> bool:
-    """Whether everything is of the type that it should be: unpickling calls no constructor that would see to it."""
-    return (
-        isinstance(metadata, Metadata)
-        and isinstance(metadata.storage_meta, StorageMeta | None)
-        and all(isinstance(info.relative_path, str) for info in metadata.storage_data.values())
-        and all(
-            isinstance(name, str)
-            and isinstance(item, TensorStorageMetadata)
-            and isinstance(item.size, torch.Size)
-            and isinstance(item.properties.dtype, torch.dtype)
-            for name, item in metadata.state_dict_metadata.items()
-        )
-    )
 
 
 def _reason(error: CheckpointException) -> str:

@@ -1,1 +1,1 @@
-"""Sums that do not depend on who adds them, and the settings that make torch repeat itself."""
+"""Gradient sums and norms with the same bits for every split, and the settings that make torch deterministic."""

@@ -85,10 +85,3 @@ def _cpu_vendor() -> str:
         return platform.processor() or platform.machine()
     found = [line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")]
     return found[0] if found else platform.machine()
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device now."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -4,7 +4,7 @@ FSDP2 hands every module's unsharded gradient to a reduce-scatter, which may be 
 it into integers, sums those over workers and rounds, and gives FSDP nothing but zeros until the last round.
 """
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -13,10 +13,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from planner.train import collectives
+from planner.train.collectives import shard_of
 from planner.train.exact.fixed_point import Exponents
-
-if TYPE_CHECKING:  # at run time this file needs torch alone: `bench/gpu.py` runs it where no pydantic is
-    from planner.train.world import World
+from planner.train.exact.norm import exact_norm, pieces, staged_norm
+from planner.train.world import World
 
 STATE_KEY = "fixed_point/exponents"
 
@@ -70,7 +70,7 @@ class FloatSums:
         if gradients and isinstance(gradients[0], DTensor):
             group = gradients[0].device_mesh.get_group()
             if collectives.is_staged(gradients[0], group):
-                return _staged_norm([_local(gradient) for gradient in gradients], group)
+                return staged_norm([shard_of(gradient) for gradient in gradients], group)
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
@@ -88,7 +88,7 @@ class FixedPointSums:
     """
 
     def __init__(
-        self, model: nn.Module, world: "World", num_micro_batches: int, where: Literal["sharded", "local"]
+        self, model: nn.Module, world: World, num_micro_batches: int, where: Literal["sharded", "local"]
     ) -> None:
         self._model, self._world, self._num_micro_batches = model, world, num_micro_batches
         self._modules: list[_ModuleSum] = []
@@ -138,7 +138,7 @@ class FixedPointSums:
     def norm(self) -> float:
         """The same at every world size, to the bit: see `exact_norm`."""
         self._is_plain = False
-        shards = [_local(p.grad) for p in self._model.parameters() if p.grad is not None]
+        shards = [shard_of(p.grad) for p in self._model.parameters() if p.grad is not None]
         return exact_norm(self._world, shards)
 
     def state(self) -> dict[str, Tensor]:
@@ -155,8 +155,8 @@ class FixedPointSums:
         return tuple(largest.tolist())
 
 
-class _ModuleSum(collectives.Buffers):
-    """The integer sum of one FSDP module. Stands in for FSDP's reduce-scatter (its `ReduceScatter` protocol)."""
+class _ModuleSum(collectives.ReduceScatter):
+    """The integer sum of one FSDP module. Stands in for FSDP's reduce-scatter."""
 
     def __init__(self, where: Literal["sharded", "local"]) -> None:
         self._where = where
@@ -170,31 +170,24 @@ class _ModuleSum(collectives.Buffers):
         self._exponent, self.is_last, self._is_plain, self._sum = exponent, False, is_plain, None
         self.largest = torch.zeros(())
 
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: Any,  # noqa: ARG002  # always a sum
-        async_op: bool = False,  # noqa: ARG002  # FSDP does not ask for it
-    ) -> None:
+    def reduce(self, output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
         """One round: `(W * n,)` float32 in, `(n,)` float32 out, zeros but in the last round."""
         if self._is_plain:
-            collectives.reduce_scatter(output_tensor, input_tensor, group)
+            collectives.reduce_scatter(output, tensor, group)
             return
         if self._where == "local":
-            self._add(input_tensor)
-        elif collectives.is_gloo(input_tensor, group):
+            self._add(tensor)
+        elif collectives.is_gloo(tensor, group):
             # Every worker gets what the others have for its shard, 4 bytes an element, and makes the integers of it
             # itself: the same ones that their owners would have made, at half the bytes.
-            for gradient in collectives.exchange(input_tensor, group):
+            for gradient in collectives.exchange(tensor, group):
                 self._add(gradient)
         else:
-            self._note(input_tensor)
-            mine = torch.empty_like(output_tensor, dtype=torch.int64)
-            collectives.reduce_scatter(mine, self._quanta(input_tensor), group)
+            self._note(tensor)
+            mine = torch.empty_like(output, dtype=torch.int64)
+            collectives.reduce_scatter(mine, self._quanta(tensor), group)
             self._sum = mine if self._sum is None else self._sum.add_(mine)
-        self._hand_out(output_tensor, group)
+        self._hand_out(output, group)
 
     def on_one_worker(self, reduce_output: Tensor) -> None:
         """The same round where there is nobody to sum with."""
@@ -217,7 +210,7 @@ class _ModuleSum(collectives.Buffers):
         self._note(gradient)
         if self._sum is None:
             self._sum = torch.zeros_like(gradient, dtype=torch.int64)
-        for total, part in zip(_pieces(self._sum), _pieces(gradient), strict=True):
+        for total, part in zip(pieces(self._sum), pieces(gradient), strict=True):
             total.add_(self._quanta(part))
 
     def _hand_out(self, output: Tensor, group: dist.ProcessGroup | None) -> None:
@@ -228,7 +221,7 @@ class _ModuleSum(collectives.Buffers):
         total = self._sum
         if group is not None and self._where == "local":
             total = _sum_over_workers(total, output, group)
-        for part, quanta in zip(_pieces(output), _pieces(total), strict=True):
+        for part, quanta in zip(pieces(output), pieces(total), strict=True):
             # By way of float64, whose range holds every sum times every power of two.
             part.copy_(quanta.double().mul_(2.0**-self._exponent))
         self._sum = None
@@ -241,63 +234,3 @@ def _sum_over_workers(quanta: Tensor, like: Tensor, group: dist.ProcessGroup) ->
     total = torch.empty_like(like, dtype=torch.int64)
     collectives.reduce_scatter(total, quanta, group)
     return total
-
-
-def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Views that are worked on one after another, so that what is computed in between stays in the CPU's cache.
-
-    On the CPU a fresh large temporary costs more than the arithmetic: the system maps and clears its pages every time.
-    """
-    return torch.split(tensor.view(-1), _PIECE_ON_CPU if tensor.device.type == "cpu" else _LARGEST_PIECE)
-
-
-# Elements. A piece's float64 temporaries are 512 KiB (measured from 2^13 to 2^18: flat from 2^15 to 2^17).
-_PIECE_ON_CPU = 2**16
-# Bits of a square that each of two sums keeps: up to 2^33 elements of 2^29 stay below 2^62.
-_SQUARE_BITS = 29
-# So many integers of 29 bits add up exactly in float64, in any order.
-_LARGEST_PIECE = 2 ** (53 - _SQUARE_BITS)
-
-
-def exact_norm(world: "World", shards: list[Tensor]) -> float:
-    """The Euclidean norm over all elements of all workers' shards, with the same bits for every split.
-
-    With x the largest magnitude, each (g / x)^2 in [0, 1] is cut into two integers of 29 bits, which are summed
-    exactly. An element loses at most 2^-59 of x^2, the sum is at least x^2, so with N elements the norm's relative
-    error is below N * 2^-60 (and float64's own rounding): 2^-27 for 2^33 elements.
-    """
-    shards = [shard for shard in shards if shard.numel()]
-    extremes = [extreme for shard in shards for extreme in shard.aminmax()]
-    largest = torch.stack(extremes).abs().max().double().cpu() if extremes else torch.zeros((), dtype=torch.float64)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=world.words)
-    scale = float(largest)
-    if scale == 0 or not torch.isfinite(largest):
-        return scale
-    # Each sum of a piece is exact in float64; all of them together only in int64.
-    found = [part for shard in shards for piece in _pieces(shard) for part in _square_sums(piece, scale)]
-    sums = (
-        torch.stack(found).to(torch.int64).view(-1, 2).sum(dim=0).cpu() if found else torch.zeros(2, dtype=torch.int64)
-    )
-    dist.all_reduce(sums, op=dist.ReduceOp.SUM, group=world.words)
-    high_sum, low_sum = sums.tolist()
-    total = (high_sum << _SQUARE_BITS) + low_sum  # an exact integer in units of 2^-58
-    return float(scale * (total * 2.0 ** (-2 * _SQUARE_BITS)) ** 0.5)
-
-
-def _square_sums(piece: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Of (g / scale)^2, the sums of the leading 29 bits and of the next 29, as whole numbers in float64."""
-    squares = piece.double().div_(scale).square_().mul_(2.0**_SQUARE_BITS)
-    high = squares.round()
-    low = squares.sub_(high).mul_(2.0**_SQUARE_BITS).round_()
-    return high.sum(), low.sum()
-
-
-def _staged_norm(shards: list[Tensor], group: dist.ProcessGroup) -> float:
-    """The norm of all workers' shards where DTensor's own collectives cannot be used: a sum of squares on the CPU."""
-    squares = torch.nn.utils.get_total_norm(shards, foreach=True).double().square().cpu()
-    dist.all_reduce(squares, op=dist.ReduceOp.SUM, group=group)
-    return float(squares.sqrt())
-
-
-def _local(gradient: Tensor) -> Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -1,1 +1,1 @@
-"""Models: plain torch modules that know nothing of sharding. Each has `blocks`, the units that FSDP shards."""
+"""Models as torch modules, and the first weights of those that transformers defines. `shard.py` cuts them for FSDP."""

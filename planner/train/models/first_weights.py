@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from planner.base import heartbeat
 from planner.data.model_files import StoredTensor, stored_tensors
 from planner.errors import UserError
+from planner.train.collectives import shard_of
 from planner.train.models import private
 from planner.train.models.hf import ADAPTER, HfCausal, transformers_name
 
@@ -41,7 +42,7 @@ def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
     for name, target in _match(model, folder, stored).items():
         if buffers_only and isinstance(target, nn.Parameter):
             continue
-        read_rows(stored[name], rows_of(target), _local(target))
+        read_rows(stored[name], rows_of(target), shard_of(target))
 
 
 @torch.no_grad()
@@ -145,7 +146,7 @@ def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) ->
 def _fillable(model: HfCausal, *, remove_duplicate: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Parameters but the adapters', by every name they have; and buffers that files hold."""
     for name, parameter in model.named_parameters(remove_duplicate=remove_duplicate):
-        if not _is_adapters(parameter, model):
+        if not model.is_adapter(parameter):
             yield name, parameter
     yield from stored_buffers(model)
 
@@ -157,10 +158,6 @@ def stored_buffers(model: HfCausal) -> Iterator[tuple[str, Tensor]]:
         for key, buffer in module.named_buffers(recurse=False):
             if key not in computed:
                 yield f"{path}.{key}", buffer
-
-
-def _is_adapters(parameter: nn.Parameter, model: HfCausal) -> bool:
-    return model.has_adapters and parameter.requires_grad
 
 
 def _adapters(layer: nn.Module) -> list[nn.Module]:
@@ -178,7 +175,7 @@ def rows_of(tensor: Tensor) -> slice:
     size = -(-num_rows // tensor.device_mesh.size())
     start = min(tensor.device_mesh.get_local_rank() * size, num_rows)
     stop = min(start + size, num_rows)
-    assert tensor.to_local().shape[0] == stop - start
+    assert shard_of(tensor).shape[0] == stop - start
     return slice(start, stop)
 
 
@@ -214,11 +211,7 @@ def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
 
 
 def _copy_into(target: Tensor, whole: Tensor) -> None:
-    _local(target).copy_(whole[rows_of(target)] if whole.ndim else whole)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    shard_of(target).copy_(whole[rows_of(target)] if whole.ndim else whole)
 
 
 def _units(bare: HfCausal, blocks: frozenset[str]) -> Iterator[str]:

@@ -50,6 +50,10 @@ class HfCausal(nn.Module):
         logits = self.hf(input_ids=inputs, position_ids=positions, use_cache=False).logits
         return logits.reshape(*shape, -1) if self._flattens else logits
 
+    def is_adapter(self, parameter: nn.Parameter) -> bool:
+        """Whether a parameter is an adapter's: beside adapters, everything else is frozen."""
+        return self.has_adapters and parameter.requires_grad
+
     def without_adapters(self) -> AbstractContextManager[None]:
         """The model as it was before it had adapters, for as long as the context lasts."""
         return private.without_adapters(self)

@@ -1,6 +1,6 @@
 """All that is not public in transformers and peft, and that loading without a whole copy needs.
 
-Seen with transformers 5.23 and peft 0.21; tests/train/test_hf.py and tests/fsdp/test_hf.py hold it.
+Tested with transformers 5.23 and peft 0.21 by tests/fsdp/test_hf_training.py and tests/train/test_model_safety.py.
 """
 
 import contextlib

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from planner.errors import UserError
-from planner.train.checkpoints.atomic_folder import half_of
+from planner.train.export.atomic_folder import half_of
 
 
 def fill_and_die(target):

@@ -1,4 +1,7 @@
-"""DCP's writer to a folder on this machine: what it makes is as open as the run's folder, and no more."""
+"""DCP's writer of checkpoints: on this machine its files are as open as the run's folder, and no more.
+
+A full disk is reported as such, wherever the files go.
+"""
 
 import io
 import os
@@ -7,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
@@ -15,6 +19,7 @@ from torch.futures import Future
 from planner.base import heartbeat
 from planner.base.disk import no_room
 from planner.base.permissions import make_folder, opener_within
+from planner.store.storage import Storage
 
 
 class _CountedFile(io.FileIO):
@@ -57,8 +62,15 @@ class SaysNoRoom(FileSystemWriter):
             raise
 
 
-def private_writer(folder: str, root: str) -> FileSystemWriter:
-    """A writer to `folder`, somewhere below the run's `root`."""
-    writer = SaysNoRoom(folder)
-    writer.fs = _PrivateFiles(Path(root))
+class _RemoteWriter(SaysNoRoom, FsspecWriter):  # type: ignore[misc]
+    """A writer to an object store that raises the error of a full disk as it is."""
+
+
+def tensor_writer(storage: Storage, folder: str) -> FileSystemWriter:
+    """A writer to a folder of the run's."""
+    if not storage.is_local:
+        remote: FileSystemWriter = _RemoteWriter(storage.path(folder))
+        return remote
+    writer = SaysNoRoom(storage.path(folder))
+    writer.fs = _PrivateFiles(Path(storage.path("")))
     return writer

@@ -1,4 +1,4 @@
-"""A commit as a folder that plain transformers (or peft) loads: one process, one tensor in memory at a time."""
+"""Fills a folder with a commit's model: weights or adapters, their configuration, and the tokenizer."""
 
 import json
 import shutil
@@ -14,17 +14,16 @@ from torch import Tensor
 from planner.base.version import VERSION
 from planner.data import model_files
 from planner.errors import StoreError, UserError
-from planner.job import HfModel, Job
-from planner.provenance.identity import MODEL as MODEL_FACT
+from planner.job import HfModel
 from planner.store.records import Manifest
-from planner.store.run import Run, commit_of
+from planner.store.run import Run
 from planner.train.checkpoints import checkpoint
-from planner.train.checkpoints.atomic_folder import half_of
-from planner.train.checkpoints.state import MODEL
-from planner.train.models import private, saving
+from planner.train.export import tensor_files
+from planner.train.export.tensor_files import Planned
+from planner.train.models import private
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
-from planner.train.models.saving import Planned
+from planner.train.state import MODEL
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -42,125 +41,25 @@ _COPIED = (
     "spiece.model",
     "chat_template.*",
 )
+DType = Literal["fp32", "bf16"]
+What = Literal["model", "adapter", "merged model"]
 Progress = Callable[[int, int], None]
+"""(tensors done, of how many)"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
-    """What was written."""
-
-    folder: str
-    commit: str
-    step: int
-    what: Literal["model", "adapter", "merged model"]
-    dtype: str
-    tensors: int
-    bytes: int
-    """of the files that hold tensors"""
-
-
-def commit_at(run: Run, step: int | None) -> Manifest:
-    """The commit at a step, or the newest one; its files are there, and are not checked.
-
-    Raises:
-        RecordMismatch: it is not the one that the ledger records.
-        StoreError: there is none.
-    """
-    run.identity()
-    kept = set(run.storage.names("checkpoints"))
-    names = [name for name in run.commits() if name in kept]
-    found = [name for name in names if step is None or commit_of(name)[0] == step]
-    if not found:
-        steps = ", ".join(str(commit_of(name)[0]) for name in names)
-        there = f"its commits are at step {steps}" if names else "it has no commit yet"
-        wanted = "to export" if step is None else f"at step {step}"
-        raise StoreError(f"{run.storage.url}: no commit {wanted}; {there}")
-    manifest = run.manifest(found[-1])
-    run.require_recorded(manifest.name)
-    return manifest
-
-
-def export(
-    run: Run,
-    manifest: Manifest,
-    target: Path,
-    *,
-    dtype: Literal["fp32", "bf16"] = "fp32",
-    merge: bool = False,
-    progress: Progress = lambda _done, _of: None,
-) -> Exported:
-    """Write a commit's model to a new folder, which is there as a whole or not at all.
-
-    Raises:
-        UserError: the folder is there already, or the run has no model that transformers knows.
-        StoreError: the commit is damaged.
-    """
-    job = run.job(manifest.job_digest)
-    if not isinstance(job.model, HfModel):
-        raise UserError(
-            f"{run.storage.url}: its model.kind is {job.model.kind}, and only a model of kind hf has a form that "
-            "others read; `planner.train.checkpoints.checkpoint.read` gives its tensors"
-        )
-    if merge and job.model.lora is None:
-        raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none")
-    if job.model.lora is not None and job.model.weights == "random":
-        raise UserError(
-            f"{run.storage.url}: the weights below its adapters were drawn, and are in no file to add them to"
-        )
-    if target.exists():
-        raise UserError(f"{target}: is there already; write another folder, or remove it first")
-    source = _source(run, manifest, job)
-    run.check_files(manifest, manifest.files)
-    with half_of(target) as half:
-        writer = _Writer(
-            run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress
-        )
-        what, files, num_tensors = writer.write(merge=merge)
-        for file in half.iterdir():
-            file.chmod(0o600)  # nobody else could look into the folder so far; so it stays wherever it is copied
-        num_bytes = sum(file.stat().st_size for file in files)
-        half.rename(target)
-    return Exported(
-        folder=str(target),
-        commit=manifest.name,
-        step=manifest.step,
-        what=what,
-        dtype=dtype,
-        tensors=num_tensors,
-        bytes=num_bytes,
-    )
-
-
-def _source(run: Run, manifest: Manifest, job: Job) -> Path:
-    """The folder that the run's model came from.
-
-    Raises:
-        UserError: it is gone, or holds another model now.
-    """
-    assert isinstance(job.model, HfModel)  # the caller has looked
-    folder = model_files.check(job.model)
-    before = manifest.facts.get(MODEL_FACT, "").partition(" ")[0]
-    if before and before != model_files.folder_fingerprint(folder, weights=job.model.weights == "pretrained"):
-        raise UserError(
-            f"{run.storage.url}: what lies in {folder} is not what the run was made with, so configuration and "
-            "tokenizer would be another model's; put the files back"
-        )
-    return folder
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Writer:
-    """One export into a folder of its own."""
+class Writer:
+    """Writes one commit into a folder."""
 
     run: Run
     manifest: Manifest
     model: HfModel
     source: Path
     folder: Path
-    dtype: Literal["fp32", "bf16"]
+    dtype: DType
     progress: Progress
 
-    def write(self, *, merge: bool) -> tuple[Literal["model", "adapter", "merged model"], list[Path], int]:
+    def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
         """Everything; what it is, the files that hold tensors, and how many tensors."""
         bare, _ = build_on_meta(self.model)
         self._copy_words()
@@ -183,7 +82,7 @@ class _Writer:
 
     def _names(self, bare: HfCausal) -> dict[str, tuple[int, ...]]:
         """Transformers' names of all weights, in the order in which they come, with their shapes."""
-        parameters = [(name, p) for name, p in bare.named_parameters() if not _is_adapters(bare, p)]
+        parameters = [(name, p) for name, p in bare.named_parameters() if not bare.is_adapter(p)]
         return {transformers_name(name): tuple(p.shape) for name, p in sorted(parameters)}
 
     def _buffers(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
@@ -217,7 +116,7 @@ class _Writer:
         """Of a run that trains adapters: the frozen weights from where they came, with what the adapters add."""
         self._read_adapters(bare)
         stored = model_files.stored_tensors(self.source)
-        names = sorted(name for name, p in bare.named_parameters() if not _is_adapters(bare, p))
+        names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
         known: dict[str, Any] = {
             transformers_name(name): p for name, p in bare.named_parameters(remove_duplicate=False)
         }
@@ -234,7 +133,7 @@ class _Writer:
 
     def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
         """In peft's layout."""
-        trained = sorted((name, p) for name, p in bare.named_parameters() if _is_adapters(bare, p))
+        trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
         planned = [Planned(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
         config = bare.hf.peft_config[ADAPTER]
         config.base_model_name_or_path, config.inference_mode = self.model.path, True
@@ -246,7 +145,7 @@ class _Writer:
 
     def _read_adapters(self, bare: HfCausal) -> None:
         """All of them into memory, where the layers are without."""
-        trained = sorted(name for name, p in bare.named_parameters() if _is_adapters(bare, p))
+        trained = sorted(name for name, p in bare.named_parameters() if bare.is_adapter(p))
         found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
         for name, tensor in _paired(trained, found, self.manifest.name):
             path, _, key = name.rpartition(".")
@@ -258,7 +157,7 @@ class _Writer:
             "planner_run": self.manifest.run_id,
             "planner_commit": self.manifest.name,
         }
-        return saving.write(self.folder, stem, planned, tensors, DTYPES[self.dtype], metadata)
+        return tensor_files.write(self.folder, stem, planned, tensors, DTYPES[self.dtype], metadata)
 
     def _write_config(self, bare: HfCausal) -> None:
         config = model_files.read_config(self.source)
@@ -317,7 +216,3 @@ def _require_untied(bare: HfCausal) -> None:
 def _aliases(known: dict[str, Any], name: str) -> list[str]:
     """Every name of a tensor that may be tied to others, its own first."""
     return [name, *(other for other, tensor in known.items() if tensor is known[name] and other != name)]
-
-
-def _is_adapters(bare: HfCausal, parameter: torch.nn.Parameter) -> bool:
-    return bare.has_adapters and parameter.requires_grad

@@ -1,0 +1,5 @@
+"""A commit's model as a folder that transformers (or peft) loads. It appears whole or not at all."""
+
+from planner.train.export.commit import Exported, commit_at, export
+
+__all__ = ["Exported", "commit_at", "export"]

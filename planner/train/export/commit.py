@@ -1,0 +1,116 @@
+"""A commit's model in the Hugging Face layout: one process, one tensor in memory at a time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.data import model_files
+from planner.errors import StoreError, UserError
+from planner.job import HfModel, Job
+from planner.provenance.identity import MODEL as MODEL_FACT
+from planner.store.records import Manifest
+from planner.store.run import Run, commit_of
+from planner.train.export.atomic_folder import half_of
+from planner.train.export.writer import DType, Progress, What, Writer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    folder: str
+    commit: str
+    step: int
+    what: What
+    dtype: str
+    tensors: int
+    bytes: int
+    """of the files that hold tensors"""
+
+
+def commit_at(run: Run, step: int | None) -> Manifest:
+    """The commit at a step, or the newest one; its files are there, and are not checked.
+
+    Raises:
+        RecordMismatch: it is not the one that the ledger records.
+        StoreError: there is none.
+    """
+    run.identity()
+    kept = set(run.storage.names("checkpoints"))
+    names = [name for name in run.commits() if name in kept]
+    found = [name for name in names if step is None or commit_of(name)[0] == step]
+    if not found:
+        steps = ", ".join(str(commit_of(name)[0]) for name in names)
+        there = f"its commits are at step {steps}" if names else "it has no commit yet"
+        wanted = "to export" if step is None else f"at step {step}"
+        raise StoreError(f"{run.storage.url}: no commit {wanted}; {there}")
+    manifest = run.manifest(found[-1])
+    run.require_recorded(manifest.name)
+    return manifest
+
+
+def export(
+    run: Run,
+    manifest: Manifest,
+    target: Path,
+    *,
+    dtype: DType = "fp32",
+    merge: bool = False,
+    progress: Progress = lambda _done, _of: None,
+) -> Exported:
+    """Write a commit's model to a new folder, which is there as a whole or not at all.
+
+    Raises:
+        UserError: the folder is there already, or the run has no model that transformers knows.
+        StoreError: the commit is damaged.
+    """
+    job = run.job(manifest.job_digest)
+    if not isinstance(job.model, HfModel):
+        raise UserError(
+            f"{run.storage.url}: its model.kind is {job.model.kind}, and only a model of kind hf has a form that "
+            "others read; `planner.train.checkpoints.checkpoint.read` gives its tensors"
+        )
+    if merge and job.model.lora is None:
+        raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none")
+    if job.model.lora is not None and job.model.weights == "random":
+        raise UserError(
+            f"{run.storage.url}: the weights below its adapters were drawn, and are in no file to add them to"
+        )
+    if target.exists():
+        raise UserError(f"{target}: is there already; write another folder, or remove it first")
+    source = _source(run, manifest, job)
+    run.check_files(manifest, manifest.files)
+    with half_of(target) as half:
+        writer = Writer(
+            run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress
+        )
+        what, files, num_tensors = writer.write(merge=merge)
+        for file in half.iterdir():
+            file.chmod(0o600)  # nobody else could look into the folder so far; so it stays wherever it is copied
+        num_bytes = sum(file.stat().st_size for file in files)
+        half.rename(target)
+    return Exported(
+        folder=str(target),
+        commit=manifest.name,
+        step=manifest.step,
+        what=what,
+        dtype=dtype,
+        tensors=num_tensors,
+        bytes=num_bytes,
+    )
+
+
+def _source(run: Run, manifest: Manifest, job: Job) -> Path:
+    """The folder that the run's model came from.
+
+    Raises:
+        UserError: it is gone, or holds another model now.
+    """
+    assert isinstance(job.model, HfModel)  # the caller has looked
+    folder = model_files.check(job.model)
+    before = manifest.facts.get(MODEL_FACT, "").partition(" ")[0]
+    if before and before != model_files.folder_fingerprint(folder, weights=job.model.weights == "pretrained"):
+        raise UserError(
+            f"{run.storage.url}: what lies in {folder} is not what the run was made with, so configuration and "
+            "tokenizer would be another model's; put the files back"
+        )
+    return folder

@@ -1,0 +1,192 @@
+"""A generation around its steps: the workers meet and claim it, and a loop goes on from the newest commit.
+
+Every worker derives everything for itself (plan, order, total steps) from the job, the world size it woke in
+and the facts; digests are compared before the first step. Whatever is wrong is agreed upon: either all workers
+go on, or all raise the same error.
+"""
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import nn
+
+from planner.base.version import VERSION
+from planner.data.dataset import notes_of
+from planner.errors import PlannerError, StoreError
+from planner.job import HfModel, Job
+from planner.job.lengths import Lengths, conversions, repeats
+from planner.plan.memory import choose_accumulator
+from planner.store.past import read_past
+from planner.store.records import Manifest
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.train.batches import Loader, MakeBatch, token_batch
+from planner.train.checkpoints import checkpoint
+from planner.train.claim import Start, claim
+from planner.train.exact import determinism
+from planner.train.exact.gradient_sums import FixedPointSums, FloatSums, GradientSums
+from planner.train.hooks import Hooks
+from planner.train.journal import Journal
+from planner.train.loop import Loop
+from planner.train.models.hf import HfCausal, adapters_words
+from planner.train.objectives import Objective
+from planner.train.pace import EverySteps, MeasuredPace, Pace
+from planner.train.setup import Launch, Setup, set_up
+from planner.train.state import TrainState
+from planner.train.world import World
+
+Note = Callable[[str], None]
+"""writes an event into the ledger"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One life of a worker group, on one worker: where it begins, before there is a model."""
+
+    job: Job
+    world: World
+    run: Run
+    setup: Setup
+    start: Start
+    manifest: Manifest | None
+    """the commit to go on from"""
+    hooks: Hooks
+
+
+def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:
+    """Meet the other workers, agree on everything that each derives for itself, and claim a generation.
+
+    Raises:
+        PlannerError: on every worker, the same one.
+    """
+    world = World.join(choose_device)
+    run = world.agree(lambda: Run(Storage(launch.url)))
+    _require_shared_storage(world, run.storage)
+    setup = world.agree(lambda: set_up(launch.job, world.world_size))
+    world.require_equal("the version of planner", VERSION)
+    world.require_equal("the data", setup.identity.data)
+    world.require_equal("the model's files", setup.model)
+    world.require_equal("the plan", setup.plan.digest)
+    if launch.job.batch.equality == "bitwise":
+        words = f"{determinism.device_words(world.device)}, layout {setup.plan.layout_version}"
+        setup = replace(setup, device=words)
+        world.require_equal("what the bits depend on", setup.device)
+    # Claimed before the model is built: a crash loop there is counted, too.
+    start, manifest = claim(launch, world, run, setup)
+    determinism.set_up(launch.job)
+    return Generation(job=launch.job, world=world, run=run, setup=setup, start=start, manifest=manifest, hooks=hooks)
+
+
+@contextlib.contextmanager
+def looping(
+    generation: Generation,
+    state: TrainState,
+    objective_of: Callable[[Note], Objective],
+    make_batch: MakeBatch = token_batch,
+) -> Iterator[Loop]:
+    """The loop of a generation, with the commit that it goes on from in `state`; its journal is closed afterwards.
+
+    `objective_of` may take long, and note in the ledger how far it is.
+
+    Raises:
+        PlannerError: on every worker, the same one.
+    """
+    job, world, run = generation.job, generation.world, generation.run
+    setup, start = generation.setup, generation.start
+    if generation.manifest is not None:
+        checkpoint.load(world, run.storage, generation.manifest, state, setup.identity)
+    loader = Loader(
+        dataset=setup.dataset,
+        order=setup.order,
+        plan=setup.plan,
+        rank=world.rank,
+        make_batch=make_batch,
+        is_coupled=job.objective.kind == "kto",
+    )
+    journal = Journal(job, world, run, setup, start, state, loader)
+    if not start.parent or start.changed:  # a resize changes none of them
+        for words in (*conversions(job, setup.order.num_samples), *_notes(job, setup, state)):
+            journal.note(words)
+    try:
+        with determinism.named_refusals():
+            yield Loop(
+                job=job,
+                world=world,
+                plan=setup.plan,
+                state=state,
+                objective=objective_of(journal.note),
+                loader=loader,
+                journal=journal,
+                pace=_make_pace(setup.lengths, world, run, start),
+                hooks=generation.hooks,
+                lengths=setup.lengths,
+            )
+    except PlannerError as error:
+        journal.note(f"stopped: {error}")
+        raise
+    finally:
+        journal.close()
+
+
+def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
+    """What became of the data and of the model, where not all is as the job's few words have it."""
+    yield from (f"data: {words}" for words in notes_of(setup.dataset))
+    if words := repeats(job, setup.order.num_samples):
+        yield f"data: {words}"
+    if isinstance(job.model, HfModel) and job.model.lora is not None:
+        yield f"model: {adapters_words(cast('HfCausal', state.model))}"
+
+
+def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
+    """How the job wants its gradients summed."""
+    if generation.job.batch.equality != "bitwise":
+        return FloatSums(model)
+    world, plan = generation.world, generation.setup.plan
+    num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    where = choose_accumulator(plan, num_parameters, _free_bytes(world.device))
+    return FixedPointSums(model, world, plan.num_micro_batches, world.from_first(lambda: where))
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Memory that is free on the device now."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _make_pace(lengths: Lengths, world: World, run: Run, start: Start) -> Pace:
+    """When to commit; only rank 0 will be asked."""
+    if lengths.commit_every != "auto":
+        return EverySteps(lengths.commit_every)
+    past = world.from_first(lambda: read_past(run, before=start.generation, now_s=time.time()))
+    return MeasuredPace(past, start.step, lengths.total_steps)
+
+
+def _require_shared_storage(world: World, storage: Storage) -> None:
+    """Rank 0 writes a nonce and every rank reads it.
+
+    A path on each host's own disk would train happily, and lose every shard but the first host's.
+    """
+    nonce = world.from_first(lambda: uuid.uuid4().hex)
+    name = f"probe-{nonce}"
+    world.from_first(lambda: storage.write(name, nonce.encode()))
+    hosts = world.gather(socket.gethostname())
+
+    def read() -> None:
+        if storage.read_from(name, 0) != nonce.encode():
+            raise StoreError(
+                f"{storage.url}: {hosts[world.rank]} does not see what {hosts[0]} wrote there; "
+                "set checkpoint.path to storage that every node shares"
+            )
+
+    try:
+        world.agree(read)
+    finally:
+        world.from_first(lambda: storage.delete(name))
