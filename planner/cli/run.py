@@ -185,7 +185,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     """
     from planner.cli.standing import newest_readable
     from planner.data import model_files
-    from planner.data.dataset import notes_of
+    from planner.data.base import notes_of
     from planner.dispatch.launch import absolute
     from planner.job.lengths import another_end, repeats, total_steps
     from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_draw

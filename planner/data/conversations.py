@@ -6,9 +6,9 @@ from itertools import islice
 
 import numpy as np
 
+from planner.data.base import Progress
 from planner.data.columns import Column
 from planner.data.cut import Cut
-from planner.data.dataset import Progress
 from planner.data.flaws import Flaws
 from planner.data.formats import Answered, BadRow, Example, Format, Plain, format_of
 from planner.data.kept import kept

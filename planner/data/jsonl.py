@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.data.dataset import Progress, TokenIds, no_progress
+from planner.data.base import Progress, TokenIds, no_progress
 from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, opened, resolve
 from planner.errors import DataError
 

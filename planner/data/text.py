@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.data.dataset import TokenIds
+from planner.data.base import TokenIds
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.formats import STORED, refusal
-from planner.data.dataset import TokenIds
+from planner.data.base import TokenIds
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
 

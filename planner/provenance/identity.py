@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from planner.data import AnyDataset, open_dataset
-from planner.data.dataset import Progress, no_progress
+from planner.data.base import Progress, no_progress
 from planner.errors import ResumeRefused
 from planner.job import HfModel, Job
 from planner.order.order import Order

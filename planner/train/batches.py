@@ -14,7 +14,7 @@ from torch import Tensor
 
 from planner.base import heartbeat
 from planner.data import Dataset, check_sum_of_parts
-from planner.data.dataset import TokenIds
+from planner.data.base import TokenIds
 from planner.data.samples import NO_LOSS
 from planner.order.order import Order
 from planner.plan import Plan

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import planner
-from planner.data.dataset import SampleDataset, notes_of
+from planner.data.base import SampleDataset, notes_of
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job, OwnModel
 from planner.job.lengths import Lengths, conversions, repeats

@@ -6,7 +6,7 @@ import pytest
 from byte_models import gpt
 from rows_of import all_parts, assistant, opened, user
 
-from planner.data.dataset import notes_of
+from planner.data.base import notes_of
 from planner.errors import DataError
 
 HI, YO, NO = [user("hi")], [assistant("yo")], [assistant("no")]

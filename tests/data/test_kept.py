@@ -12,7 +12,7 @@ from byte_models import gpt
 from rows_of import all_parts, opened
 
 from planner.data import conversations, kept
-from planner.data.dataset import notes_of
+from planner.data.base import notes_of
 from planner.errors import DataError
 
 PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chosen": "f" * 30, "rejected": "g"}]

@@ -18,8 +18,8 @@ from sample_sets import write_rows
 from test_training import crash_at
 from worker_functions import make_job, records, run_job
 
+from planner.data.base import evidence, no_progress
 from planner.data.conversations import open_conversations
-from planner.data.dataset import evidence, no_progress
 from planner.data.jsonl import JsonlDataset
 from planner.data.prepare import prepare
 from planner.data.text import TextDataset
