@@ -185,7 +185,6 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     """
     from planner.cli.standing import newest_readable
     from planner.data import model_files
-    from planner.data.base import notes_of
     from planner.dispatch.launch import absolute
     from planner.job.lengths import another_end, repeats, total_steps
     from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_draw
@@ -213,7 +212,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
             raise
     else:
         num_samples = order.num_samples
-        notes = (*notes_of(dataset), *filter(None, [repeats(job, num_samples)]))
+        notes = (*dataset.notes, *filter(None, [repeats(job, num_samples)]))
         if committed is not None:
             before = run.job_if_known(committed.job_digest)
             changes = job_changes(before, job) if before else {}

@@ -1,28 +1,39 @@
-"""What every data set answers, and the one place that knows which class reads which kind."""
+"""What every data set answers, and what a row adds to the evidence of a step. No kind of data is known here."""
 
 import hashlib
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.data.samples import Sample, check_sum_of
-from planner.job import Data, JsonlData, Model, OwnData, OwnModel, TextData, TokensData
 
 TokenIds = NDArray[np.uint8]
 """One row's tokens, shape `(n,)`, 2 <= n <= context + 1: inputs are `[:-1]`, labels `[1:]`."""
 
+BOUNDARY = b"\0"
+"""The token before and behind a text that is a row by itself: even an empty text then has one token to predict."""
+
 Progress = Callable[[int, int], None]
-"""hears `(done, of)` while something is long in the doing"""
+"""Called with `(done, of)` while something takes long."""
 
 
 def no_progress(_done: int, _of: int) -> None:
-    """For whom nobody watches."""
+    """Ignore the progress, where nobody watches."""
+
+
+class Evidence(NamedTuple):
+    """What a row adds to the counts of a step that uses it."""
+
+    tokens: int
+    """loss-bearing ones; 0 in a data set of the user's own, whose samples need not have any"""
+    check_sum: int
+    """64 bits over the row's number and its content; a step's checksum is their sum modulo 2^64"""
 
 
 class AnyDataset(Protocol):
-    """A map from row to sample, whatever that is."""
+    """A map from row to sample, whatever a sample is."""
 
     @property
     def num_rows(self) -> int:
@@ -32,6 +43,19 @@ class AnyDataset(Protocol):
     @property
     def fingerprint(self) -> str:
         """64 hex digits over the content and the way it is cut into rows."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each thing that was done to rows: left out, cut, packed. Empty if nothing was."""
+        ...
+
+    def evidence(self, row: int) -> Evidence:
+        """The row's evidence, from its content as it is read now.
+
+        Raises:
+            DataError: the row cannot be read any more.
+        """
         ...
 
 
@@ -59,57 +83,14 @@ class SampleDataset(AnyDataset, Protocol):
         ...
 
 
-def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> AnyDataset:
-    """Open and check the data set that a job names; rows are cut to the model's context.
-
-    Raises:
-        DataError: a file is missing, empty or malformed; the message names it, and the line where there is one.
-    """
-    if isinstance(data, OwnData):
-        from planner.data.own import OwnDataset
-
-        return OwnDataset.open(data.path)
-    assert not isinstance(model, OwnModel)  # the job was checked at birth
-    if not isinstance(data, TextData | JsonlData | TokensData):
-        from planner.data.conversations import open_conversations
-
-        return open_conversations(data, model, progress)
-    context = model.context
-    if isinstance(data, TextData):
-        from planner.data.text import TextDataset
-
-        return TextDataset.open(data.path, context)
-    if isinstance(data, TokensData):
-        from planner.data.tokens import TokensDataset
-
-        return TokensDataset.open(data.path, context)
-    from planner.data.jsonl import JsonlDataset
-
-    return JsonlDataset.open(data.path, data.field, context, progress)
+def token_evidence(row: int, tokens: TokenIds) -> Evidence:
+    """The evidence of a row of tokens."""
+    return Evidence(tokens=len(tokens) - 1, check_sum=check_sum(row, tokens))
 
 
-def evidence(dataset: AnyDataset, row: int) -> tuple[int, int]:
-    """What a row adds to a step's tokens and to its checksum; a data set of the user's own has no tokens.
-
-    Raises:
-        DataError: the row cannot be read any more.
-    """
-    from planner.data.own import OwnDataset
-    from planner.data.sample_sets import SampleSet
-
-    if isinstance(dataset, OwnDataset):
-        return 0, dataset.check_sum(row)
-    if isinstance(dataset, SampleSet):
-        sample = dataset.sample(row)
-        return sample.num_tokens, check_sum_of(row, sample.parts())
-    content = cast("Dataset", dataset).tokens(row)
-    return len(content) - 1, check_sum(row, content)
-
-
-def notes_of(dataset: AnyDataset) -> tuple[str, ...]:
-    """What became of the rows where not all are there as they were (left out, cut, packed), one sentence each."""
-    notes: tuple[str, ...] = getattr(dataset, "notes", ())
-    return notes
+def sample_evidence(row: int, sample: Sample) -> Evidence:
+    """The evidence of a row of prompt and completion."""
+    return Evidence(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))
 
 
 def check_sum(row: int, tokens: TokenIds) -> int:
@@ -121,7 +102,7 @@ def check_sum(row: int, tokens: TokenIds) -> int:
 
 
 def check_sum_of_parts(row: int, inputs: bytes, labels: bytes) -> int:
-    """The same from what entered a forward pass: a wrong label is as wrong as a wrong input."""
+    """The checksum of a row of tokens, from the bytes that entered a forward pass: a wrong label is found, too."""
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
     digest.update(inputs)
     digest.update(labels)

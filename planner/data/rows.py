@@ -10,7 +10,7 @@ from typing import Any
 from planner.base.extras import how_to_install
 from planner.data.arrow_types import require_plain
 from planner.data.json_array import array_values
-from planner.data.jsonl import json_type
+from planner.data.json_types import json_type
 from planner.data.paths import lines_of, opened, resolve
 from planner.errors import DataError
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.data import AnyDataset, evidence
-from planner.data.own import OwnDataset
+from planner.data.base import AnyDataset
 from planner.errors import NewerFormat, StoreError, UserError
 from planner.job import Job, OwnOptimizer
 from planner.job.lengths import Lengths, learning_rate, lengths
@@ -452,11 +451,10 @@ class _Deriver:
         """Tokens and checksum of the samples from `start` to the step's cursor; none if the data is not the run's."""
         if not recipe.same_data:
             return None
-        dataset = recipe.dataset
-        found = [evidence(dataset, int(row)) for row in recipe.order.rows(start, step.cursor)]
-        # By what a loop of the user's own divides its loss, is its own business.
-        tokens = step.tokens if isinstance(dataset, OwnDataset) else sum(tokens for tokens, _ in found)
-        return tokens, f"{sum(check_sum for _, check_sum in found) % 2**64:016x}"
+        found = [recipe.dataset.evidence(int(row)) for row in recipe.order.rows(start, step.cursor)]
+        # A training loop of the user's own divides its loss by a number that only it knows.
+        tokens = step.tokens if recipe.job.is_own else sum(each.tokens for each in found)
+        return tokens, f"{sum(each.check_sum for each in found) % 2**64:016x}"
 
     def _open(self, header: GenerationRecord) -> _Recipe:
         if header.job_digest not in self._opened:

@@ -7,8 +7,8 @@ import json
 from hashlib import sha256
 from typing import Any
 
-from planner.data import AnyDataset, open_dataset
-from planner.data.base import Progress, no_progress
+from planner.data.base import AnyDataset, Progress, no_progress
+from planner.data.open import open_dataset
 from planner.errors import ResumeRefused
 from planner.job import HfModel, Job
 from planner.order.order import Order

@@ -118,7 +118,7 @@ class StepRecord(Value):
     tokens: Count
     """loss-bearing tokens, whether the mean is over them or over samples"""
     checksum: str = Field(pattern=r"^[0-9a-f]{16}$")
-    """sum over samples of `planner.data.check_sum`, modulo 2^64"""
+    """sum over samples of `planner.data.base.check_sum`, modulo 2^64"""
     loss: float
     grad_norm: float
     lr: float

@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import planner
-from planner.data.base import SampleDataset, notes_of
+from planner.data.base import SampleDataset
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job, OwnModel
 from planner.job.lengths import Lengths, conversions, repeats
@@ -172,7 +172,7 @@ def looping(
 
 def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
     """What became of the data and of the model, where not all is as the job's few words have it."""
-    yield from (f"data: {words}" for words in notes_of(setup.dataset))
+    yield from (f"data: {words}" for words in setup.dataset.notes)
     if words := repeats(job, setup.order.num_samples):
         yield f"data: {words}"
     if isinstance(job.model, HfModel) and job.model.lora is not None:
