@@ -20,7 +20,7 @@ from _results import write
 
 from planner.job import Job
 from planner.order.order import Order
-from planner.provenance.audit import committed_records
+from planner.provenance.lineage import whole_lineage
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
@@ -107,7 +107,7 @@ def losses_here(workers: LocalWorkers, method: str, folder: Path, sizes: Sequenc
     url = str(folder / f"{method}-{'-'.join(map(str, sizes))}")
     (folder / f"{method}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(method)))
     rehearse(workers, Launch(job=job, url=url), stages(sizes, _STEPS), train_observed)
-    records = [r for r in committed_records(Run(Storage(url))) if isinstance(r, StepRecord)]
+    records = [r for r in whole_lineage(Run(Storage(url))).records if isinstance(r, StepRecord)]
     assert [r.step for r in records] == list(range(_STEPS))
     return [r.loss for r in records]
 

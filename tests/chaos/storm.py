@@ -347,10 +347,10 @@ def _digest(run: Run) -> str:
 
 
 def _differences(run: Run, undisturbed: Run) -> list[str]:
-    from planner.provenance.audit import committed_records
+    from planner.provenance.lineage import whole_lineage
 
     def steps(of: Run) -> list[tuple[Any, ...]]:
-        records = [record for record in committed_records(of) if isinstance(record, StepRecord)]
+        records = [record for record in whole_lineage(of).records if isinstance(record, StepRecord)]
         return [(r.step, r.cursor, r.checksum, r.loss, r.grad_norm, r.lr) for r in records]
 
     here, there = steps(run), steps(undisturbed)
