@@ -94,8 +94,8 @@ def audit(
     findings += check_certificate(run.storage, lineage, tensor_digests)
     discarded, uncommitted = count_discarded(run, segments)
     return Audit(
-        steps=sum(len(segment.steps) for segment in segments),
-        samples=sum(step.samples for segment in segments for step in segment.steps),
+        steps=len(lineage.steps),
+        samples=sum(step.samples for step in lineage.steps),
         lost=derived.lost,
         repeated=derived.repeated,
         mismatched=derived.mismatched,
@@ -104,7 +104,7 @@ def audit(
         global_batches=_global_batches(segments),
         phases=_phases(segments, discarded),
         total_steps=newest.total_steps,
-        held_out=tuple(sorted({e.step: e.loss for segment in segments for e in segment.evals}.items())),
+        held_out=tuple(sorted({each.step: each.loss for each in lineage.evals}.items())),
         weights=newest.weights_digest,
         findings=_shortened(findings),
     )

@@ -66,8 +66,8 @@ def read_trace(run: Run, observed: bytes) -> Trace:
     lineage = whole_lineage(run)
     lines = _lines(observed)
     return Trace(
-        steps={r.step: r for r in lineage.records if isinstance(r, StepRecord)},
-        evals={r.step: r for r in lineage.records if isinstance(r, EvalRecord)},
+        steps={step.step: step for step in lineage.steps},
+        evals={each.step: each for each in lineage.evals},
         # A step that was done again is written again; the last time is the one that counts.
         observed={line["step"]: {name: tuple(sums) for name, sums in line["tensors"].items()} for line in lines},
         work=tuple(

@@ -40,9 +40,14 @@ class Lineage:
     findings: tuple[str, ...]
 
     @property
-    def records(self) -> tuple[Record, ...]:
-        """Steps and evaluations, oldest segment first."""
-        return tuple(record for segment in self.segments for record in (*segment.steps, *segment.evals))
+    def steps(self) -> tuple[StepRecord, ...]:
+        """Every committed step, oldest first."""
+        return tuple(step for segment in self.segments for step in segment.steps)
+
+    @property
+    def evals(self) -> tuple[EvalRecord, ...]:
+        """Every evaluation on the way, oldest first."""
+        return tuple(each for segment in self.segments for each in segment.evals)
 
 
 def read_lineage(run: Run) -> Lineage:
@@ -73,7 +78,7 @@ def whole_lineage(run: Run) -> Lineage:
     """A lineage without findings.
 
     Raises:
-        StoreError: there is no commit, the chain breaks, or anything else does not fit; the first finding is the reason.
+        StoreError: there is no commit, or something does not fit; the first finding is the reason.
     """
     lineage = read_lineage(run)
     if lineage.findings:
