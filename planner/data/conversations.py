@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.kept import kept
 from planner.data.packing import pack
 from planner.data.paths import source_stamps
-from planner.data.rows import Row, read_rows
+from planner.data.row import Row
+from planner.data.row_files import foreign_code
+from planner.data.rows import read_rows
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 from planner.data.samples import Ids
 from planner.data.tokenizer import ByteTokenizer, Exchange, Marks, Script, Tokenizer
@@ -36,7 +39,8 @@ def open_conversations(
     # Where the files are not there, nobody waits for a tokenizer from the hub.
     stamps = source_stamps(data.path)
     tokenizer = tokenizer_of(model)
-    facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps)
+    code = foreign_code(Path(file) for file, _, _ in stamps)
+    facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code)
     num_bytes = sum(size for _, size, _ in stamps)
     make = partial(_tokenized, data, model.context, tokenizer, progress)
     return kept(facts, num_bytes, make, partial(progress, 0, num_bytes))
