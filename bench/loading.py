@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from _results import best_of, write
 
-from planner.data import Dataset, open_dataset
+from planner.data.base import Dataset
+from planner.data.open import open_dataset
 from planner.data.prepare import prepare
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
 from planner.job import GptModel, JsonlData, TextData, TokensData

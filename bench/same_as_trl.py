@@ -20,11 +20,10 @@ from _results import write
 
 from planner.job import Job
 from planner.order.order import Order
-from planner.provenance.audit import committed_records
+from planner.provenance.lineage import whole_lineage
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
-from planner.store.records import StepRecord
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch
@@ -107,7 +106,7 @@ def losses_here(workers: LocalWorkers, method: str, folder: Path, sizes: Sequenc
     url = str(folder / f"{method}-{'-'.join(map(str, sizes))}")
     (folder / f"{method}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(method)))
     rehearse(workers, Launch(job=job, url=url), stages(sizes, _STEPS), train_observed)
-    records = [r for r in committed_records(Run(Storage(url))) if isinstance(r, StepRecord)]
+    records = whole_lineage(Run(Storage(url))).steps
     assert [r.step for r in records] == list(range(_STEPS))
     return [r.loss for r in records]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.data import open_dataset
+from planner.data.open import open_dataset
 from planner.data.samples import Pair
 from planner.files import read_job
 from planner.job import batch_sizes

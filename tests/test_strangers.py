@@ -11,9 +11,9 @@ import pytest
 
 from planner.base import disk
 from planner.cli import app
-from planner.data import open_dataset
 from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.model_files import check_here, fingerprint
+from planner.data.open import open_dataset
 from planner.errors import ClusterError, DataError, JobError, PlannerError, RecipeError, StoreError, UserError
 from planner.files import read_cluster, read_job
 from planner.job import Job

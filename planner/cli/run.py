@@ -183,12 +183,11 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     Raises:
         PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
     """
-    from planner.cli.standing import newest_readable
     from planner.data import model_files
-    from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
     from planner.job.lengths import another_end, repeats, total_steps
     from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_draw
+    from planner.store.newest import newest_readable
     from planner.store.run import Run
     from planner.store.storage import Storage
 
@@ -213,7 +212,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
             raise
     else:
         num_samples = order.num_samples
-        notes = (*notes_of(dataset), *filter(None, [repeats(job, num_samples)]))
+        notes = (*dataset.notes, *filter(None, [repeats(job, num_samples)]))
         if committed is not None:
             before = run.job_if_known(committed.job_digest)
             changes = job_changes(before, job) if before else {}
@@ -382,7 +381,8 @@ def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:
 
 
 def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interrupted: bool) -> None:
-    from planner.cli.standing import newest_readable, standing
+    from planner.cli.standing import standing
+    from planner.store.newest import newest_readable
 
     newest = newest_readable(prepared.run)
     # What this launch was asked for; the commit may be from one that was asked for less.

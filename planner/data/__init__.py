@@ -2,8 +2,12 @@
 
 The room does not know order (which row comes when), batches, torch or Ray. A stream without random access is
 not a data set here: it could not be resumed at another world size.
+
+    base                            what every data set answers
+    text, jsonl, tokens             kinds whose rows are bytes
+    conversations, sample_sets      kinds whose rows are prompts and completions
+    own                             a data set of the user's own
+    open                            from a job's data section to the data set that reads it
+
+Nothing is imported here, so that `paths` and `model_files` stay light.
 """
-
-from planner.data.dataset import AnyDataset, Dataset, check_sum, check_sum_of_parts, evidence, open_dataset
-
-__all__ = ["AnyDataset", "Dataset", "check_sum", "check_sum_of_parts", "evidence", "open_dataset"]

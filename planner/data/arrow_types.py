@@ -1,4 +1,4 @@
-"""Columns of parquet and Arrow files that would run code when they are read.
+"""Columns of parquet and Arrow files: which would run code when they are read, and what the others hold.
 
 Ray Data registers types with pyarrow in every process that imports Ray Train, and one of them is a pickle: a parquet
 file that names it runs whatever it likes in the worker that reads it (tried with Ray 2.60).
@@ -46,3 +46,30 @@ def _types_in_python(field: Any) -> Iterator[str]:
         inner.append(pa.field("", kind.value_type))
     for each in inner:
         yield from _types_in_python(each)
+
+
+def plain_values(batch: Any) -> list[dict[str, Any]]:
+    """The rows of a `pyarrow` batch or table. Dates and times become integers: Python's types have a smaller range."""
+    import pyarrow as pa
+
+    for number, column in enumerate(batch.schema):
+        if (kind := _timeless(column.type)) != column.type:
+            batch = batch.set_column(number, pa.field(column.name, kind), batch.column(number).cast(kind))
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
+
+
+def _timeless(kind: Any) -> Any:
+    """The type with integers instead of dates, times and durations, also inside structs and lists."""
+    import pyarrow as pa
+
+    if any(
+        is_kind(kind) for is_kind in (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration)
+    ):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_timeless(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        made = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return made(kind.value_field.with_type(_timeless(kind.value_type)))
+    return kind

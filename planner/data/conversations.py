@@ -3,21 +3,25 @@
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
+from planner.data.base import Progress
 from planner.data.columns import Column
 from planner.data.cut import Cut
-from planner.data.dataset import Progress
 from planner.data.flaws import Flaws
 from planner.data.formats import Answered, BadRow, Example, Format, Plain, format_of
+from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.kept import kept
 from planner.data.packing import pack
 from planner.data.paths import source_stamps
-from planner.data.rows import Row, read_rows
+from planner.data.row import Row
+from planner.data.row_files import foreign_code
+from planner.data.rows import read_rows
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 from planner.data.samples import Ids
-from planner.data.tokenizer import Exchange, Marks, Script, Tokenizer, tokenizer_of
+from planner.data.tokenizer import ByteTokenizer, Exchange, Marks, Script, Tokenizer
 from planner.errors import DataError
 from planner.job import ChatData, FeedbackData, GptModel, HfModel, PairsData
 
@@ -35,10 +39,20 @@ def open_conversations(
     # Where the files are not there, nobody waits for a tokenizer from the hub.
     stamps = source_stamps(data.path)
     tokenizer = tokenizer_of(model)
-    facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps)
+    code = foreign_code(Path(file) for file, _, _ in stamps)
+    facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code)
     num_bytes = sum(size for _, size, _ in stamps)
     make = partial(_tokenized, data, model.context, tokenizer, progress)
     return kept(facts, num_bytes, make, partial(progress, 0, num_bytes))
+
+
+def tokenizer_of(model: GptModel | HfModel) -> Tokenizer:
+    """The tokenizer whose ids the model reads.
+
+    Raises:
+        DataError: it cannot be loaded.
+    """
+    return ByteTokenizer() if isinstance(model, GptModel) else HfTokenizer.load(model)
 
 
 def _tokenized(

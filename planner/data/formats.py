@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.data.jsonl import json_type
+from planner.data.json_types import json_type
 
 Kind = Literal["chat", "pairs", "feedback"]
 Turn = Mapping[str, Any]

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from planner.data.dataset import Progress, TokenIds, no_progress
+from planner.data.base import BOUNDARY, Evidence, Progress, TokenIds, no_progress, token_evidence
+from planner.data.json_types import json_type
 from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, opened, resolve
 from planner.errors import DataError
 
-# Every row begins and ends with this byte, so that even an empty text has one token to predict.
-BOUNDARY = b"\0"
 _ROWS_PER_REPORT = 10_000
 
 
@@ -32,6 +32,9 @@ class JsonlDataset:
     field: str
     context: int
     fingerprint: str
+
+    notes: ClassVar[tuple[str, ...]] = ()
+    """every row is as it stands in the files, or cut to the context as the job says"""
 
     @classmethod
     def open(cls, path: str, field: str, context: int, progress: Progress = no_progress) -> "JsonlDataset":
@@ -76,6 +79,14 @@ class JsonlDataset:
             content = _content(stream.readline(MAX_LINE_BYTES), self.field, f"{file}, row {row}")
         return np.frombuffer(content[: self.context + 1], dtype=np.uint8)
 
+    def evidence(self, row: int) -> Evidence:
+        """Of the row's tokens, read now.
+
+        Raises:
+            DataError: the row cannot be read any more.
+        """
+        return token_evidence(row, self.tokens(row))
+
 
 def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]:
     """Every row as `(number of its file, offset of its line, all its tokens)`.
@@ -109,14 +120,6 @@ def _content(line: bytes, field: str, where: str) -> bytes:
         return BOUNDARY + text.encode() + BOUNDARY
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: the text is not valid Unicode (a lone surrogate); mend the line") from error
-
-
-_JSON_TYPES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-
-
-def json_type(value: object) -> str:
-    """What it is, in the words of JSON."""
-    return _JSON_TYPES.get(type(value), "a number")
 
 
 def _found(row: object, field: str) -> str:

@@ -1,4 +1,4 @@
-"""A user's own data set: whatever map his Python file returns, with a fingerprint and checksums of its samples."""
+"""A user's own data set: whatever map their Python file returns, with a fingerprint and checksums of its samples."""
 
 import hashlib
 import importlib
@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from planner.data.base import Evidence
 from planner.errors import DataError
 
 # Samples that the fingerprint is taken from, evenly spaced: to read them all could take an hour at each start.
@@ -27,6 +28,9 @@ class OwnDataset:
     num_rows: int
     fingerprint: str
     """the data set's own attribute `fingerprint` where it has one; else over its length and some of its samples"""
+
+    notes: ClassVar[tuple[str, ...]] = ()
+    """planner does nothing to the user's samples"""
 
     @classmethod
     def open(cls, path: str) -> "OwnDataset":
@@ -58,14 +62,18 @@ class OwnDataset:
         with _told(f"sample {row} of your data set"):
             return self.samples[row]
 
-    def check_sum(self, row: int) -> int:
-        """Of a sample read now; see `check_sum`."""
-        return check_sum(row, self.sample(row))
+    def evidence(self, row: int) -> Evidence:
+        """Of the sample, read now. How many tokens a sample has, only the user's own loop knows.
+
+        Raises:
+            DataError: the data set raised, or the sample holds what has no bytes of its own.
+        """
+        return Evidence(tokens=0, check_sum=check_sum(row, self.sample(row)))
 
     def _sampled_fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.num_rows} samples".encode())
         for row in range(0, self.num_rows, max(self.num_rows // _FINGERPRINTED, 1)):
-            digest.update(self.check_sum(row).to_bytes(8, "little"))
+            digest.update(self.evidence(row).check_sum.to_bytes(8, "little"))
         return digest.hexdigest()
 
 

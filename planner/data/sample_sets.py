@@ -1,16 +1,18 @@
 """Rows of prompts and completions as token ids, ready to be asked for in any order."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 
+from planner.data.base import Evidence, sample_evidence
 from planner.data.columns import Column
-from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Text, text_of
+from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _SampleSet:
+class _SampleSet(ABC):
     """All tokens once, in flat columns, which the loader processes map."""
 
     tokens: Column
@@ -22,6 +24,14 @@ class _SampleSet:
     """over what the samples hold and nothing else: another tokenizer, template or cut makes other samples"""
     notes: tuple[str, ...]
     """what became of the rows, where not all of them are here as they were: left out, cut, packed"""
+
+    @abstractmethod
+    def sample(self, row: int) -> Sample:
+        """The row's sample."""
+
+    def evidence(self, row: int) -> Evidence:
+        """Of the row's sample."""
+        return sample_evidence(row, self.sample(row))
 
     def _part(self, number: int) -> Ids:
         """A copy, which may be written to."""

@@ -5,10 +5,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from planner.data.dataset import TokenIds
+from planner.data.base import Evidence, TokenIds, token_evidence
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
@@ -29,6 +30,9 @@ class TextDataset:
     """where each file begins in the stream, in bytes, and the stream's end: one more than files"""
     context: int
     fingerprint: str
+
+    notes: ClassVar[tuple[str, ...]] = ()
+    """every row is as it stands in the files"""
 
     @classmethod
     def open(cls, path: str, context: int) -> "TextDataset":
@@ -70,6 +74,14 @@ class TextDataset:
             start += len(part)
             index += 1
         return np.frombuffer(b"".join(parts), dtype=np.uint8)
+
+    def evidence(self, row: int) -> Evidence:
+        """Of the row's tokens, read now.
+
+        Raises:
+            DataError: the row cannot be read any more.
+        """
+        return token_evidence(row, self.tokens(row))
 
     def _read(self, index: int, offset: int, num_bytes: int) -> bytes:
         """At most `num_bytes` of one file from `offset` on, its end mark included."""

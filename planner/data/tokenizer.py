@@ -7,10 +7,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.data.base import BOUNDARY
 from planner.data.formats import ASSISTANT, Answered, BadRow, Conversation, Example, Plain, Turns, Words
-from planner.data.jsonl import BOUNDARY
 from planner.data.samples import Ids
-from planner.job import GptModel, HfModel
 
 Marks = NDArray[np.bool_]
 """of a sequence's tokens: which are the assistant's, shape `(n,)`"""
@@ -67,19 +66,6 @@ class Tokenizer(Protocol):
     def exchanges(self, exchanges: Sequence[Exchange]) -> list[tuple[Ids, ...]]:
         """Of each the prompt with its beginning, `(p,)`, and every completion with its end, `(k,)`."""
         ...
-
-
-def tokenizer_of(model: GptModel | HfModel) -> Tokenizer:
-    """The tokenizer whose ids the model reads.
-
-    Raises:
-        DataError: it cannot be loaded.
-    """
-    if isinstance(model, GptModel):
-        return ByteTokenizer()
-    from planner.data.hf_tokenizer import HfTokenizer
-
-    return HfTokenizer.load(model)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.formats import STORED, refusal
-from planner.data.dataset import TokenIds
+from planner.data.base import Evidence, TokenIds, token_evidence
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
 
@@ -138,6 +138,9 @@ class TokensDataset:
     starts: NDArray[np.uint64]
     """shape `(num_rows + 1,)`; empty for a stream"""
 
+    notes: ClassVar[tuple[str, ...]] = ()
+    """every row is as it stands in the file, or cut to the context as the job says"""
+
     @classmethod
     def open(cls, path: str, context: int) -> "TokensDataset":
         """Map the file, and check its header, its size and some blocks of it: nothing is read whole.
@@ -191,6 +194,14 @@ class TokensDataset:
         if not start + 2 <= stop <= self.header.num_tokens:
             raise DataError(f"data.path: {self.file}: its table of rows was altered at row {row}; prepare it again")
         return self.ids[start : min(stop, start + self.context + 1)]
+
+    def evidence(self, row: int) -> Evidence:
+        """Of the row's tokens, read now.
+
+        Raises:
+            DataError: the row cannot be read any more.
+        """
+        return token_evidence(row, self.tokens(row))
 
     def __reduce__(self) -> tuple[Callable[[str, int, str], "TokensDataset"], tuple[str, int, str]]:
         """For another process, which maps the file itself."""

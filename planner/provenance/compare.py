@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.base.text import counted
 from planner.plan import BatchSizes, choose
-from planner.provenance.audit import committed_records
+from planner.provenance.lineage import whole_lineage
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
 from planner.store.run import Run
 
@@ -63,19 +63,18 @@ def read_trace(run: Run, observed: bytes) -> Trace:
     Raises:
         StoreError: there is no commit, or the chain breaks.
     """
-    final = run.manifest(run.commits()[-1])
-    records = committed_records(run)
+    lineage = whole_lineage(run)
     lines = _lines(observed)
     return Trace(
-        steps={r.step: r for r in records if isinstance(r, StepRecord)},
-        evals={r.step: r for r in records if isinstance(r, EvalRecord)},
+        steps={step.step: step for step in lineage.steps},
+        evals={each.step: each for each in lineage.evals},
         # A step that was done again is written again; the last time is the one that counts.
         observed={line["step"]: {name: tuple(sums) for name, sums in line["tensors"].items()} for line in lines},
         work=tuple(
             StepWork(step=line["step"], attempts=line["attempts"], forward_passes=tuple(line["forward_passes"]))
             for line in lines
         ),
-        final=final,
+        final=lineage.newest,
     )
 
 

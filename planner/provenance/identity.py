@@ -3,17 +3,16 @@
 No torch, no Ray.
 """
 
-import json
 from hashlib import sha256
 from typing import Any
 
-from planner.data import AnyDataset, open_dataset
-from planner.data.dataset import Progress, no_progress
+from planner.data.base import AnyDataset, Progress, no_progress
+from planner.data.open import open_dataset
 from planner.errors import ResumeRefused
 from planner.job import HfModel, Job
 from planner.order.order import Order
 from planner.plan import BatchSizes, Plan, choose
-from planner.store.records import GenerationRecord, Identity
+from planner.store.records import GenerationRecord, Identity, joint_digest
 
 
 def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, Order]:
@@ -54,7 +53,7 @@ def _settings_digest(job: Job, beginnings: tuple[str, ...]) -> str:
     """Over the settings that are not at their defaults: a later version's new setting makes no other run of it."""
     settings = _flat(job.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     chosen = {key: value for key, value in settings.items() if key.startswith(beginnings)}
-    return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+    return joint_digest(chosen)
 
 
 # What the samples of prompts and completions depend on, besides the files.

@@ -118,7 +118,7 @@ class StepRecord(Value):
     tokens: Count
     """loss-bearing tokens, whether the mean is over them or over samples"""
     checksum: str = Field(pattern=r"^[0-9a-f]{16}$")
-    """sum over samples of `planner.data.check_sum`, modulo 2^64"""
+    """sum over samples of `planner.data.base.check_sum`, modulo 2^64"""
     loss: float
     grad_norm: float
     lr: float
@@ -173,9 +173,10 @@ class FileDigest(Value):
     sha256: Digest
 
 
-def joint_digest(digests: Mapping[str, str]) -> str:
-    """One digest over named ones: 64 hex digits."""
-    return hashlib.sha256(json.dumps(dict(digests), sort_keys=True).encode()).hexdigest()
+def joint_digest(values: Mapping[str, Any]) -> str:
+    """One digest over named digests, settings or other values of JSON: 64 hex digits."""
+    # With blanks behind commas and colons, unlike `canonical_json`: such digests are on record.
+    return hashlib.sha256(json.dumps(dict(values), sort_keys=True).encode()).hexdigest()
 
 
 class Manifest(Sealed):
@@ -211,9 +212,18 @@ class Manifest(Sealed):
         return joint_digest(weights) if weights else ""
 
 
+def canonical_json(value: object) -> str:
+    """One line of JSON without blanks, keys sorted. Digests are taken over it.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(value: BaseModel) -> str:
-    """One line of JSON, keys sorted: what digests are taken over."""
-    return json.dumps(value.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """The canonical JSON of a record or of another value of a run's folder."""
+    return canonical_json(value.model_dump(mode="json"))
 
 
 def chained(head: str, line: str) -> str:
@@ -268,7 +278,7 @@ def sealed_digest(content: bytes, where: str) -> str:
 
 def _digest_of_raw(raw: Any) -> str:
     """The digest of the stored JSON. A field that was added later, with a default, does not change it."""
-    return chained("", json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False))
+    return chained("", canonical_json(raw))
 
 
 def parse_record(line: str, where: str) -> Record:

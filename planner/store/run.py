@@ -12,7 +12,16 @@ from planner.base.formats import STORED
 from planner.errors import RecordMismatch, StaleGeneration, StoreError
 from planner.job import Job
 from planner.store.ledger import recorded_commits
-from planner.store.records import FileDigest, Manifest, RunIdentity, require_format, seal, sealed_digest, unseal
+from planner.store.records import (
+    FileDigest,
+    Manifest,
+    RunIdentity,
+    canonical_json,
+    require_format,
+    seal,
+    sealed_digest,
+    unseal,
+)
 from planner.store.storage import Storage
 
 
@@ -29,7 +38,7 @@ def commit_of(name: str) -> tuple[int, int]:
 def job_file(job: Job) -> bytes:
     """What `jobs/<digest>.json` holds: canonical JSON, with the format beside the job's sections."""
     value = {"format": STORED["jobs"], **job.model_dump(mode="json", by_alias=True)}
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return canonical_json(value).encode()
 
 
 def job_digest(job: Job) -> str:

@@ -14,6 +14,7 @@ from planner.job import Job
 from planner.store.driver import Driver, FoundLease, this_driver
 from planner.store.lease import newest_lease
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
+from planner.store.newest import newest_of
 from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
 from planner.store.run import Run, commit_of
 from planner.store.storage import Storage
@@ -172,19 +173,20 @@ def _newest(
     recorded = {record.name: record.sha256 for record in reversed(records)}
     if not names:
         return None, f"the ledger records {len(records)} commits, and no manifest is left" if records else ""
-    first = "" if kept else f"the files of all {len(names)} commits are gone"
-    for name in reversed(kept):
-        try:
-            manifest = run.manifest(name)
-            _require_named(run.storage, manifest)
-            run.require_digest(name, recorded.get(name, ""))
-        except (NewerFormat, RecordMismatch) as error:
-            return None, str(error)
-        except StoreError as error:
-            first = first or str(error)
-        else:
-            return manifest, ""
-    return None, first
+    if not kept:
+        return None, f"the files of all {len(names)} commits are gone"
+
+    def read(name: str) -> Manifest:
+        manifest = run.manifest(name)
+        _require_named(run.storage, manifest)
+        run.require_digest(name, recorded.get(name, ""))
+        return manifest
+
+    try:
+        newest = newest_of(reversed(kept), read)
+    except (NewerFormat, RecordMismatch) as error:
+        return None, str(error)
+    return newest.manifest, "" if newest.manifest else str(newest.passed_over[0][1])
 
 
 def _require_named(storage: Storage, manifest: Manifest) -> None:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from planner.base import heartbeat
-from planner.data import Dataset, check_sum_of_parts
-from planner.data.dataset import TokenIds
+from planner.data.base import Dataset, TokenIds, check_sum_of_parts
 from planner.data.samples import NO_LOSS
 from planner.order.order import Order
 from planner.plan import Plan
@@ -74,7 +73,7 @@ class TokenBatch:
         return int((self.labels != NO_LOSS).sum())
 
     def check_sum(self) -> int:
-        """Sum of `planner.data.check_sum` over the rows as they stand in the tensors, below 2^64 * m."""
+        """Sum of `planner.data.base.check_sum` over the rows as they stand in the tensors, below 2^64 * m."""
         lengths = (self.labels != NO_LOSS).sum(dim=1).tolist()
         inputs, labels = self.inputs.numpy().astype(np.uint8), self.labels.numpy().astype(np.uint8)
         total = 0

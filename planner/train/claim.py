@@ -4,9 +4,10 @@ import socket
 from dataclasses import dataclass
 from functools import partial
 
-from planner.errors import NewerFormat, RecordMismatch, ResumeRefused, StoreError, TrainingFailed
+from planner.errors import ResumeRefused, StoreError, TrainingFailed
 from planner.job.lengths import another_end
 from planner.provenance.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
+from planner.store.newest import newest_named, newest_of
 from planner.store.records import NO_HEAD, Manifest
 from planner.store.run import Run, job_digest
 from planner.train.checkpoints import checkpoint
@@ -62,7 +63,7 @@ def claim(launch: Launch, world: World, run: Run, setup: Setup) -> tuple[Start, 
     world.from_first(lambda: _require_progress(run, launch.launch_id, words["parent"]))
     generation = world.from_first(lambda: run.claim_generation(words))
     # Another driver may have committed between the choice and the claim. From the claim on it is refused.
-    if world.from_first(lambda: _newest_name(run)) != choice.newest:
+    if world.from_first(lambda: newest_named(run)) != choice.newest:
         choice = _choose(launch, world, run, setup)
     manifest = choice.manifest
     start = Start(
@@ -76,10 +77,6 @@ def claim(launch: Launch, world: World, run: Run, setup: Setup) -> tuple[Start, 
         changed=tuple(choice.changed),
     )
     return start, manifest
-
-
-def _newest_name(run: Run) -> str:
-    return next(reversed(run.commits()), "")
 
 
 def _choose(launch: Launch, world: World, run: Run, setup: Setup) -> _Choice:
@@ -120,25 +117,21 @@ def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | 
         RecordMismatch: on every worker, if one is whole and not the one that the ledger records.
         StoreError: on every worker, if there are commits and none is whole.
     """
-    refused: list[str] = []
-    for name in names:
-        try:
-            manifest = world.agree(partial(run.manifest, name))
-            world.from_first(partial(run.require_recorded, name))
-            checkpoint.check_some_files(world, run, manifest)
-        except (NewerFormat, RecordMismatch):
-            # A newer format may well be whole: passing it over would lose its work. A mismatch is no accident.
-            raise
-        except StoreError as error:
-            refused.append(f"commit {name} was passed over: {error}")
-        else:
-            return manifest, refused
-    if refused:
+
+    def whole(name: str) -> Manifest:
+        manifest = world.agree(partial(run.manifest, name))
+        world.from_first(partial(run.require_recorded, name))
+        checkpoint.check_some_files(world, run, manifest)
+        return manifest
+
+    newest = newest_of(names, whole)
+    refused = [f"commit {name} was passed over: {error}" for name, error in newest.passed_over]
+    if refused and newest.manifest is None:
         raise StoreError(
             f"{run.storage.url}: none of {len(names)} commits is whole; {refused[0]}; "
             "restore the files, or start again with another checkpoint.path"
         )
-    return None, refused
+    return newest.manifest, refused
 
 
 def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from planner.data.dataset import SampleDataset
+from planner.data.base import SampleDataset
 from planner.job import HfModel, Job, OwnModel
 from planner.train.batches import MakeBatch, token_batch
 from planner.train.custom_loop import train_own

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from planner.base.version import VERSION
-from planner.data.dataset import notes_of
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
 from planner.job.lengths import Lengths, conversions, repeats
@@ -137,7 +136,7 @@ def looping(
 
 def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
     """What became of the data and of the model, where not all is as the job's few words have it."""
-    yield from (f"data: {words}" for words in notes_of(setup.dataset))
+    yield from (f"data: {words}" for words in setup.dataset.notes)
     if words := repeats(job, setup.order.num_samples):
         yield f"data: {words}"
     if isinstance(job.model, HfModel) and job.model.lora is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planner.data.dataset import SampleDataset
+from planner.data.base import SampleDataset
 from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Text, check_sum_of, text_of
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.base import heartbeat
-from planner.data import AnyDataset, model_files
+from planner.data import model_files
+from planner.data.base import AnyDataset
 from planner.data.paths import model_stamps, source_stamps
 from planner.job import Job, batch_sizes
 from planner.job.lengths import Lengths, lengths

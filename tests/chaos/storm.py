@@ -347,11 +347,10 @@ def _digest(run: Run) -> str:
 
 
 def _differences(run: Run, undisturbed: Run) -> list[str]:
-    from planner.provenance.audit import committed_records
+    from planner.provenance.lineage import whole_lineage
 
     def steps(of: Run) -> list[tuple[Any, ...]]:
-        records = [record for record in committed_records(of) if isinstance(record, StepRecord)]
-        return [(r.step, r.cursor, r.checksum, r.loss, r.grad_norm, r.lr) for r in records]
+        return [(r.step, r.cursor, r.checksum, r.loss, r.grad_norm, r.lr) for r in whole_lineage(of).steps]
 
     here, there = steps(run), steps(undisturbed)
     findings = [f"step {a[0]}: {a} here, {b} undisturbed" for a, b in zip(here, there, strict=False) if a != b][:3]

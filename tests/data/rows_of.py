@@ -4,7 +4,7 @@ import json
 
 from byte_models import gpt
 
-from planner.data import open_dataset
+from planner.data.open import open_dataset
 from planner.job import ChatData, FeedbackData, PairsData
 
 CLASSES = {"chat": ChatData, "pairs": PairsData, "feedback": FeedbackData}

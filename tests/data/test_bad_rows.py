@@ -6,7 +6,6 @@ import pytest
 from byte_models import gpt
 from rows_of import all_parts, assistant, opened, user
 
-from planner.data.dataset import notes_of
 from planner.errors import DataError
 
 HI, YO, NO = [user("hi")], [assistant("yo")], [assistant("no")]
@@ -83,7 +82,7 @@ def test_a_bad_row_is_named_or_left_out(kind, row, says, tmp_path):
     assert named.startswith(f"  {tmp_path}/rows.jsonl:2: ")
     kept = opened(kind, rows, tmp_path, model=gpt(100), bad_rows="skip")
     assert all_parts(kept) == all_parts(opened(kind, [rows[0], rows[2]], tmp_path, model=gpt(100)))
-    assert notes_of(kept)[0].startswith("1 of 3 rows were left out (data.bad_rows: skip): 1 as ")
+    assert kept.notes[0].startswith("1 of 3 rows were left out (data.bad_rows: skip): 1 as ")
 
 
 def test_many_bad_rows_are_counted_and_the_first_ones_named(tmp_path):
@@ -102,7 +101,7 @@ def test_many_bad_rows_are_counted_and_the_first_ones_named(tmp_path):
 def test_reasons_are_counted_by_what_they_have_in_common(tmp_path):
     """Rows that differ by a number have one reason."""
     rows = [GOOD["chat"], {"messages": HI}, *({"messages": [user("h" * n), *YO]} for n in (200, 201))]
-    [note] = notes_of(opened("chat", rows, tmp_path, model=gpt(100), bad_rows="skip"))
+    [note] = opened("chat", rows, tmp_path, model=gpt(100), bad_rows="skip").notes
     assert note.startswith(f"3 of 4 rows were left out (data.bad_rows: skip): 2 as {tmp_path}/rows.jsonl:3: its prompt")
     assert f"; 1 as {tmp_path}/rows.jsonl:2: messages ends" in note
 

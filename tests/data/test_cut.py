@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_of import all_parts, as_bytes, assistant, opened, user
 
-from planner.data import evidence
 from planner.data.columns import Column
 from planner.data.cut import Cut
-from planner.data.dataset import notes_of
 from planner.data.packing import pack
 from planner.data.samples import check_sum_of
 from planner.errors import DataError
@@ -116,7 +114,7 @@ def test_packed_rows_hold_the_conversations_as_they_are_alone(tmp_path_factory, 
             found.append((as_bytes(text.inputs[of_it]), text.labels[of_it].tolist()))
     samples = [alone.sample(row) for row in range(alone.num_rows)]
     assert sorted(found) == sorted((as_bytes(s.inputs), s.labels.tolist()) for s in samples)
-    assert notes_of(together)[-1].startswith(f"{len(rows)} conversations are packed into {together.num_rows} rows")
+    assert together.notes[-1].startswith(f"{len(rows)} conversations are packed into {together.num_rows} rows")
 
 
 def test_a_long_prompt_is_cut_where_the_job_says(tmp_path):
@@ -126,7 +124,7 @@ def test_a_long_prompt_is_cut_where_the_job_says(tmp_path):
     assert all_parts(opened("chat", rows, tmp_path, **cut))[0] == (b"\0fgh", b"xyz\0")
     dataset = opened("chat", rows, tmp_path, **cut, cut_prompt="end")
     assert all_parts(dataset) == [(b"\0abc", b"xyz\0"), (b"\0a", b"x\0")]
-    [note] = notes_of(dataset)
+    [note] = dataset.notes
     assert note == "1 of 2 samples were cut to model.context: 8 tokens; 5 of 17 tokens are not trained on"
 
 
@@ -148,7 +146,7 @@ def test_evidence_is_of_all_that_a_sample_holds(tmp_path):
     rows["chat"] = [{"messages": [user("a"), assistant("b")]}, {"messages": [user("a"), assistant("c")]}]
     for kind, tokens in (("feedback", 3), ("pairs", 6), ("chat", 2)):
         dataset = opened(kind, rows[kind], tmp_path)
-        found = [evidence(dataset, row) for row in (0, 1)]
+        found = [dataset.evidence(row) for row in (0, 1)]
         sums = [check_sum_of(row, dataset.sample(row).parts()) for row in (0, 1)]
         assert found == [(tokens, sums[0]), (tokens, sums[1])]
         assert check_sum_of(0, dataset.sample(1).parts()) != sums[0]

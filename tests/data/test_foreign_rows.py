@@ -21,7 +21,7 @@ PICKLED = {"ARROW:extension:name": "ray.data.arrow_pickled_object", "ARROW:exten
 READ = """
 import os, sys
 import ray.data
-from planner.data import rows
+from planner.data import rows, tables
 from planner.errors import DataError
 
 marker, *places = sys.argv[1:]
@@ -31,7 +31,7 @@ for place in places:
     except DataError as error:
         print("REFUSED", error)
 print("RAN" if os.path.exists(marker) else "DID NOT RUN")
-rows.require_plain = lambda *_: None
+tables.require_plain = lambda *_: None
 list(rows.read_rows(places[0], None))
 print("RAN" if os.path.exists(marker) else "DID NOT RUN")
 """

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rows_of import assistant, opened, user
 from tiny_tokenizers import CHATML, CHATML_MARKED, ZEPHYR, byte_level, sentence_piece
 
+from planner.data.base import no_progress
 from planner.data.conversations import open_conversations
-from planner.data.dataset import no_progress
 from planner.errors import DataError
 from planner.job import ChatData, HfModel
 

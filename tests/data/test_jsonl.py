@@ -9,7 +9,8 @@ from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data import check_sum, open_dataset
+from planner.data.base import check_sum
+from planner.data.open import open_dataset
 from planner.errors import DataError
 from planner.job import JsonlData
 

@@ -12,7 +12,6 @@ from byte_models import gpt
 from rows_of import all_parts, opened
 
 from planner.data import conversations, kept
-from planner.data.dataset import notes_of
 from planner.errors import DataError
 
 PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chosen": "f" * 30, "rejected": "g"}]
@@ -52,7 +51,7 @@ def test_what_was_kept_is_what_was_made(kind, settings, tmp_path, made):
     assert len(made) == 2
     for dataset in (second, third):
         assert dataset.fingerprint == first.fingerprint
-        assert notes_of(dataset) == notes_of(first) != ()
+        assert dataset.notes == first.notes != ()
         assert type(dataset) is type(first)
         rows = range(first.num_rows)
         assert [dataset.sample(row).parts() for row in rows] == [first.sample(row).parts() for row in rows]
@@ -61,7 +60,7 @@ def test_what_was_kept_is_what_was_made(kind, settings, tmp_path, made):
 def _again(kind, path, settings=None):
     from rows_of import job_data
 
-    from planner.data import open_dataset
+    from planner.data.open import open_dataset
 
     return open_dataset(job_data(kind, path, **(settings or {})), gpt(20))
 
@@ -139,7 +138,7 @@ def test_of_two_processes_one_tokenizes(tmp_path, made):
     first = opened("pairs", PAIRS, tmp_path, model=gpt(20))
     del made[:]
     code = (
-        "import sys, time; from planner.data import kept, conversations, open_dataset;"
+        "import sys, time; from planner.data import kept, conversations; from planner.data.open import open_dataset;"
         "from planner.job import PairsData, GptModel; kept.LEAST_BYTES = 0; made = conversations._tokenized;"
         "conversations._tokenized = lambda *a: (print('made'), time.sleep(0.5), made(*a))[-1];"
         "m = GptModel(kind='gpt', layers=1, width=2, heads=1, context=21);"

@@ -6,7 +6,7 @@ import pytest
 from byte_models import gpt
 from rows_of import all_parts, assistant, job_data, opened, user
 
-from planner.data import open_dataset
+from planner.data.open import open_dataset
 from planner.data.paths import source_stamps
 from planner.errors import DataError
 

@@ -10,7 +10,7 @@ from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data import open_dataset
+from planner.data.open import open_dataset
 from planner.data.paths import STDLIB, absolute, content_fingerprint, resolve
 from planner.data.text import TextDataset
 from planner.errors import DataError

@@ -12,8 +12,9 @@ from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data import open_dataset, tokens
 from planner.data import prepare as prepare_room
+from planner.data import tokens
+from planner.data.open import open_dataset
 from planner.data.prepare import prepare
 from planner.data.tokens import HEADER_BYTES, Header
 from planner.errors import DataError, RunError, UserError

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.data.base import sample_evidence
 from planner.data.samples import Feedback, Pair, text_of
 
 
@@ -25,6 +26,7 @@ class SampleSet:
     kind: str
     num_rows: int = 60
     context: int = 24
+    notes: tuple[str, ...] = ()
 
     @property
     def fingerprint(self):
@@ -39,6 +41,9 @@ class SampleSet:
         if self.kind == "pairs":
             return Pair(chosen=good, rejected=bad)
         return Feedback(text=good, is_desirable=dice.random() < 0.6, prompt=prompt)
+
+    def evidence(self, row):
+        return sample_evidence(row, self.sample(row))
 
 
 def write_rows(path, kind, num_rows=60, only_desirable=False):

@@ -18,8 +18,8 @@ from sample_sets import write_rows
 from test_training import crash_at
 from worker_functions import make_job, records, run_job
 
+from planner.data.base import no_progress
 from planner.data.conversations import open_conversations
-from planner.data.dataset import evidence, no_progress
 from planner.data.jsonl import JsonlDataset
 from planner.data.prepare import prepare
 from planner.data.text import TextDataset
@@ -614,7 +614,7 @@ def test_its_rows_are_ours(script, tmp_path, kind, rows, as_array):
             for row, sample in enumerate(samples):
                 tokens, fed = script.fed(sample)
                 digest = blake2b(row.to_bytes(8, "little") + fed, digest_size=8).digest()
-                assert (tokens, int.from_bytes(digest, "little")) == evidence(ours, row)
+                assert (tokens, int.from_bytes(digest, "little")) == ours.evidence(row)
 
 
 def test_its_texts_are_ours(script, tmp_path):
@@ -626,7 +626,7 @@ def test_its_texts_are_ours(script, tmp_path):
     ours = open_conversations(data, model, no_progress)
     samples, fingerprint = script.read_any({"data": data.model_dump(), "model": model.model_dump()}, str(path))
     assert fingerprint == ours.fingerprint
-    assert [script.fed(sample)[0] for sample in samples] == [evidence(ours, row)[0] for row in range(2)]
+    assert [script.fed(sample)[0] for sample in samples] == [ours.evidence(row)[0] for row in range(2)]
 
 
 @pytest.mark.parametrize("settings", [{"packing": True}, {"split": "train"}, {"bad_rows": "skip"}])

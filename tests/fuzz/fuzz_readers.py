@@ -31,7 +31,7 @@ def _job_of(folder: Path, **sections: object) -> Job:
 
 def _open(job: Job) -> None:
     """The data set, as the driver opens it, and its first rows."""
-    from planner.data import open_dataset
+    from planner.data.open import open_dataset
 
     dataset = open_dataset(job.data, job.model)
     for row in islice(range(dataset.num_rows), _ROWS):

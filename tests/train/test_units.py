@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data import check_sum
+from planner.data.base import check_sum
 from planner.errors import DataError
 from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
 from planner.job.lengths import Lengths, learning_rate

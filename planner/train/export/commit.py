@@ -7,6 +7,7 @@ from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
+from planner.store.newest import readable
 from planner.store.records import Manifest
 from planner.store.run import Run, commit_of
 from planner.train.export.atomic_folder import half_of
@@ -43,9 +44,7 @@ def commit_at(run: Run, step: int | None) -> Manifest:
         there = f"its commits are at step {steps}" if names else "it has no commit yet"
         wanted = "to export" if step is None else f"at step {step}"
         raise StoreError(f"{run.storage.url}: no commit {wanted}; {there}")
-    manifest = run.manifest(found[-1])
-    run.require_recorded(manifest.name)
-    return manifest
+    return readable(run, found[-1])
 
 
 def export(

@@ -28,7 +28,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from planner.data.dataset import SampleDataset
+from planner.data.base import SampleDataset
 from planner.data.samples import Feedback
 from planner.errors import DataError
 from planner.job import KtoObjective

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from planner.base import heartbeat
 from planner.base.formats import STORED, refusal
 from planner.base.text import counted, duration
-from planner.data.dataset import SampleDataset
+from planner.data.base import SampleDataset
 from planner.errors import NewerFormat, TrainingFailed
 from planner.job import Job
 from planner.store.storage import Storage

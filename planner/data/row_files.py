@@ -1,0 +1,133 @@
+"""The forms of file that rows come in, and which reader a file has.
+
+planner's own forms are known by how a file begins, whatever its name. An installed package may read files whose names
+have a certain ending: an entry point of the group `planner.row_files` has that ending as its name (`csv`) and names a
+`planner.data.row.Reader`.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from planner.base.plugins import Plugin, installed
+from planner.data.json_array import array_values
+from planner.data.paths import lines_of, opened
+from planner.data.row import Found, Reader, unreadable
+from planner.data.tables import parquet_rows
+from planner.errors import DataError
+
+_GROUP = "planner.row_files"
+_HEAD_BYTES = 4096
+
+
+def reader_of(file: Path) -> Reader:
+    """The reader of a file: of the package that reads its ending, or by how the file begins.
+
+    Raises:
+        DataError: the file cannot be read.
+        PlannerError: the package cannot be used.
+    """
+    if foreign := _foreign_reader(file):
+        return partial(_guarded, foreign)
+    with opened(file) as stream:
+        head = stream.read(_HEAD_BYTES)
+    return next(reader for begins_so, reader in _BY_BEGINNING if begins_so(head))
+
+
+def foreign_code(files: Iterable[Path]) -> tuple[str, ...]:
+    """A digest of each package's code that reads some of these files: other code may find other rows.
+
+    Raises:
+        PlannerError: a package cannot be used.
+    """
+    readers = {reader for file in files if (reader := _foreign_reader(file))}
+    return tuple(sorted(sha256(Path(inspect.getfile(reader)).read_bytes()).hexdigest() for reader in readers))
+
+
+@cache
+def _packages() -> Mapping[str, Plugin]:
+    """Ending -> the package that reads such files. To ask for them takes milliseconds, and there may be many files."""
+    return installed(_GROUP)
+
+
+def _foreign_reader(file: Path) -> Reader | None:
+    plugin = _packages().get(file.suffix.removeprefix(".").lower())
+    if plugin is None:
+        return None
+    reader = plugin.load()
+    if not inspect.isfunction(reader):
+        raise plugin.error("it names no function")
+    found: Reader = reader
+    return found
+
+
+def _guarded(reader: Reader, file: Path) -> Iterator[Found]:
+    """The rows that a package's reader yields; plain tuples will do. Whatever it raises is about the file.
+
+    Raises:
+        DataError: it raised, or yields something else.
+    """
+    try:
+        for found in reader(file):
+            yield Found(*found)
+    except DataError:
+        raise
+    except Exception as error:  # a stranger's code may raise anything
+        raise unreadable(file, error) from error
+
+
+# -- planner's own forms
+
+
+def line_rows(file: Path) -> Iterator[Found]:
+    """JSON lines: each line that is not blank is a row.
+
+    Raises:
+        DataError: the file cannot be read, or has a line that is too long.
+    """
+    start = 0
+    with opened(file) as stream:
+        for number, line in enumerate(lines_of(file, stream), 1):
+            if line.strip():
+                value, flaw = _parsed(line)
+                yield Found(f"{file}:{number}", value, start, flaw)
+            start += len(line)
+
+
+def _parsed(line: bytes) -> tuple[Any, str]:
+    try:
+        return json.loads(line), ""
+    except ValueError as error:
+        return None, f"not JSON ({error})"
+    except RecursionError:
+        return None, "nested too deeply"
+
+
+def array_rows(file: Path) -> Iterator[Found]:
+    """A JSON array: each of its values is a row.
+
+    Raises:
+        DataError: the file cannot be read, or is no JSON array.
+    """
+    try:
+        with opened(file) as stream:
+            for number, (value, read) in enumerate(array_values(stream)):
+                yield Found(f"{file}, row {number}", value, read)
+    except ValueError as error:
+        raise DataError(
+            f"data.path: {file} begins as a JSON array and is none ({error}); mend it, or write one object per line"
+        ) from error
+    except RecursionError as error:
+        raise DataError(f"data.path: {file} is nested too deeply") from error
+
+
+# The first that fits. Every file may be one of JSON lines.
+_BY_BEGINNING: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
+    (lambda head: head.startswith(b"PAR1"), parquet_rows),
+    (lambda head: head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["), array_rows),
+    (lambda _head: True, line_rows),
+)

@@ -1,0 +1,81 @@
+"""Rows of tables: parquet files, and folders that `save_to_disk` of the datasets library wrote."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from planner.base.extras import how_to_install
+from planner.data.arrow_types import plain_values, require_plain
+from planner.data.row import Found, unreadable
+from planner.errors import DataError
+
+_ROWS_PER_READ = 1000
+# What `save_to_disk` leaves in a folder.
+_SPLITS_FILE, _DATASET_FILE = "dataset_dict.json", "dataset_info.json"
+
+
+def parquet_rows(file: Path) -> Iterator[Found]:
+    """The rows of a parquet file.
+
+    Raises:
+        DataError: pyarrow is not installed, the file is broken, or a column is of a type that runs code.
+    """
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise _missing("pyarrow", f"{file} is a parquet file") from error
+    size = file.stat().st_size
+    try:
+        with parquet.ParquetFile(file) as table:
+            require_plain(table.schema_arrow, str(file))
+            number, count = 0, max(table.metadata.num_rows, 1)
+            for batch in table.iter_batches(_ROWS_PER_READ):
+                for value in plain_values(batch):
+                    yield Found(f"{file}, row {number}", value, size * number // count)
+                    number += 1
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow's, Python's of a value, those of a column's own type
+        raise unreadable(file, error) from error
+
+
+def load_folder(folder: Path) -> Any:
+    """The `Dataset` or `DatasetDict` in a folder.
+
+    Raises:
+        DataError: the folder holds none, it is broken, or the datasets library is not installed.
+    """
+    if not (folder / _SPLITS_FILE).is_file() and not (folder / _DATASET_FILE).is_file():
+        raise DataError(
+            f"data.path: {folder} is no data set folder (one that `save_to_disk` of the datasets library wrote); for "
+            f"files in it write a glob, such as {folder}/*.jsonl"
+        )
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise _missing("datasets", f"{folder} is a data set folder") from error
+    try:
+        return load_from_disk(str(folder))
+    except Exception as error:  # its own errors, pyarrow's, the JSON's
+        raise unreadable(f"the data set folder {folder}", error) from error
+
+
+def table_rows(table: Any, place: str) -> Iterator[Found]:
+    """The rows of a `Dataset`; what is read is counted in rows.
+
+    Raises:
+        DataError: it is broken, or a column is of a type that runs code.
+    """
+    require_plain(table.data.schema, place)
+    number = 0
+    try:
+        for batch in table.with_format("arrow").iter(_ROWS_PER_READ):
+            for value in plain_values(batch):
+                yield Found(f"{place}, row {number}", value, number)
+                number += 1
+    except Exception as error:  # its own errors, pyarrow's, Python's of a value
+        raise unreadable(place, error) from error
+
+
+def _missing(library: str, why: str) -> DataError:
+    return DataError(f"data.path: {why}, and {library} is not installed: {how_to_install('hf')}")

@@ -1,0 +1,192 @@
+"""What each step should have used, derived from the job and the data alone, against what the ledger says it used."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from planner.data.base import AnyDataset
+from planner.errors import UserError
+from planner.job import Job, OwnOptimizer
+from planner.job.lengths import Lengths, learning_rate, lengths
+from planner.order.order import Order
+from planner.provenance.identity import identity_of, open_data, recorded_plan
+from planner.provenance.lineage import Segment
+from planner.store.records import GenerationRecord, StepRecord
+from planner.store.run import Run
+
+# A fraction of the peak rate. Another machine's cosine may differ in its last bits.
+_RATE_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derivation:
+    """How the steps of a lineage compare with what they should have been."""
+
+    lost: int
+    """positions of the order that no committed step computed, as far as counts show"""
+    repeated: int
+    """positions that committed steps computed more than once, as far as counts show"""
+    mismatched: int
+    """steps whose checksum is not that of the samples they should have used"""
+    findings: tuple[str, ...]
+
+
+def derive(run: Run, segments: Sequence[Segment], code: str, progress: Callable[[int, int], None]) -> Derivation:
+    """Derive every step of the segments and compare. `progress(done, of)` is called after each step.
+
+    `code` is the Python file with the `dataset()` of a run with a loop of the user's own.
+
+    Raises:
+        StoreError: a job's file is gone or altered.
+        DataError: the data cannot be read any more.
+        UserError: the data comes from code, and none was named.
+    """
+    deriver = _Deriver(run, code)
+    for segment in segments:
+        for step in segment.steps:
+            deriver.check(segment.header, step)
+            progress(step.step + 1, segments[-1].end_step)
+        deriver.close(segment)
+    return Derivation(
+        lost=deriver.lost,
+        repeated=deriver.repeated,
+        mismatched=deriver.mismatched,
+        findings=tuple(deriver.findings),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recipe:
+    """All that is needed to derive the steps of one job."""
+
+    job: Job
+    lengths: Lengths
+    dataset: AnyDataset
+    order: Order
+    same_data: bool
+    """whether the data is what the run was trained on"""
+
+
+class _Deriver:
+    """Takes the steps in their order, and counts and notes what does not fit."""
+
+    def __init__(self, run: Run, code: str) -> None:
+        self._run, self._code = run, code
+        self._opened: dict[str, _Recipe] = {}
+        self._cursor = 0
+        self.lost = self.repeated = self.mismatched = 0
+        self.findings: list[str] = []
+
+    def check(self, header: GenerationRecord, step: StepRecord) -> None:
+        """One step: its place in the order, its counts, its checksum, its learning rate."""
+        start = step.cursor - header.identity.global_batch
+        self._check_place(step, start, header.identity.global_batch)
+        recipe = self._open(header)
+        self._check_rate(recipe, step)
+        derived = _evidence(recipe, step, start)
+        if derived is not None and derived != (step.tokens, step.checksum):
+            self.mismatched += 1
+            self.findings.append(
+                f"step {step.step}: what entered the forward pass is not the samples at [{start}, {step.cursor})"
+            )
+
+    def _check_place(self, step: StepRecord, start: int, global_batch: int) -> None:
+        self.lost += max(start - self._cursor, 0) + max(global_batch - step.samples, 0)
+        self.repeated += max(self._cursor - start, 0) + max(step.samples - global_batch, 0)
+        if start != self._cursor:
+            self.findings.append(f"step {step.step}: begins at sample {start}, the one before ended at {self._cursor}")
+        if step.samples != global_batch:
+            self.findings.append(f"step {step.step}: computed {step.samples} samples instead of {global_batch}")
+        self._cursor = step.cursor
+
+    def _check_rate(self, recipe: _Recipe, step: StepRecord) -> None:
+        """Compare the learning rate with the schedule, except for a training loop of the user's own."""
+        if recipe.job.is_own:
+            return
+        train = recipe.job.train
+        assert not isinstance(train.optimizer, OwnOptimizer)  # the job was checked at birth
+        wanted = learning_rate(train, step.step, recipe.lengths)
+        if abs(step.lr - wanted) > _RATE_TOLERANCE * train.optimizer.lr:
+            self.findings.append(
+                f"step {step.step}: its learning rate is {step.lr!r} on record, and the schedule has {wanted!r}"
+            )
+
+    def close(self, segment: Segment) -> None:
+        """After a generation's last step: check the number of its steps, its length and its plan."""
+        self.findings += _check_record(segment)
+        recipe = self._open(segment.header)
+        self.findings += _check_length(segment, recipe)
+
+    def _open(self, header: GenerationRecord) -> _Recipe:
+        if header.job_digest not in self._opened:
+            job = self._job(header)
+            dataset, order = open_data(job)
+            same_data = identity_of(job, dataset, order) == header.identity
+            if not same_data:
+                self.findings.append(
+                    f"generation {header.generation}: the data at {job.data.path} is not what it was trained on, "
+                    "so its samples cannot be checked"
+                )
+            self._opened[header.job_digest] = _Recipe(
+                job=job,
+                # If the data is not the run's, the recorded number of samples is enough to check the schedule.
+                lengths=lengths(job, order.num_samples if same_data else header.num_samples),
+                dataset=dataset,
+                order=order,
+                same_data=same_data,
+            )
+        return self._opened[header.job_digest]
+
+    def _job(self, header: GenerationRecord) -> Job:
+        """The generation's; where its samples come from code, from the code that the user trusts.
+
+        Raises:
+            UserError: they have named none.
+        """
+        job = self._run.job(header.job_digest)
+        if not job.is_own:
+            if self._code:
+                raise UserError(f"--code {self._code}: this run's samples do not come from code; leave it out")
+            return job
+        if not self._code:
+            raise UserError(
+                f"{self._run.storage.url}: its samples come from Python code, and code is run only if you say so: name "
+                f"the file that you trust, --code {job.data.path} or another"
+            )
+        return job.model_copy(update={"data": job.data.model_copy(update={"path": self._code})})
+
+
+def _evidence(recipe: _Recipe, step: StepRecord, start: int) -> tuple[int, str] | None:
+    """Tokens and checksum of the samples from `start` to the step's cursor; none if the data is not the run's."""
+    if not recipe.same_data:
+        return None
+    found = [recipe.dataset.evidence(int(row)) for row in recipe.order.rows(start, step.cursor)]
+    # A training loop of the user's own divides its loss by a number that only it knows.
+    tokens = step.tokens if recipe.job.is_own else sum(each.tokens for each in found)
+    return tokens, f"{sum(each.check_sum for each in found) % 2**64:016x}"
+
+
+def _check_record(segment: Segment) -> list[str]:
+    """What does not fit between a generation's header and its steps."""
+    header = segment.header
+    expected = segment.end_step - header.step
+    where, findings = f"generation {header.generation}", []
+    if len(segment.steps) != expected:
+        findings.append(f"{where}: {len(segment.steps)} steps on record, {expected} committed")
+    if recorded_plan(header).digest != header.plan_digest:
+        findings.append(f"{where}: its plan is not what layout version {header.layout_version} gives")
+    return findings
+
+
+def _check_length(segment: Segment, recipe: _Recipe) -> list[str]:
+    """What does not fit between a generation's header and its job: where it was to end, and the length of an epoch."""
+    header, wanted = segment.header, recipe.lengths.total_steps
+    where, findings = f"generation {header.generation}", []
+    if segment.end_step > header.total_steps:
+        findings.append(f"{where}: it went on to step {segment.end_step}, behind its end at step {header.total_steps}")
+    if wanted != header.total_steps:
+        findings.append(f"{where}: it was to end at step {header.total_steps} on record, and its job says {wanted}")
+    if recipe.same_data and header.num_samples != recipe.order.num_samples:
+        findings.append(
+            f"{where}: an epoch has {header.num_samples} samples on record, and {recipe.order.num_samples} in the data"
+        )
+    return findings
