@@ -37,8 +37,7 @@ from planner.train.exact.determinism import free_bytes
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums, GradientSums
 from planner.train.journal import Journal
 from planner.train.loop import Hooks, Loop, Outcome
-from planner.train.objectives import Objective, make_objective
-from planner.train.objectives.kto import require_both_kinds
+from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
 from planner.train.pace import EverySteps, MeasuredPace, Pace
 from planner.train.reference.cache import CachedReference, Computing, StopAsked, parts_of
@@ -83,10 +82,10 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     state = make_state(generation)
 
     def objective(note: Note) -> Objective:
-        if launch.job.objective.kind == "kto":
-            dataset = cast("SampleDataset", generation.setup.dataset)
-            generation.world.from_first(lambda: require_both_kinds(dataset, generation.setup.order))
-        return make_objective(launch.job.objective, _reference(generation, state, note))
+        config, world, setup = launch.job.objective, generation.world, generation.setup
+        world.from_first(lambda: check_rows(config, cast("SampleDataset", setup.dataset), setup.order))
+        reference = _reference(generation, state, note)
+        return world.agree(lambda: make_objective(config, reference))
 
     try:
         with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
@@ -143,7 +142,7 @@ def looping(
         plan=setup.plan,
         rank=world.rank,
         make_batch=make_batch,
-        is_coupled=job.objective.kind == "kto",
+        is_coupled=job.data.kind == "feedback",
     )
     journal = Journal(job, world, run, setup, start, state, loader)
     if not start.parent or start.changed:  # a resize changes none of them
@@ -201,10 +200,10 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
         PlannerError: on every worker, the same one.
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.start
-    if job.objective.reference != "cached":
+    if job.reference.source != "cached":
         return make_reference(job, world)
     dataset = cast("SampleDataset", setup.dataset)
-    has_first_weights = generation.manifest is None and getattr(job.objective, "reference_model", None) is None
+    has_first_weights = generation.manifest is None and job.reference.model is None
     computing = Computing(
         world=world,
         parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
