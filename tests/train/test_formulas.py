@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.data.samples import NO_LOSS, check_sum_of, text_of
+from planner.errors import ObjectiveError
 from planner.job import DpoObjective, GptModel, IpoObjective, KtoObjective, SftObjective, SimpoObjective, Train
+from planner.job.objectives import OURS
 from planner.order.order import Order
 from planner.plan import BatchSizes, choose
 from planner.train.batches import Loader
@@ -171,6 +173,23 @@ OBJECTIVES = {
     "kto": ("feedback", KtoObjective(kind="kto"), kto_loss),
     "kto, weighted": ("feedback", KtoObjective(kind="kto", desirable_weight=1.5, undesirable_weight=0.4), kto_loss),
 }
+
+
+def test_every_objective_is_held_to_its_formula():
+    """Those over tokens are in test_units.py, and a user's own loop has none."""
+    assert {config.kind for _, config, _ in OBJECTIVES.values()} == set(OURS) - {"lm", "own"}
+
+
+@pytest.mark.parametrize("spec", [spec for spec in OURS.values() if spec.build], ids=lambda spec: spec.kind)
+def test_a_spec_says_what_its_class_does(spec):
+    """What a terminal shows is measured, and a coupled one is one."""
+    objective = make_objective(spec.config(kind=spec.kind), UniformReference())
+    assert spec.shown.keys() <= objective.metrics.keys()
+    wrong = dataclasses.replace(spec, is_coupled=not spec.is_coupled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner.job.spec_of", lambda _: wrong)
+        with pytest.raises(ObjectiveError, match=f"{spec.kind}: its spec says is_coupled={wrong.is_coupled}, but"):
+            make_objective(spec.config(kind=spec.kind), UniformReference())
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
