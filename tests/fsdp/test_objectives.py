@@ -26,6 +26,7 @@ KINDS = {
     "dpo, cached": ({"kind": "dpo", "beta": 0.5, "reference": "cached"}, "pairs"),
     "ipo": ({"kind": "ipo"}, "pairs"),
     "simpo": ({"kind": "simpo"}, "pairs"),
+    "orpo": ({"kind": "orpo", "beta": 0.5}, "pairs"),
     "kto": ({"kind": "kto", "beta": 0.5, "desirable_weight": 2.0, "undesirable_weight": 0.2}, "feedback"),
 }
 
