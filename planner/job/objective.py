@@ -77,8 +77,8 @@ class ObjectiveSpec:
         """What is wrong, in words; empty if nothing is."""
         if len(_values(self.config, "kind")) != 1:
             return 'kind must be Literal["NAME"]'
-        if not self.data or (unknown := set(self.data) - set(DATA_KINDS)):
-            return f"data must name kinds of {', '.join(DATA_KINDS)}; found {', '.join(unknown) or 'none'}"
+        if not self.data or not set(self.data) <= set(DATA_KINDS):
+            return f"data must name kinds of {', '.join(DATA_KINDS)}; found {', '.join(self.data) or 'none'}"
         if wrong := [name for name in (self.build, self.check_rows) if name is not None and name.count(":") != 1]:
             return f"write module:name instead of {wrong[0]!r}"
         return self._reference_flaw()

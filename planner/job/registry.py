@@ -6,7 +6,7 @@ schema, in the error of a wrong job, and for the metrics that a terminal shows. 
 out of such lists. Its error is raised where a job names its kind, and by `planner schema`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Union
@@ -100,13 +100,8 @@ class ByKind:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The choices are planner's own objectives, then those of the packages that can be used."""
-        found = handler(schema)
-        for spec in usable_specs():
-            if spec.kind not in OURS:
-                reference = handler(spec.config.__pydantic_core_schema__)
-                found["oneOf"].append(reference)
-                found["discriminator"]["mapping"][spec.kind] = reference["$ref"]
-        return found
+        del schema
+        return handler(TypeAdapter(_union(spec.config for spec in usable_specs())).core_schema)
 
 
 def _read(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
@@ -118,7 +113,7 @@ def _read(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
     return TypeAdapter(_union((LmObjective, spec_of_kind(kind).config))).validate_python(value)
 
 
-def _union(configs: Any) -> Any:
+def _union(configs: Iterable[type[Objective]]) -> Any:
     return Annotated[Union[tuple(configs)], Field(discriminator="kind")]  # noqa: UP007 made of a tuple
 
 
