@@ -42,7 +42,7 @@ import torch.distributed as dist
 from _results import write
 from torch import Tensor
 
-from planner.job import AdamW, GptModel, Train
+from planner.job import AdamW, GptModel, LmObjective, Train
 from planner.job.lengths import Lengths, learning_rate
 from planner.plan import BatchSizes, Plan, choose
 from planner.rehearsal.local_workers import LocalWorkers
@@ -107,7 +107,7 @@ class Side:
         optimizer = optimize.make_optimizer(task.train.optimizer, model)
         sums = FixedPointSums(model, world, task.num_micro_batches, way) if self._is_exact else FloatSums(model)  # type: ignore[arg-type]
         self.state = TrainState.of(model, optimizer, sums)
-        self._objective = LanguageModelling()
+        self._objective = LanguageModelling(LmObjective())
 
     def step(self, number: int, batches: list[TokenBatch], num_tokens: int) -> None:
         """One optimizer step."""

@@ -7,6 +7,7 @@ PlannerError              what it says is for the user: no traceback, a non-zero
 |   +-- RecipeError       another system's recipe
 |   +-- PlanError         batch sizes or a world size that no plan can serve
 |   +-- DataError         a data set
+|   +-- ObjectiveError    an objective that is not installed, or whose package cannot be used
 +-- NotExact              another system cannot train this batch at that count (exit code 1)
 +-- RunError              the run cannot go on (exit code 1)
     +-- StoreError        the run directory: unreachable, torn, foreign
@@ -81,6 +82,13 @@ class UserError(PlannerError):
 
 class JobError(UserError):
     """A job file is wrong. The message has one line per mistake."""
+
+
+class ObjectiveError(UserError, ValueError):
+    """An objective is not installed, or its package cannot be used.
+
+    A ValueError, so that pydantic lists it among the mistakes of a job.
+    """
 
 
 class ClusterError(UserError):

@@ -20,13 +20,14 @@ from planner.job import (
     JsonlData,
     LmObjective,
     Objective,
+    ObjectiveSpec,
     OwnOptimizer,
     ReferenceSource,
     SimpoObjective,
     TextData,
     Train,
 )
-from planner.job.section import Section
+from planner.job.objectives import OURS
 from planner.store.run import job_file
 
 MINIMAL = """\
@@ -900,29 +901,33 @@ def test_the_gradient_of_an_own_optimizer_is_clipped_only_if_asked():
     assert Train(steps=4, optimizer=AdamW(kind="adamw", lr=1e-3)).clip_norm == 1.0
 
 
-class OrpoObjective(Section):
-    """What somebody adds who does not know of references."""
+class LaterObjective(Objective):
+    """What somebody adds who does not know of references, and describes it nowhere."""
 
-    kind: Literal["orpo"]
+    kind: Literal["later"]
 
 
 class LaterJob(Job):
-    objective: OrpoObjective | SimpoObjective
+    objective: LaterObjective | SimpoObjective
 
 
 def test_an_objective_that_declares_no_reference_fails_at_the_jobs_birth():
     """It is not trained against a uniform reference that nobody asked for."""
     rest = parse_job(MINIMAL).model_dump(by_alias=True) | {"data": {"kind": "pairs", "path": "x"}}
-    assert LaterJob.model_validate(rest | {"objective": {"kind": "simpo"}}).objective.reference == "none"
-    with pytest.raises(ValidationError, match="OrpoObjective must declare `reference`, one of model, cached, none"):
-        LaterJob.model_validate(rest | {"objective": {"kind": "orpo"}})
+    assert LaterJob.model_validate(rest | {"objective": {"kind": "simpo"}}).reference.source == "none"
+    with pytest.raises(ValidationError, match="found objective later; write one of lm, sft, dpo"):
+        LaterJob.model_validate(rest | {"objective": {"kind": "later"}})
+    with pytest.raises(TypeError, match="reference"):
+        ObjectiveSpec(config=LaterObjective, data=("pairs",), build="later:Later")
 
 
-@pytest.mark.parametrize("objective", get_args(Objective), ids=lambda objective: objective.__name__)
-def test_every_objective_declares_its_reference(objective):
-    """As a field, or as a constant."""
-    field = objective.model_fields.get("reference")
-    assert (field.default if field else objective.reference) in get_args(ReferenceSource)
+@pytest.mark.parametrize("spec", OURS.values(), ids=OURS)
+def test_every_objective_declares_its_reference(spec):
+    """As a field, or as a constant; where one is required it is there by default."""
+    found = spec.reference_of(spec.config(kind=spec.kind))
+    assert found.source in get_args(ReferenceSource)
+    assert (found.source == "none") == (spec.reference == "none")
+    assert found.model is None
 
 
 def test_a_dump_holds_every_key_under_its_yaml_name():

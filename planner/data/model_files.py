@@ -337,7 +337,7 @@ def _models_of(job: Job) -> list[HfModel]:
     """The model that is trained, and the one that it is held to if that is another."""
     if not isinstance(job.model, HfModel):
         return []
-    reference = getattr(job.objective, "reference_model", None)
+    reference = job.reference.model
     if reference is None:
         return [job.model]
     other = job.model.model_copy(update={"path": reference, "revision": None, "weights": "pretrained", "lora": None})

@@ -342,7 +342,7 @@ def absolute(job: Job, url: str) -> Job:
 def _with_absolute_models(job: Job) -> Job:
     """The same for the model that is trained, and for the one that it is held to."""
     objective, model = job.objective, job.model
-    if (reference := getattr(objective, "reference_model", None)) is not None:
+    if (reference := job.reference.model) is not None:
         objective = objective.model_copy(update={"reference_model": str(local_folder(reference) or reference)})
     if isinstance(model, HfModel):
         template = model.chat_template and str(expanded(model.chat_template).absolute())

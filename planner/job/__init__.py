@@ -3,18 +3,16 @@
 from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnData, PairsData, TextData, TokensData
 from planner.job.job import Job, batch_sizes
 from planner.job.model import NAME, GptModel, HfModel, Lora, Model, OwnModel
-from planner.job.objective import (
-    DpoObjective,
-    IpoObjective,
-    KtoObjective,
-    LmObjective,
-    Objective,
-    OwnObjective,
-    ReferenceSource,
-    SftObjective,
-    SimpoObjective,
-)
+from planner.job.objective import Objective, ObjectiveSpec, ReferenceChoice, ReferenceSource
+from planner.job.objectives.dpo import DpoObjective
+from planner.job.objectives.ipo import IpoObjective
+from planner.job.objectives.kto import KtoObjective
+from planner.job.objectives.lm import LmObjective
+from planner.job.objectives.own import OwnObjective
+from planner.job.objectives.sft import SftObjective
+from planner.job.objectives.simpo import SimpoObjective
 from planner.job.optimizer import SGD, AdamW, Optimizer, OwnOptimizer, RMSprop
+from planner.job.registry import spec_of
 from planner.job.run import Batch, Checkpoint, Eval, Schedule, Train, Workers
 
 __all__ = [
@@ -38,6 +36,7 @@ __all__ = [
     "Lora",
     "Model",
     "Objective",
+    "ObjectiveSpec",
     "Optimizer",
     "OwnData",
     "OwnModel",
@@ -45,6 +44,7 @@ __all__ = [
     "OwnOptimizer",
     "PairsData",
     "RMSprop",
+    "ReferenceChoice",
     "ReferenceSource",
     "Schedule",
     "SftObjective",
@@ -54,4 +54,5 @@ __all__ = [
     "Train",
     "Workers",
     "batch_sizes",
+    "spec_of",
 ]

@@ -1,6 +1,6 @@
 """What is trained on."""
 
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -87,3 +87,6 @@ class FeedbackData(_Rows):
 
 
 Data = TextData | JsonlData | TokensData | ChatData | PairsData | FeedbackData | OwnData
+
+DATA_KINDS: tuple[str, ...] = tuple(get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(Data))
+"""the values of `data.kind`"""

@@ -4,28 +4,19 @@ A job names model, data, objective and goal; what can be derived (shares, rounds
 by `planner.plan`. This room knows no file format (`planner.files` reads YAML), no torch and no Ray.
 """
 
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from planner.job import cadence
 from planner.job.data import Data
 from planner.job.model import Model
-from planner.job.objective import LmObjective, Objective, ReferenceSource
+from planner.job.objective import Objective, ReferenceChoice
+from planner.job.objectives.lm import LmObjective
+from planner.job.registry import ByKind, spec_of, usable_specs
 from planner.job.run import Batch, Checkpoint, Eval, Train, Workers
 from planner.job.section import Section
 from planner.plan import BatchSizes
-
-# Which data an objective learns from.
-_DATA_OF = {
-    "lm": ("text", "jsonl", "tokens"),
-    "sft": ("chat",),
-    "dpo": ("pairs",),
-    "ipo": ("pairs",),
-    "simpo": ("pairs",),
-    "kto": ("feedback",),
-    "own": ("own",),
-}
 
 
 class Job(Section):
@@ -37,7 +28,7 @@ class Job(Section):
     )
     model: Annotated[Model, Field(discriminator="kind", description="what is trained")]
     data: Annotated[Data, Field(discriminator="kind", description="what to train on")]
-    objective: Annotated[Objective, Field(discriminator="kind", description="what the loss is")] = LmObjective()
+    objective: Annotated[Objective, ByKind(), Field(description="what the loss is")] = LmObjective()
     batch: Batch
     train: Train
     eval: Eval = Eval()
@@ -66,16 +57,6 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
-    def _objective_declares_its_reference(self) -> Self:
-        """Refuse an objective class without `reference`: planner would have to guess its reference."""
-        found = getattr(self.objective, "reference", "nothing")
-        if found not in (known := get_args(ReferenceSource)):
-            raise ValueError(
-                f"{type(self.objective).__name__} must declare `reference`, one of {', '.join(known)}; found {found}"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _every_worker_has_a_sample(self) -> Self:
         least, size = self.workers.min, self.batch.global_batch
         if least > size:
@@ -87,25 +68,28 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _data_suits_the_objective(self) -> Self:
-        objective, data = self.objective, self.data.kind
-        if data not in (kinds := _DATA_OF[objective.kind]):
-            fitting = [name for name, its in _DATA_OF.items() if data in its]
+        kind, data = self.objective.kind, self.data.kind
+        if data not in (kinds := spec_of(self.objective).data):
+            fitting = [spec.kind for spec in usable_specs() if data in spec.data]
             raise ValueError(
-                f"objective {objective.kind} does not learn from data.kind {data}; write data.kind "
+                f"objective {kind} does not learn from data.kind {data}; write data.kind "
                 f"{' or '.join(kinds)}, or objective: {' or '.join(fitting)}"
             )
-        if self.model.kind == "hf" and objective.kind == "lm":
+        if self.model.kind == "hf" and data in {"text", "jsonl", "tokens"}:
             raise ValueError(
                 "model.kind hf reads data.kind chat, pairs or feedback; plain texts are chat rows, too "
                 '({"text": ...}), with objective: sft and data.loss_on: all'
             )
-        if self.model.kind != "hf" and getattr(objective, "reference_model", None) is not None:
+        return self
+
+    @model_validator(mode="after")
+    def _objective_has_what_it_needs(self) -> Self:
+        if self.model.kind != "hf" and self.reference.model is not None:
             raise ValueError("objective.reference_model goes with model.kind hf; leave it out")
-        if objective.kind == "kto" and self.batch.global_batch < 2:
-            raise ValueError(
-                "objective kto needs a batch.global of at least 2: its KL baseline pairs every prompt with the "
-                "completion of another sample of the same global batch"
-            )
+        spec = spec_of(self.objective)
+        if self.batch.global_batch < spec.least_batch:
+            because = f": {spec.least_batch_because}" if spec.least_batch_because else ""
+            raise ValueError(f"objective {spec.kind} needs a batch.global of at least {spec.least_batch}{because}")
         return self
 
     @model_validator(mode="after")
@@ -125,6 +109,11 @@ class Job(Section):
     def is_own(self) -> bool:
         """Whether its training loop is the user's."""
         return self.data.kind == "own"
+
+    @property
+    def reference(self) -> ReferenceChoice:
+        """The reference model that its objective is held to."""
+        return spec_of(self.objective).reference_of(self.objective)
 
     @property
     def run_path(self) -> str:

@@ -1,91 +1,104 @@
-"""What the loss is."""
+"""What planner knows of an objective before torch is loaded: its section of the job, and the facts about it."""
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from pydantic import Field
-
+from planner.job.data import DATA_KINDS
 from planner.job.section import Section
 
-# Where an objective's reference log-probabilities come from. Each objective declares its own: as a field where the
-# user chooses, else as a constant. "none" is a uniform reference, or no use for one.
+# Where the log-probabilities of the reference come from: a frozen model, a table that was computed once, or nowhere
+# (no reference, or a uniform one).
 ReferenceSource = Literal["model", "cached", "none"]
 
 
-class LmObjective(Section):
-    """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
+class Objective(Section):
+    """The section `objective` of a job. Each objective has a class of its own, with its settings."""
 
-    reference: ClassVar[ReferenceSource] = "none"
-
-    kind: Literal["lm"] = Field(default="lm", description="what the loss is")
+    kind: str
 
 
-class SftObjective(Section):
-    """Supervised fine-tuning: the cross-entropy of completions."""
+@dataclass(frozen=True, kw_only=True)
+class ReferenceChoice:
+    """The reference model of a job."""
 
-    reference: ClassVar[ReferenceSource] = "none"
-
-    kind: Literal["sft"] = Field(description="supervised fine-tuning")
-    mean_over: Literal["tokens", "samples"] = Field(
-        default="tokens",
-        description="tokens: every token of the global batch weighs the same; samples: sums of tokens, a mean of those",
-    )
+    source: ReferenceSource
+    model: str | None
+    """a folder or a name on the hub; none: the first weights of the model that is trained"""
 
 
-_BETA = "how strongly the policy is held to its reference"
-_REFERENCE = "log-probabilities of the first weights: from a second frozen model, or computed once and kept in the run"
-_REFERENCE_MODEL = "another model than the first weights: a local folder, or a name on the hub"
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSpec:
+    """The facts about one objective. `planner.job.registry` finds it by its kind.
+
+    Raises:
+        ValueError: the facts contradict each other.
+    """
+
+    config: type[Objective]
+    """the class of its section; its `kind` is `Literal["NAME"]`"""
+    data: tuple[str, ...]
+    """the values of `data.kind` that it learns from"""
+    reference: Literal["none", "optional", "required"]
+    """whether its loss takes the log-probabilities of a reference model. A field `reference` of the section lets the
+    user choose their source, a field `reference_model` another model than the first weights"""
+    build: str | None
+    """`module:Class`. It is called with the section and, unless `reference` is none, with a
+    `planner.train.reference.frozen.Reference`. None: the user's own loop computes the loss"""
+    is_coupled: bool = False
+    """whether the class is a `planner.train.objectives.Coupled`: the loss of a sample depends on the global batch"""
+    least_batch: int = 1
+    """the smallest `batch.global`"""
+    least_batch_because: str = ""
+    """the reason, for the error"""
+    check_rows: str | None = None
+    """`module:function`. It is called with the data set and its order before the first step, on one worker"""
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """the metrics that a terminal shows beside the loss, in this order -> the word for each"""
+
+    def __post_init__(self) -> None:
+        if flaw := self._flaw():
+            raise ValueError(f"ObjectiveSpec of {self.config.__name__}: {flaw}")
+
+    @property
+    def kind(self) -> str:
+        """The name that a job file gives it."""
+        (kind,) = _values(self.config, "kind")
+        return kind
+
+    def reference_of(self, objective: Objective) -> ReferenceChoice:
+        """What a section of this kind says of its reference."""
+        default: ReferenceSource = "none" if self.reference == "none" else "model"
+        return ReferenceChoice(
+            source=getattr(objective, "reference", default), model=getattr(objective, "reference_model", None)
+        )
+
+    def _flaw(self) -> str:
+        """What is wrong, in words; empty if nothing is."""
+        if len(_values(self.config, "kind")) != 1:
+            return 'kind must be Literal["NAME"]'
+        if not self.data or not set(self.data) <= set(DATA_KINDS):
+            return f"data must name kinds of {', '.join(DATA_KINDS)}; found {', '.join(self.data) or 'none'}"
+        if wrong := [name for name in (self.build, self.check_rows) if name is not None and name.count(":") != 1]:
+            return f"write module:name instead of {wrong[0]!r}"
+        return self._reference_flaw()
+
+    def _reference_flaw(self) -> str:
+        sources = set(_values(self.config, "reference"))
+        if self.reference == "none" and {"reference", "reference_model"} & self.config.model_fields.keys():
+            return "reference is none, but the section has a field for it"
+        if self.reference == "optional" and "none" not in sources:
+            return "reference is optional, so the section needs a field `reference` that may be none"
+        if self.reference == "required" and "none" in sources:
+            return "reference is required, but the section's field `reference` may be none"
+        if unknown := sources - set(get_args(ReferenceSource)):
+            return f"reference must be one of {', '.join(get_args(ReferenceSource))}; found {', '.join(unknown)}"
+        if "cached" in sources and self.data != ("pairs",):
+            return "reference may be cached for pairs alone"
+        return ""
 
 
-class DpoObjective(Section):
-    """Direct preference optimisation (Rafailov et al. 2023); with label smoothing, conservative DPO."""
-
-    kind: Literal["dpo"] = Field(description="direct preference optimisation")
-    beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
-    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5, description="share of labels taken to be wrong")
-    reference: ReferenceSource = Field(default="model", description=f"{_REFERENCE}; none: uniform")
-    reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
-
-
-class IpoObjective(Section):
-    """Identity preference optimisation (Azar et al. 2023)."""
-
-    kind: Literal["ipo"] = Field(description="identity preference optimisation")
-    beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
-    log_probs: Literal["mean", "sum"] = Field(
-        default="mean", description="of a completion's tokens: TRL and HALOs take the mean, the DPO repository the sum"
-    )
-    reference: Literal["model", "cached"] = Field(default="model", description=_REFERENCE)
-    reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
-
-
-class SimpoObjective(Section):
-    """Simple preference optimisation (Meng et al. 2024), without a reference."""
-
-    reference: ClassVar[ReferenceSource] = "none"
-
-    kind: Literal["simpo"] = Field(description="simple preference optimisation")
-    beta: float = Field(default=2.0, gt=0, le=1000, description="scales the difference of mean log-probabilities")
-    gamma_beta_ratio: float = Field(default=0.5, ge=0, le=1000, description="the margin asked for, divided by beta")
-
-
-class KtoObjective(Section):
-    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024), of completions without partners."""
-
-    reference: ClassVar[ReferenceSource] = "model"
-
-    kind: Literal["kto"] = Field(description="Kahneman-Tversky optimisation")
-    beta: float = Field(default=0.1, gt=0, le=1000, description=_BETA)
-    desirable_weight: float = Field(default=1.0, ge=0, le=1000, description="of desirable completions in the loss")
-    undesirable_weight: float = Field(default=1.0, ge=0, le=1000, description="of undesirable completions in the loss")
-    reference_model: str | None = Field(default=None, min_length=1, description=_REFERENCE_MODEL)
-
-
-class OwnObjective(Section):
-    """Computed by the train function of `data.path`."""
-
-    reference: ClassVar[ReferenceSource] = "none"
-
-    kind: Literal["own"] = Field(description="computed by your own loop")
-
-
-Objective = LmObjective | SftObjective | DpoObjective | IpoObjective | SimpoObjective | KtoObjective | OwnObjective
+def _values(config: type[Objective], name: str) -> tuple[str, ...]:
+    """The values that a field may have; empty if there is no such field, or it is no Literal."""
+    found = config.model_fields.get(name)
+    return get_args(found.annotation) if found else ()

@@ -122,8 +122,7 @@ def _draws_again(job: Job) -> bool:
     """Whether weights that are drawn, and not read from files, are needed after the first step."""
     if isinstance(job.model, HfModel) and (job.model.weights == "pretrained" or job.model.lora is not None):
         return job.model.weights == "random"
-    objective = job.objective
-    return objective.reference != "none" and getattr(objective, "reference_model", None) is None
+    return job.reference.source != "none" and job.reference.model is None
 
 
 def require_same_model(before: str, now: str, accept: frozenset[str], where: str) -> list[str]:

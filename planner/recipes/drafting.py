@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.files.words import cut
+from planner.job.objectives import OURS
 from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import Keys
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import Unresolved, number, written
 
-# Methods that an objective of ours computes; any other is a loop of the user's own.
-DATA_OF = {"sft": "chat", "dpo": "pairs", "ipo": "pairs", "simpo": "pairs", "kto": "feedback"}
+# Methods whose loss an objective of ours computes as the recipe's system does; any other is a loop of the user's own.
+DATA_OF = {method: OURS[method].data[0] for method in ("sft", "dpo", "ipo", "simpo", "kto")}
 _MOST_WORKERS = 64
 _ROWS = {
     "chat": '{"messages": [{"role": ..., "content": ...}, ...]}',

@@ -72,9 +72,9 @@ def _dpo_loss(saying: Saying) -> None:
     saying.write("objective.kind objective.beta", "loss=dpo", f"loss.name={objective.kind}", f"loss.beta={beta}")
     if isinstance(objective, DpoObjective):
         saying.write("objective.label_smoothing", f"loss.label_smoothing={number(objective.label_smoothing)}")
-        if objective.reference == "none":
+        if saying.job.reference.source == "none":
             saying.write("objective.reference", "loss.reference_free=true")
-    if getattr(objective, "reference", "") == "cached":
+    if saying.job.reference.source == "cached":
         saying.leave("objective.reference", "the repository computes the same at every step")
 
 
@@ -138,9 +138,9 @@ def _halos_loss(saying: Saying) -> None:
         saying.write("objective.desirable_weight", f"++loss.desirable_weight={number(objective.desirable_weight)}")
         weight = number(objective.undesirable_weight)
         saying.write("objective.undesirable_weight", f"++loss.undesirable_weight={weight}")
-    if getattr(objective, "reference", "") == "cached":
+    if saying.job.reference.source == "cached":
         saying.write("objective.reference", "++cache_reference_logprobs=true")
-    elif getattr(objective, "reference", "") == "none":
+    elif saying.job.reference.source == "none":
         saying.leave("objective.reference", "HALOs' dpo has a reference, another loss")
 
 

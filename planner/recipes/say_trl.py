@@ -68,9 +68,9 @@ def _loss(saying: Saying) -> None:
     if isinstance(objective, KtoObjective):
         saying.write("objective.desirable_weight", f"--desirable_weight {number(objective.desirable_weight)}")
         saying.write("objective.undesirable_weight", f"--undesirable_weight {number(objective.undesirable_weight)}")
-    if getattr(objective, "reference", "") == "cached":
+    if saying.job.reference.source == "cached":
         saying.write("objective.reference", "--precompute_ref_log_probs true")
-    elif getattr(objective, "reference", "") == "none":
+    elif saying.job.reference.source == "none":
         saying.leave("objective.reference", "TRL's dpo has a reference, another loss")
 
 

@@ -109,7 +109,7 @@ def leave_loss(saying: Saying, mean_over: str, log_probs: str) -> None:
     if isinstance(objective, KtoObjective):
         saying.remark("objective kto: its KL baseline is over the whole batch here and over micro-batches there")
     saying.leave("objective.reference_model", "there the reference is the first weights")
-    if getattr(objective, "reference", None) == "model":
+    if saying.job.reference.source == "model":
         saying.write("objective.reference")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.base.text import counted
+from planner.job.registry import shown_metrics
 from planner.provenance.identity import recorded_plan
 from planner.report.plans import split_text
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
@@ -48,19 +49,9 @@ def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
     return view, lines
 
 
-# Those that people watch, by the names that a line has room for.
-_SHOWN = {
-    "reward_margin": "margin",
-    "reward_accuracy": "accuracy",
-    "kl": "kl",
-    "desirable_reward": "desirable",
-    "undesirable_reward": "undesirable",
-}
-
-
 def metric_words(metrics: Mapping[str, float]) -> list[str]:
     """`margin 0.42`, `accuracy 0.91`: what is shown of an objective's metrics."""
-    return [f"{words} {metrics[name]:.2f}" for name, words in _SHOWN.items() if name in metrics]
+    return [f"{words} {metrics[name]:.2f}" for name, words in shown_metrics().items() if name in metrics]
 
 
 def step_line(view: RunView) -> str:

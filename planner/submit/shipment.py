@@ -116,7 +116,7 @@ def _model(job: Job) -> tuple[str, ...]:
     """The files of folders with models, and of a chat template, that the job names by relative paths."""
     if not isinstance(job.model, HfModel):
         return ()
-    named = {"model.path": job.model.path, "objective.reference_model": getattr(job.objective, "reference_model", None)}
+    named = {"model.path": job.model.path, "objective.reference_model": job.reference.model}
     folders = [(key, Path(path)) for key, path in named.items() if path and not is_of_the_cluster(path)]
     files = [(key, file) for key, folder in folders for file in sorted(folder.rglob("*")) if file.is_file()]
     template = job.model.chat_template

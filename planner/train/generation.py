@@ -18,8 +18,7 @@ from planner.train.custom_loop import train_own
 from planner.train.hooks import Hooks, Outcome
 from planner.train.lifecycle import Generation, Note, begin, looping, make_sums
 from planner.train.models.hf import HfCausal, require_packed
-from planner.train.objectives import Objective, make_objective
-from planner.train.objectives.kto import require_both_kinds
+from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
 from planner.train.reference.cache import CachedReference, Computing, StopAsked, parts_of
 from planner.train.reference.frozen import Reference, make_reference, make_reference_model
@@ -41,10 +40,10 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     state = make_state(generation)
 
     def objective(note: Note) -> Objective:
-        if launch.job.objective.kind == "kto":
-            dataset = cast("SampleDataset", generation.setup.dataset)
-            generation.world.from_first(lambda: require_both_kinds(dataset, generation.setup.order))
-        return make_objective(launch.job.objective, _reference(generation, state, note))
+        config, world, setup = launch.job.objective, generation.world, generation.setup
+        world.from_first(lambda: check_rows(config, cast("SampleDataset", setup.dataset), setup.order))
+        reference = _reference(generation, state, note)
+        return world.agree(lambda: make_objective(config, reference))
 
     try:
         with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
@@ -73,10 +72,10 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
         PlannerError: on every worker, the same one.
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.start
-    if job.objective.reference != "cached":
+    if job.reference.source != "cached":
         return make_reference(job, world)
     dataset = cast("SampleDataset", setup.dataset)
-    has_first_weights = generation.manifest is None and getattr(job.objective, "reference_model", None) is None
+    has_first_weights = generation.manifest is None and job.reference.model is None
     computing = Computing(
         world=world,
         parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),

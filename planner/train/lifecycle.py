@@ -107,7 +107,7 @@ def looping(
         plan=setup.plan,
         rank=world.rank,
         make_batch=make_batch,
-        is_coupled=job.objective.kind == "kto",
+        is_coupled=job.data.kind == "feedback",
     )
     journal = Journal(job, world, run, setup, start, state, loader)
     if not start.parent or start.changed:  # a resize changes none of them

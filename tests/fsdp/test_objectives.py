@@ -8,6 +8,7 @@ from worker_functions import make_job, records, run_job
 from planner.cli.verify import compare
 from planner.errors import DataError
 from planner.job import HfModel
+from planner.job.objectives import OURS
 from planner.provenance.audit import audit
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
@@ -25,8 +26,14 @@ KINDS = {
     "dpo, cached": ({"kind": "dpo", "beta": 0.5, "reference": "cached"}, "pairs"),
     "ipo": ({"kind": "ipo"}, "pairs"),
     "simpo": ({"kind": "simpo"}, "pairs"),
+    "orpo": ({"kind": "orpo", "beta": 0.5}, "pairs"),
     "kto": ({"kind": "kto", "beta": 0.5, "desirable_weight": 2.0, "undesirable_weight": 0.2}, "feedback"),
 }
+
+
+def test_every_objective_is_trained_here():
+    """Those over tokens are trained in test_training.py, a user's own loop in test_own_loop.py."""
+    assert {objective["kind"] for objective, _ in KINDS.values()} == set(OURS) - {"lm", "own"}
 
 
 def sample_job(folder, name, *, steps=5, equality="batches", **sections):

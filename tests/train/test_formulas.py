@@ -1,6 +1,7 @@
 """Each objective against an independent float64 computation, sample by sample and without padding."""
 
 import dataclasses
+import math
 import pickle
 import sys
 from pathlib import Path
@@ -11,13 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.data.samples import NO_LOSS, check_sum_of, text_of
+from planner.errors import ObjectiveError
 from planner.job import DpoObjective, GptModel, IpoObjective, KtoObjective, SftObjective, SimpoObjective, Train
+from planner.job.objectives import OURS
+from planner.job.objectives.orpo import OrpoObjective
 from planner.order.order import Order
 from planner.plan import BatchSizes, choose
 from planner.train.batches import Loader
 from planner.train.control import exact_sums
 from planner.train.log_probs import measuring
 from planner.train.objectives import Coupled, denominators, make_objective, named_metrics
+from planner.train.objectives.orpo import _log_odds as log_odds
 from planner.train.prefetch import _Pickled
 from planner.train.reference.frozen import FrozenReference, UniformReference
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
@@ -134,6 +139,24 @@ def pair_loss(config, policy, reference, samples):
     }
 
 
+def orpo_loss(config, policy, _reference, samples):
+    def log_odds(log_p):
+        return (log_p.exp() / (1 - log_p.exp())).log()
+
+    n, num_tokens = len(samples), sum(length(pair.chosen) for pair in samples)
+    nll = -sum(log_prob(policy, pair.chosen) for pair in samples) / num_tokens
+    chosen = torch.stack([log_prob(policy, pair.chosen) / length(pair.chosen) for pair in samples])
+    rejected = torch.stack([log_prob(policy, pair.rejected) / length(pair.rejected) for pair in samples])
+    ratios = torch.sigmoid(log_odds(chosen) - log_odds(rejected)).log()
+    return nll - config.beta * ratios.sum() / n, {
+        "reward_margin": config.beta * (chosen - rejected).sum().item() / n,
+        "reward_accuracy": (chosen > rejected).sum().item() / n,
+        "chosen_reward": config.beta * chosen.sum().item() / n,
+        "rejected_reward": config.beta * rejected.sum().item() / n,
+        "chosen_nll": nll.item(),
+    }
+
+
 def kto_loss(config, policy, reference, samples):
     n = len(samples)
     with torch.no_grad():
@@ -168,9 +191,27 @@ OBJECTIVES = {
     "ipo": ("pairs", IpoObjective(kind="ipo", beta=0.2), pair_loss),
     "ipo of sums": ("pairs", IpoObjective(kind="ipo", beta=0.2, log_probs="sum"), pair_loss),
     "simpo": ("pairs", SimpoObjective(kind="simpo"), pair_loss),
+    "orpo": ("pairs", OrpoObjective(kind="orpo", beta=0.7), orpo_loss),
     "kto": ("feedback", KtoObjective(kind="kto"), kto_loss),
     "kto, weighted": ("feedback", KtoObjective(kind="kto", desirable_weight=1.5, undesirable_weight=0.4), kto_loss),
 }
+
+
+def test_every_objective_is_held_to_its_formula():
+    """Those over tokens are in test_units.py, and a user's own loop has none."""
+    assert {config.kind for _, config, _ in OBJECTIVES.values()} == set(OURS) - {"lm", "own"}
+
+
+@pytest.mark.parametrize("spec", [spec for spec in OURS.values() if spec.build], ids=lambda spec: spec.kind)
+def test_a_spec_says_what_its_class_does(spec):
+    """What a terminal shows is measured, and a coupled one is one."""
+    objective = make_objective(spec.config(kind=spec.kind), UniformReference())
+    assert spec.shown.keys() <= objective.metrics.keys()
+    wrong = dataclasses.replace(spec, is_coupled=not spec.is_coupled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("planner.job.spec_of", lambda _: wrong)
+        with pytest.raises(ObjectiveError, match=f"{spec.kind}: its spec says is_coupled={wrong.is_coupled}, but"):
+            make_objective(spec.config(kind=spec.kind), UniformReference())
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -223,6 +264,30 @@ def test_a_ghost_adds_nothing(name):
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
     if isinstance(objective, Coupled):
         assert not objective.shared(model, ghost, (7, 7, 7, 7)).any()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5, 7, 11])
+def test_orpo_is_the_same_for_every_split(world_size):
+    """Its two means have two denominators of the global batch: a split by pairs alone would weigh tokens otherwise."""
+    _, config, independent = OBJECTIVES["orpo"]
+    groups = loaders("pairs", 11, 1, 11)
+    samples = [groups[0].dataset.sample(int(row)) for row in groups[0].order.rows(44, 55)]
+    expected, expected_metrics = independent(config, model_of(POLICY).double(), None, samples)
+    for max_micro in (1, 2, 3, 11):
+        batches = [batch for loader in loaders("pairs", 11, world_size, max_micro) for batch in loader.load(44)]
+        loss, metrics, _ = measured(config, model_of(POLICY), UniformReference(), batches)
+        assert loss == pytest.approx(expected.item(), rel=2e-6)
+        assert metrics == pytest.approx(expected_metrics, rel=2e-5, abs=1e-5)
+
+
+def test_a_certain_completion_has_finite_odds():
+    """Its probability is 1 in float32, and 1 - p would be 0."""
+    log_p = torch.tensor([0.0, -1e-12, -0.7, -200.0], requires_grad=True)
+    found = log_odds(log_p)
+    found.sum().backward()
+    assert found.isfinite().all()
+    assert log_p.grad.isfinite().all()
+    assert found[2:].tolist() == pytest.approx([-0.7 - math.log(1 - math.exp(-0.7)), -200.0])
 
 
 def test_one_kind_alone_is_remarked_upon():

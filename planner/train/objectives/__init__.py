@@ -5,13 +5,16 @@ global batch before the step begins, and its loss is the micro-batch's part of t
 """
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from planner import job
-from planner.job import DpoObjective, IpoObjective, KtoObjective, LmObjective, SftObjective, SimpoObjective
+from planner.data.dataset import SampleDataset
+from planner.errors import ObjectiveError
+from planner.order.order import Order
 from planner.train import control
 from planner.train.batches import MicroBatch
 from planner.train.control import Tally
@@ -85,31 +88,46 @@ def ready(
 
 
 def make_objective(config: job.Objective, reference: Reference) -> Objective:
-    """The objective that a job names; `reference` is not looked at by one that has no use for it."""
-    if isinstance(config, LmObjective):
-        from planner.train.objectives.lm import LanguageModelling
+    """The objective that a job names. One without a reference is made without it.
 
-        return LanguageModelling()
-    if isinstance(config, SftObjective):
-        from planner.train.objectives.sft import SupervisedFineTuning
+    Raises:
+        ObjectiveError: its class cannot be loaded, or is not what its spec says.
+    """
+    spec = job.spec_of(config)
+    assert spec.build is not None  # a user's own loop does not come here
+    make = _named(spec, spec.build)
+    objective: Objective = make(config) if spec.reference == "none" else make(config, reference)
+    if isinstance(objective, Coupled) != spec.is_coupled:
+        raise ObjectiveError(
+            f"objective {spec.kind}: its spec says is_coupled={spec.is_coupled}, but {spec.build} "
+            f"{'lacks' if spec.is_coupled else 'has'} the methods shared, given and remark; correct one of the two"
+        )
+    return objective
 
-        return SupervisedFineTuning(config)
-    if isinstance(config, DpoObjective):
-        from planner.train.objectives.dpo import DirectPreference
 
-        return DirectPreference(config, reference)
-    if isinstance(config, IpoObjective):
-        from planner.train.objectives.ipo import IdentityPreference
+def check_rows(config: job.Objective, dataset: SampleDataset, order: Order) -> None:
+    """Look for what an objective cannot learn from, where its spec names such a check.
 
-        return IdentityPreference(config, reference)
-    if isinstance(config, SimpoObjective):
-        from planner.train.objectives.simpo import SimplePreference
+    Raises:
+        DataError: the rows are wrong.
+        ObjectiveError: the check cannot be loaded.
+    """
+    spec = job.spec_of(config)
+    if spec.check_rows is not None:
+        _named(spec, spec.check_rows)(dataset, order)
 
-        return SimplePreference(config)
-    assert isinstance(config, KtoObjective)  # who has one of his own does not come here
-    from planner.train.objectives.kto import KahnemanTversky
 
-    return KahnemanTversky(config, reference)
+def _named(spec: job.ObjectiveSpec, name: str) -> Any:
+    """What `module:name` names, imported now: it may need torch.
+
+    Raises:
+        ObjectiveError: it cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # whatever a package's code raises
+        raise ObjectiveError(f"objective {spec.kind}: cannot load {name}: {type(error).__name__}: {error}") from error
 
 
 def denominators(objective: Objective, batches: Sequence[MicroBatch]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from planner.data.samples import NO_LOSS
+from planner.job import LmObjective
 from planner.train.batches import TokenBatch
 
 
@@ -20,6 +21,9 @@ class LanguageModelling:
 
     num_denominators = 1
     metrics: Mapping[str, int] = {}
+
+    def __init__(self, config: LmObjective) -> None:
+        del config  # it has no settings
 
     def denominators(self, batch: TokenBatch) -> tuple[int, ...]:
         """`(tokens,)`."""

@@ -147,7 +147,7 @@ def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> 
     """
     followed_from = {
         "model": model,
-        "reference_model": getattr(job.objective, "reference_model", None),
+        "reference_model": job.reference.model,
         "seed": job.train.seed,
         "precision": job.train.precision,
         "chunk": job.batch.max_micro,

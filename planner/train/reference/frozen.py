@@ -59,11 +59,9 @@ class PolicyWithoutAdapters:
 
 def make_reference(job: Job, world: World) -> Reference:
     """What a job's objective wants to be held to, by forward passes. Every worker calls it: models are sharded."""
-    objective = job.objective
-    if objective.reference == "none":
+    if job.reference.source == "none":
         return UniformReference()
-    other = getattr(objective, "reference_model", None)
-    if other is None and isinstance(job.model, HfModel) and job.model.lora is not None:
+    if job.reference.model is None and isinstance(job.model, HfModel) and job.model.lora is not None:
         return PolicyWithoutAdapters()
     return FrozenReference(make_reference_model(job, world))
 
@@ -72,9 +70,8 @@ def make_reference_model(job: Job, world: World) -> nn.Module:
     """The frozen model in shards: another one, or the first weights, which are the same in every generation."""
     config = cast("GptModel | HfModel", job.model)
     if isinstance(config, HfModel):
-        other = getattr(job.objective, "reference_model", None)
         config = config.model_copy(update={"lora": None})
-        if other is not None:
+        if (other := job.reference.model) is not None:
             config = config.model_copy(update={"path": other, "revision": None, "weights": "pretrained"})
     model = make_model(config, job.train, world).requires_grad_(requires_grad=False)
     model.register_forward_pre_hook(heartbeat.beat)

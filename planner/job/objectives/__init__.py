@@ -1,0 +1,16 @@
+"""Planner's own objectives, one file each: the section of the job, and the facts about it. No torch.
+
+To add one, write its file and its line here; docs/extending.md has an example.
+"""
+
+from planner.job.objectives.dpo import DPO
+from planner.job.objectives.ipo import IPO
+from planner.job.objectives.kto import KTO
+from planner.job.objectives.lm import LM
+from planner.job.objectives.orpo import ORPO
+from planner.job.objectives.own import OWN
+from planner.job.objectives.sft import SFT
+from planner.job.objectives.simpo import SIMPO
+
+OURS = {spec.kind: spec for spec in (LM, SFT, DPO, IPO, SIMPO, ORPO, KTO, OWN)}
+"""kind -> spec; messages list them in this order"""

@@ -1,0 +1,287 @@
+"""docs/extending.md, run as it stands: packages made in a temporary folder, and what planner makes of them."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch.distributed as dist
+import yaml
+
+from planner.errors import JobError, ObjectiveError
+from planner.files import dump_job, parse_job, read_job
+from planner.files.schema import job_schema
+from planner.job import ObjectiveSpec, batch_sizes, registry
+from planner.job.registry import require_all, shown_metrics
+from planner.plan import choose
+from planner.provenance.audit import audit
+from planner.report.view import RunView, step_line
+from planner.store.run import Run
+from planner.store.storage import Storage
+from planner.train.generation import train
+from planner.train.loop import Hooks
+from planner.train.setup import Launch
+from planner.train.world import on_cpu
+
+sys.path.append(str(Path(__file__).parent / "fsdp"))
+from sample_sets import write_rows
+
+ROOT = Path(__file__).parent.parent
+DEMO = ROOT / "jobs" / "demo.yaml"
+
+
+def example(section):
+    """The files of a section of docs/extending.md, by the last name in backquotes before each block."""
+    text = (ROOT / "docs" / "extending.md").read_text()
+    (body,) = re.findall(rf"(?ms)^## {section}\n(.*?)(?=^## |\Z)", text)
+    blocks = re.findall(r"(?ms)`([\w./]+)`[^`]*?:\n\n```\w+\n(.*?)^```$", body)
+    assert len(blocks) == body.count("\n```") / 2, "each block has a name"
+    return dict(blocks)
+
+
+def install(folder, name, entries, files):
+    """What pip would do: the files, and the distribution's entry points beside them."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    info = folder / f"{name.replace('-', '_')}-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    lines = [f"{kind} = {value}\n" for kind, value in entries.items()]
+    (info / "entry_points.txt").write_text("".join(["[planner.objectives]\n", *lines]))
+
+
+def forget():
+    """Planner reads entry points once in a process."""
+    for known in (registry._entries, registry.spec_of_kind, registry.shown_metrics):
+        known.cache_clear()
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder where packages can be installed; afterwards none of them was ever there."""
+    before = set(sys.modules)
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    forget()
+    yield folder
+    forget()
+    for name in set(sys.modules) - before:
+        if name.startswith(("planner_hinge", "broken")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def hinge(site, tmp_path):
+    """The package of the document, installed, and the path of its job; its data lies beside that."""
+    files = example("An objective")
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    install(site, project["name"], project["entry-points"]["planner.objectives"], files)
+    importlib.invalidate_caches()
+    write_rows(tmp_path / "pairs.jsonl", "pairs")
+    file = tmp_path / "hinge.yaml"
+    file.write_text(files["hinge.yaml"])
+    return file
+
+
+def python(site, *words):
+    """A process of its own, in the folder above `site`."""
+    environment = {"PYTHONPATH": f"{site}:{ROOT}", "COLUMNS": "200"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, check=False, cwd=site.parent, env=environment, capture_output=True, text=True)
+
+
+def planner(site, *words):
+    """The command."""
+    return python(site, "-m", "planner.cli", *words)
+
+
+@pytest.fixture
+def world_of_one(tmp_path):
+    """A process group with this process alone in it."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+# -- the example
+
+
+def test_a_job_of_a_package_is_read_and_planned(hinge, site):
+    """As one of planner's own: by its class, through a dump, and by the command; torch is not loaded."""
+    job = read_job(hinge)
+    assert (job.objective.kind, job.objective.delta, job.reference.source) == ("hinge", 2.0, "none")
+    assert type(job.objective).__module__ == "planner_hinge.objective"
+    assert parse_job(dump_job(job)) == job
+    assert choose(batch_sizes(job), 4).global_batch == 6
+    answer = planner(site, "plan", hinge.name, "--gpus", "4")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "2 x 2 + 2 x 1" in answer.stdout
+    look = f"import sys; from planner.files import read_job; read_job({str(hinge)!r}); print('torch' in sys.modules)"
+    assert python(site, "-c", look).stdout == "False\n"
+
+
+def test_a_job_of_a_package_is_in_the_schema(hinge, site):
+    """Beside planner's own, with its bounds."""
+    schema = job_schema()
+    assert "hinge" in schema["properties"]["objective"]["anyOf"][0]["enum"]
+    validator = jsonschema.Draft202012Validator(schema)
+    written = yaml.safe_load(hinge.read_text())
+    assert list(validator.iter_errors(written)) == []
+    assert list(validator.iter_errors(written | {"objective": {"kind": "hinge", "delta": -1}})) != []
+    answer = planner(site, "schema")
+    assert json.loads(answer.stdout) == schema
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        (
+            "objective.delta=-1",
+            "objective.delta: found -1 (a whole number); write a number above 0 and at most 1000 (the d",
+        ),
+        ("objective.detla=1", "objective.detla: found an unknown key; did you mean objective.delta?"),
+        ("objective.kind=hing", 'found "hing" (text); write one of dpo, hinge, ipo'),
+        (
+            "data.kind=chat",
+            "objective hinge does not learn from data.kind chat; write data.kind pairs, or objective: sft",
+        ),
+    ],
+)
+def test_a_wrong_job_of_a_package_is_told_what_to_write(hinge, override, says):
+    """The errors come from the section of the package."""
+    with pytest.raises(JobError) as error:
+        read_job(hinge, [override])
+    assert says in str(error.value)
+
+
+def test_the_errors_of_other_jobs_name_the_objective_of_a_package(hinge):
+    """Where it would fit."""
+    with pytest.raises(JobError, match=r"or objective: dpo or ipo or simpo or orpo or hinge$"):
+        read_job(hinge, ["objective={kind: sft}"])
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_a_job_of_a_package_is_trained_and_its_metrics_are_shown(hinge, site, monkeypatch):
+    """By the real loop. The audit is clean, and the loss is the formula's."""
+    monkeypatch.chdir(hinge.parent)
+    job = read_job(hinge)
+    outcome = train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
+    assert (outcome.step, outcome.finished) == (4, True)
+    found = audit(Run(Storage(job.run_path)))
+    assert found.clean, found.findings
+    ledger = [json.loads(line) for line in (hinge.parent / job.run_path / "ledger" / "000001.jsonl").open()]
+    steps = [line["record"] for line in ledger if line["record"]["kind"] == "step"]
+    # First weights find all completions of a length nearly alike: some pairs are satisfied, others are far from it.
+    assert all(0 <= step["metrics"]["satisfied"] <= 1 for step in steps)
+    assert all(step["loss"] >= 2.0 - step["metrics"]["margin"] - 1e-4 for step in steps)
+    shown = planner(site, "show", job.run_path).stdout
+    assert re.search(r"objective +hinge, delta 2.0\n", shown), shown
+    assert re.search(r"loss +[0-9.]+, margin -?[0-9.]+, satisfied [01]\.[0-9]+\n", shown), shown
+    view = RunView(step=4, total_steps=4, loss=steps[-1]["loss"], metrics=steps[-1]["metrics"])
+    assert re.search(r"step 4/4  loss \S+  margin \S+  satisfied \S+  ", step_line(view))
+
+
+# -- packages that cannot be used
+
+BROKEN = {
+    "no module": ("broken_gone:SPEC", "", "ModuleNotFoundError: No module named 'broken_gone'"),
+    "no name": ("broken:OTHER", "", "AttributeError: module 'broken' has no attribute 'OTHER'"),
+    "raises": ("broken:SPEC", "raise RuntimeError('of its own')", "RuntimeError: of its own"),
+    "no spec": ("broken:SPEC", "SPEC = 3", "is no ObjectiveSpec but int; name one there"),
+    "another kind": (
+        "broken:SPEC",
+        "from planner.job.objectives.dpo import DPO as SPEC",
+        "is an ObjectiveSpec of kind dpo; give the entry point that name",
+    ),
+    "contradiction": (
+        "broken:SPEC",
+        (
+            "from planner.job import *\n"
+            "SPEC = ObjectiveSpec(config=SimpoObjective, data=('pears',), reference='none', build='a:b')"
+        ),
+        "ValueError: ObjectiveSpec of SimpoObjective: data must name kinds of text, jsonl,",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
+    """They get one error with its name. Other jobs, other packages and other jobs' errors go on without it."""
+    value, code, says = BROKEN[name]
+    install(site, "planner-broken", {"bad": value}, {"broken.py": code} if code or "OTHER" in value else {})
+    importlib.invalidate_caches()
+    forget()
+    read_job(DEMO)
+    assert not any(module.startswith(("broken", "planner_hinge")) for module in sys.modules)
+    read_job(hinge)
+    with pytest.raises(JobError, match="write one of dpo, hinge, ipo"):
+        read_job(hinge, ["objective.kind=hing"])
+    assert "satisfied" in shown_metrics()
+    with pytest.raises(JobError) as error:
+        read_job(hinge, ["objective={kind: bad}"])
+    (line,) = str(error.value).splitlines()
+    assert "objective: objective bad of package planner-broken (planner.objectives: broken" in line
+    assert says in line
+    with pytest.raises(ObjectiveError, match="of package planner-broken"):
+        require_all()
+
+
+def test_schema_refuses_a_broken_package(hinge, site):
+    """Else an editor would call a job wrong for a reason that nobody was told."""
+    install(site, "planner-broken", {"bad": "broken_gone:SPEC"}, {})
+    answer = planner(site, "schema")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("planner: objective bad of package planner-broken (planner.objectives: broken_gone")
+    assert answer.stderr.count("\n") == 1
+    assert planner(site, "plan", hinge.name).returncode == 0
+
+
+def test_planner_never_chooses_between_two_objectives_of_one_kind(hinge, site):
+    """Jobs of that kind are refused, and no other job."""
+    install(
+        site, "planner-other", {"hinge": "planner_hinge.objective:HINGE", "dpo": "planner_hinge.objective:HINGE"}, {}
+    )
+    importlib.invalidate_caches()
+    forget()
+    read_job(DEMO)
+    with pytest.raises(JobError, match="objective hinge is in planner-hinge and planner-other; uninstall"):
+        read_job(hinge)
+    with pytest.raises(JobError, match="objective dpo is in planner and planner-other; uninstall planner-other"):
+        read_job(hinge, ["objective={kind: dpo}"])
+    read_job(hinge, ["objective={kind: ipo}"])
+
+
+@pytest.mark.usefixtures("world_of_one")
+def test_a_class_that_cannot_be_loaded_stops_the_run(hinge, site, monkeypatch):
+    """With one error on all workers, not with a traceback that Ray would take for a lost node."""
+    monkeypatch.chdir(hinge.parent)
+    (site / "planner_hinge" / "loss.py").write_text("import nothing_of_that_name\n")
+    job = read_job(hinge)
+    with pytest.raises(ObjectiveError, match=r"objective hinge: cannot load planner_hinge.loss:Hinge: ModuleNotF"):
+        train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"reference": "none", "config": "dpo"}, "reference is none, but the section has a field for it"),
+        ({"reference": "required", "config": "dpo"}, "reference is required, but .* may be none"),
+        ({"reference": "optional", "config": "kto"}, "reference is optional, so the section needs a field"),
+        ({"reference": "optional", "config": "dpo", "data": ("chat",)}, "reference may be cached for pairs alone"),
+        ({"data": ()}, "data must name kinds of"),
+        ({"build": "module.Class"}, "write module:name instead of 'module.Class'"),
+    ],
+)
+def test_facts_that_contradict_each_other_are_refused(facts, says):
+    """At the birth of the spec, so a package's own tests see it."""
+    config = registry.OURS[facts.get("config", "simpo")].config
+    usual = {"data": ("pairs",), "reference": "none", "build": "module:Class"}
+    with pytest.raises(ValueError, match=says):
+        ObjectiveSpec(**usual | facts | {"config": config})
