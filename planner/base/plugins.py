@@ -10,7 +10,7 @@ from planner.errors import PlannerError
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """A name that a package declares. Nothing is imported before `load`: a broken package harms only who asks for it."""
+    """A name that a package declares. Nothing is imported before `load`: a broken package harms only its users."""
 
     entries: tuple[EntryPoint, ...]
     """one of each package that declares the name; more than one is a mistake"""
