@@ -38,7 +38,7 @@ def test_a_broken_package_is_named_when_it_is_loaded_and_not_before(site, text, 
     plugin = installed(GROUP)["thing"]
     with pytest.raises(PlannerError) as raised:
         plugin.load()
-    told = f"planner.tests: thing of planner-broken 1.0 cannot be loaded ({reason}); repair or uninstall the package"
+    told = f"planner.tests: thing of planner-broken 1.0 cannot be used ({reason}); repair or uninstall the package"
     assert str(raised.value) == told.format(module.removeprefix("broken_module_"))
 
 
@@ -46,5 +46,7 @@ def test_two_packages_with_one_name_are_refused(site):
     """Which of them was meant cannot be known."""
     install(site, GROUP, {"one": "math:pi"}, {}, name="planner-first")
     install(site, GROUP, {"one": "math:e"}, {}, name="planner-second")
-    with pytest.raises(PlannerError, match=r"one of planner-first 1\.0 and planner-second 1\.0: several packages"):
+    with pytest.raises(
+        PlannerError, match=r"one of planner-first 1\.0 and planner-second 1\.0 cannot be used \(several packages"
+    ):
         installed(GROUP)["one"].load()

@@ -21,16 +21,18 @@ class Plugin:
         Raises:
             PlannerError: it cannot be imported, or several packages declare its name; the message names them.
         """
-        entry = self.entries[0]
-        packages = sorted(f"{its.dist.name} {its.dist.version}" for its in self.entries if its.dist)
-        what = f"{entry.group}: {entry.name} of {' and '.join(packages)}"
         if len(self.entries) > 1:
-            raise PlannerError(f"{what}: several packages declare this name; uninstall all but one")
+            raise self.error("several packages declare this name")
         try:
-            return entry.load()
+            return self.entries[0].load()
         except Exception as error:  # a stranger's module may raise anything
-            reason = f"{type(error).__name__}: {last_line(str(error))}"
-            raise PlannerError(f"{what} cannot be loaded ({reason}); repair or uninstall the package") from error
+            raise self.error(f"{type(error).__name__}: {last_line(str(error))}") from error
+
+    def error(self, why: str) -> PlannerError:
+        """The refusal of it, with the packages' names and what to do."""
+        packages = " and ".join(sorted(f"{its.dist.name} {its.dist.version}" for its in self.entries if its.dist))
+        name = f"{self.entries[0].group}: {self.entries[0].name} of {packages}"
+        return PlannerError(f"{name} cannot be used ({why}); repair or uninstall the package")
 
 
 def installed(group: str) -> dict[str, Plugin]:

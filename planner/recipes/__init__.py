@@ -9,7 +9,8 @@ from planner.recipes.drafting import Options
 from planner.recipes.job_text import job_of
 from planner.recipes.read import read_recipe
 from planner.recipes.recipe import Note, Outcome, Question, Recipe, Rewrite, Trap, Unit
-from planner.recipes.rewrite import TARGETS, needs_job, rewrite
+from planner.recipes.registry import TARGETS, targets
+from planner.recipes.rewrite import needs_job, rewrite
 
 __all__ = [
     "TARGETS",
@@ -25,4 +26,5 @@ __all__ = [
     "needs_job",
     "read_recipe",
     "rewrite",
+    "targets",
 ]
