@@ -1,23 +1,34 @@
-"""accelerate as a system: its file starts a recipe but says nothing of what is trained, so it is written only."""
+"""accelerate as a system: its file is written, but read only beside a recipe, as it does not say what is trained."""
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from planner.recipes.accelerate import file_text, is_accelerate, local_file, machine_notes, read_launch, with_counts
+from planner.recipes.drafting import Options
 from planner.recipes.recipe import Rewrite
 from planner.recipes.saying import guessed_precision
 from planner.recipes.source import Found
 from planner.recipes.system import Split, System
-from planner.recipes.texts import text_of
+from planner.recipes.texts import recipe_error, text_of
 
 
-def near_miss(found: Found) -> str:
-    """That such a file is none of the recipes, and where it belongs."""
-    if not is_accelerate(found.tree):
-        return ""
-    return (
+def detect(found: Found) -> bool:
+    """By the keys of one file."""
+    return is_accelerate(found.tree)
+
+
+def read(found: Found, options: Options) -> NoReturn:
+    """Say where such a file belongs.
+
+    Raises:
+        RecipeError: always.
+    """
+    del options
+    text = (
         "found an accelerate file, which says how many processes there are and not what is trained; write "
         "the recipe, and this file behind --accelerate"
     )
+    raise recipe_error(found.source, text)
 
 
 def render(split: Split, words: Sequence[str]) -> Rewrite:
@@ -35,4 +46,4 @@ def render(split: Split, words: Sequence[str]) -> Rewrite:
     return Rewrite(command=command, file=file, notes=(note, *machine_notes(path, gpus)))
 
 
-SYSTEM = System(name="accelerate", title="accelerate", near_miss=near_miss, render=render)
+SYSTEM = System(name="accelerate", title="accelerate", detect=detect, read=read, render=render)

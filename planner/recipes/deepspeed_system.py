@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from planner.recipes import deepspeed, trl
+from planner.recipes import deepspeed
 from planner.recipes.drafting import Options
 from planner.recipes.entries import Keys, flat
+from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.saying import guessed_precision
 from planner.recipes.source import Found
@@ -20,7 +21,7 @@ def detect(found: Found) -> bool:
 def read(found: Found, options: Options) -> Recipe:
     """The recipe, with overrides laid over the file."""
     entries = flat(found.tree, found.source)
-    trl.overrides(found.words, entries)
+    overrides(found.words, entries)
     keys = Keys(source=found.source, entries=entries, fix="KEY=VALUE", is_for_job=options.is_for_job)
     recipe = deepspeed.read(keys, options)
     keys.raise_mistakes()

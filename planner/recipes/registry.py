@@ -8,7 +8,7 @@ from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, 
 from planner.recipes.system import System
 
 GROUP = "planner.recipes"
-READ = (trl_system.SYSTEM, deepspeed_system.SYSTEM, hydra_systems.DPO, hydra_systems.HALOS)
+READ = (trl_system.SYSTEM, deepspeed_system.SYSTEM, accelerate_system.SYSTEM, hydra_systems.DPO, hydra_systems.HALOS)
 """in the order in which they are asked"""
 WRITTEN = (
     hydra_systems.DPO,

@@ -225,5 +225,5 @@ def _eval_batch(split: Split, unit: int) -> tuple[int, tuple[str, ...]]:
 
 
 def _or_theirs(split: Split, words: Sequence[str]) -> Sequence[str]:
-    """The words, or a mark where those of the recipe stand in a folder."""
-    return words or (["..."] if split.is_own else [])
+    """The words, or a mark where those of the recipe stand in a file or a folder."""
+    return ["..."] if split.is_own and not split.recipe.words else words

@@ -4,8 +4,6 @@
 count must be said. What TRL does with a recipe is in `planner.recipes.trl_runs`; this file reads the keys.
 """
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import PurePath
@@ -20,17 +18,13 @@ from planner.recipes.drafting import (
 )
 from planner.recipes.entries import COMMAND_LINE, Entry, Keys
 from planner.recipes.recipe import Draft, Note, Recipe
-from planner.recipes.scalars import Unresolved, number, scalar, shell_names
+from planner.recipes.scalars import Unresolved, number, shell_names
 from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
 from planner.recipes.trl_keys import FALSE_WORDS, KNOWN, METHODS, TRUE_BY_DEFAULT, TRUE_WORDS, TRUTHS
 from planner.recipes.trl_loss import changing
 from planner.recipes.trl_runs import TrlFacts
 
-# What is not another value of the option before it.
-_NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
-# Options whose value looks like an override: `rank=64, scale=0.1`.
-_OF_PAIRS = ("optim_args",)
 # The values of loss_type that are the method itself.
 _PLAIN_LOSSES = {
     "sft": ("", "nll", "chunked_nll"),
@@ -95,32 +89,6 @@ _BY_PREFIX = {
     "vllm_": "generation is your loop's",
     f"{_ENVIRONMENT}.": "variables of the environment: set them where the workers start",
 }
-
-
-def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
-    """`--key value`, `--key=value`, `--flag`, `--no_flag`, `key=value` laid over `keys_of`; returns the other words."""
-    others, index = [], 0
-    while index < len(words):
-        word = words[index]
-        name, sign, value = word.partition("=")
-        if not name.startswith("--") and not sign:
-            others.append(word)
-            index += 1
-            continue
-        key = name.lstrip("-+").replace("-", "_")
-        values = [value] if sign else []
-        index += 1
-        if not sign and key in _OF_PAIRS and index < len(words):
-            values.append(words[index])
-            index += 1
-        while not sign and index < len(words) and not _NEXT.match(words[index]):
-            values.append(words[index])
-            index += 1
-        read = [scalar(each) for each in values]
-        if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:
-            key, read = positive, [False]
-        keys_of[key] = Entry(value=True if not read else read[0] if len(read) == 1 else read, where=where)
-    return others
 
 
 def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | None) -> tuple[str, str]:

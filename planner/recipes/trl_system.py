@@ -9,6 +9,7 @@ from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
 from planner.recipes.drafting import Options
 from planner.recipes.entries import Entry, Keys, flat
 from planner.recipes.launcher import launch_of
+from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.say_trl import render, to_trl
 from planner.recipes.scalars import shell_names
@@ -42,7 +43,7 @@ def read(found: Found, options: Options) -> Recipe:
 
 def _of_file(found: Found, options: Options) -> Recipe:
     entries = flat(found.tree, found.source)
-    others = trl.overrides(found.words, entries)
+    others = overrides(found.words, entries)
     keys = Keys(source=found.source, entries=entries, is_for_job=options.is_for_job)
     keys.mistakes += [_no_override(word) for word in others]
     launch = read_launch(options.accelerate) if options.accelerate else None
@@ -71,7 +72,7 @@ def _of_command(found: Found, command: Command, options: Options) -> Recipe:
     if config:
         tree = mapping_of(text_of(beside(found.source, config)), config)
         entries |= flat(tree, config)
-    others = trl.overrides(words, entries)
+    others = overrides(words, entries)
     keys = Keys(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
     keys.mistakes += [_no_override(word) for word in others if "$" not in word]
     trl.leave_unresolved(keys)
