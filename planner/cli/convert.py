@@ -60,10 +60,11 @@ def convert(
     The job goes to stdout and what became of every key to stderr; with -o the job goes to the file. With --to SYSTEM,
     what to type there for exactly the same batch at --at GPUs; where no setting does it, the nearest counts (exit 1).
     """
-    from planner.recipes import TARGETS, job_of, needs_job, read_recipe
+    from planner.recipes import job_of, needs_job, read_recipe, targets
 
-    if to not in {"job", *TARGETS}:
-        raise UserError(f"--to {to}: write job, {', '.join(TARGETS[:-1])} or {TARGETS[-1]}")
+    known = targets()
+    if to not in {"job", *known}:
+        raise UserError(f"--to {to}: write job, {', '.join(known[:-1])} or {known[-1]}")
     if to == "job" and at is not None:
         raise UserError("--at W goes with --to SYSTEM: a job is exact at every count; leave it out")
     check_number("--at", at, MAX_WORKERS)

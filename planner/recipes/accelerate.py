@@ -1,13 +1,15 @@
 """accelerate's configuration files: how many processes are started, and in which way."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planner.base.disk import is_file
 from planner.recipes.entries import Entry, Keys, flat
-from planner.recipes.texts import mapping_of, text_of
+from planner.recipes.recipe import Recipe
+from planner.recipes.texts import beside, mapping_of, text_of
 
 _CLIP = "deepspeed_config.gradient_clipping"
 
@@ -30,7 +32,7 @@ class Launch:
     source: str = ""
 
 
-def is_accelerate(tree: dict[str, Any]) -> bool:
+def is_accelerate(tree: Mapping[str, Any]) -> bool:
     """Whether these are the keys of such a file."""
     return "distributed_type" in tree or {"num_processes", "num_machines"} <= set(tree)
 
@@ -82,6 +84,21 @@ def _deepspeed_file(keys: Keys, path: str) -> dict[str, Entry]:
 def _word(value: Any) -> str:
     """YAML reads a bare `no` as false."""
     return "no" if value is False else str(value or "").lower()
+
+
+def local_file(recipe: Recipe) -> str:
+    """Where the accelerate file that a recipe names lies on this machine; empty if it does not."""
+    path = beside(recipe.source, recipe.launch_file) if recipe.launch_file else ""
+    return path if path and is_file(path) else ""
+
+
+def machine_notes(path: str, gpus: int) -> list[str]:
+    """What to do with a launch file for several machines. Its `--num_processes` counts all of them together."""
+    machines = read_launch(path).machines
+    if gpus % machines:
+        return [f"num_machines is {machines} in {path}, which does not divide {gpus}"]
+    each = f"start the command on each of them (--machine_rank), with {gpus // machines} GPUs there"
+    return [f"num_machines is {machines} in {path}: {each}; for one machine write 1"] if machines > 1 else []
 
 
 def with_counts(text: str, gpus: int, accumulation: int) -> str:

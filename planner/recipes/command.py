@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-from planner.files.words import cut
-from planner.recipes import strangers
 from planner.recipes.texts import recipe_error
+
+KNOWN_COMMANDS = "train.py, launch.py, sft.py, trl dpo, ..."
+HYDRA_SCRIPTS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
+"""those among them whose words are Hydra's; all others are TRL's"""
 
 _SCRIPT = re.compile(
     r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
@@ -30,7 +32,6 @@ _ASSIGNMENT = re.compile(
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|([A-Za-z_]\w*|\d))")
 _END = re.compile(r"^([|;&]+|\d*>.*|<.*)$")
 _MAX_VARIABLES_IN_VARIABLES = 8
-_KNOWN = "train.py, launch.py, sft.py, trl dpo, ..."
 _PASSED_ON = {
     "--num_processes": "--num_processes",
     "--accelerate_config": "--config_file",
@@ -63,21 +64,18 @@ def is_command(text: str) -> bool:
 
 def starts_program(text: str) -> bool:
     """Whether a line of it starts Python or a launcher, whatever that runs."""
-    return bool(_PROGRAM.search(_CONTINUED.sub(" ", text)))
+    return bool(_PROGRAM.search(continued(text)))
 
 
-def refuse_other(text: str, source: str) -> None:
-    """Refuse a text in which no command is one that planner reads.
+def continued(text: str) -> str:
+    """The text with each command on one line, whatever its backslashes."""
+    return _CONTINUED.sub(" ", text)
 
-    Raises:
-        RecipeError: it names the system where its program or its options tell.
-    """
-    joined = _CONTINUED.sub(" ", text)
-    strangers.refuse_program(joined, source)
-    if found := _OTHER_TRL.search(joined):
-        raise recipe_error(source, f"found trl {cut(found[1])}; planner reads trl sft, dpo, orpo, kto and grpo")
-    strangers.refuse_keys(strangers.option_names(joined.split()), source)
-    raise recipe_error(source, f"found no training command that planner knows ({_KNOWN}); it reads {strangers.READ}")
+
+def other_of_trl(text: str) -> str:
+    """The name of a command of TRL's that planner does not read, such as `reward`; empty if there is none."""
+    found = _OTHER_TRL.search(text)
+    return found[1] if found else ""
 
 
 def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> Command:
@@ -86,10 +84,10 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
     Raises:
         RecipeError: there is none, there are several, or its quotes do not match.
     """
-    lines = [line.strip() for line in _CONTINUED.sub(" ", text).splitlines()]
+    lines = [line.strip() for line in continued(text).splitlines()]
     found = [line for line in lines if not line.startswith("#") and is_command(line)]
     if not found:
-        raise recipe_error(source, f"found no training command ({_KNOWN}); write one")
+        raise recipe_error(source, f"found no training command ({KNOWN_COMMANDS}); write one")
     if len(dict.fromkeys(found)) > 1:
         raise recipe_error(source, f"found {len(found)} training commands; keep one, or write the command itself")
     known = _variables(text, env or {}) | dict(env or {})
@@ -99,7 +97,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
     launcher = _launcher(words[:at])
     if words[at - 1] == "trl":
         launcher |= _taken(behind)
-    sampled = re.search(r"--num_samples_per_prompt[= ]+(\d{1,6})", _CONTINUED.sub(" ", text))
+    sampled = re.search(r"--num_samples_per_prompt[= ]+(\d{1,6})", continued(text))
     return Command(
         script=script,
         path=words[at],

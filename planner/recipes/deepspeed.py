@@ -4,6 +4,7 @@ Any of them may be left out (runtime/config.py): what is missing is worked out b
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,6 @@ from planner.recipes.drafting import Options, finish, job_name, make_own, order_
 from planner.recipes.entries import Keys
 from planner.recipes.recipe import Draft, Outcome, Question, Recipe, Trap, Unit
 
-TITLE = "DeepSpeed"
 _BATCH, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
 _REASONS = {
@@ -25,7 +25,7 @@ _REASONS = {
 }
 
 
-def is_deepspeed(tree: dict[str, Any]) -> bool:
+def is_deepspeed(tree: Mapping[str, Any]) -> bool:
     """Whether these are the keys of such a file."""
     return _BATCH in tree or _MICRO in tree or ("zero_optimization" in tree and _STEPS in tree)
 
@@ -71,7 +71,6 @@ def read(keys: Keys, options: Options) -> Recipe:
     fixed = replace(facts, tuned=batch, tuned_gpus=gpus)
     return Recipe(
         source=keys.source,
-        system="deepspeed",
         method="what your script trains",
         unit="sample",
         global_batch=batch,
@@ -114,11 +113,6 @@ class DeepSpeedFacts:
     tuned_gpus: int | None = None
     """the GPU count that it is said to be tuned for"""
 
-    @property
-    def title(self) -> str:
-        """The system's name."""
-        return TITLE
-
     def filled(self, gpus: int) -> tuple[int, int, int]:
         """Batch, micro-batch and accumulation, completed as DeepSpeed does. They may not fit each other."""
         batch, micro, steps = self.batch, self.micro, self.accumulation
@@ -151,6 +145,10 @@ class DeepSpeedFacts:
             "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step "
             f"* world_size {batch} != {micro} * {steps} * {gpus}"
         )
+
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:  # noqa: ARG002  # whatever it is
+        """Whether DeepSpeed would start with another split of the same batch: with any that fits."""
+        return True
 
     def outcome(self, gpus: int) -> Outcome:
         """What happens at a GPU count."""

@@ -24,8 +24,6 @@ from planner.recipes.entries import Entry, Keys
 from planner.recipes.recipe import Draft, Recipe
 from planner.recipes.shipped import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
 
-TITLE = "DPO repository"
-GROUPS = ("model", "loss")
 _WHOSE = "the DPO repository's own config.yaml"
 
 
@@ -79,7 +77,6 @@ def read(keys: Keys, choices: dict[str, str], options: Options) -> Recipe:
     finish(draft, keys, DPO_REASONS, "not a key that the DPO repository reads")
     return Recipe(
         source=keys.source,
-        system="dpo",
         method=method,
         unit=unit,
         global_batch=batch,
@@ -232,10 +229,3 @@ def _set_eval(draft: Draft, facts: DpoFacts) -> None:
         draft.derive("eval.every", f"{every} examples", f"eval.every {every} examples{lowered}")
     else:
         draft.derive("eval.every", "1 step", f"eval.every 1 step: eval_every {facts.eval_every} is less than a batch")
-
-
-def command(gpus: int, batch: int, accumulation: int, eval_batch: int, extra: list[str]) -> str:
-    """What to type for a batch at a GPU count."""
-    devices = ",".join(map(str, range(gpus)))
-    words = [f"batch_size={batch}", f"gradient_accumulation_steps={accumulation}", f"eval_batch_size={eval_batch}"]
-    return f"CUDA_VISIBLE_DEVICES={devices} python -u train.py {' '.join([*extra, 'trainer=FSDPTrainer', *words])}"

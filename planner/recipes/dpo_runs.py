@@ -25,11 +25,6 @@ class DpoFacts(Sliced):
     warmup_steps: int
     is_bf16: bool
 
-    @property
-    def title(self) -> str:
-        """The system's name."""
-        return "DPO repository"
-
     def empty_text(self) -> str:
         """What a model does with a batch of no rows."""
         if self.block in _REFUSE_EMPTY:

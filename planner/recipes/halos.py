@@ -22,8 +22,6 @@ from planner.recipes.scalars import number
 from planner.recipes.shipped import HALOS_DEFAULTS, HALOS_LEGACY_REASONS, HALOS_LOSSES, HALOS_REASONS
 from planner.recipes.split import nearest_multiple
 
-TITLE = "HALOs"
-GROUPS = ("model", "loss")
 _WHOSE = "HALOs' own configuration"
 
 # Hydra's loss=NAME there -> the method.
@@ -41,8 +39,6 @@ _TRAINERS = {
     "ORPOTrainer": "orpo",
 }
 _UNPAIRED = ("kto", "ppo", "grpo", "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid")
-# The number of processes that the shipped accelerate_config/fsdp_NAME.yaml files say.
-_SHIPPED_FILES = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
 _TOLD = re.compile(r"((?:^[ \t]*#[^\n]*\n)+)[ \t]*batch_size:", re.MULTILINE)
 
 
@@ -64,12 +60,6 @@ def told_meaning(text: str) -> Meaning | None:
     if found is None or "across all machines" not in found[1]:
         return None
     return "total" if "accumulation" in found[1] else "per accumulation step"
-
-
-def processes_of(config_file: str) -> int | None:
-    """The processes that one of HALOs' shipped accelerate files starts, by its name."""
-    found = re.search(r"accelerate_config/fsdp_(\w+)\.yaml$", config_file)
-    return _SHIPPED_FILES.get(found[1]) if found else None
 
 
 def read(
@@ -125,7 +115,6 @@ def read(
         make_own(draft, method, why_own)
     return Recipe(
         source=keys.source,
-        system="halos",
         method=method,
         unit=unit,
         global_batch=batch,
@@ -135,6 +124,7 @@ def read(
         eval_batch=facts.eval_batch,
         draft=draft,
         foreign=facts,
+        is_older=facts.is_legacy,
     )
 
 
@@ -182,14 +172,3 @@ def _method(keys: Keys, choices: dict[str, str]) -> tuple[str, str]:
     if SHARED.get(method, method) in DATA_OF:
         return method, ""
     return method, f"planner has no objective for {method}"
-
-
-def command(gpus: int, batch: int, accumulation: int, eval_batch: int, extra: list[str]) -> str:
-    """What to type for a batch at a GPU count."""
-    words = [
-        f"++model.batch_size={batch}",
-        f"++model.gradient_accumulation_steps={accumulation}",
-        f"++model.eval_batch_size={eval_batch}",
-    ]
-    launcher = f"accelerate launch --config_file accelerate_config/fsdp_8gpu.yaml --num_processes {gpus} launch.py"
-    return " ".join([launcher, *extra, *words])

@@ -44,11 +44,6 @@ class HalosFacts(Sliced):
     reward_model_path: bool
 
     @property
-    def title(self) -> str:
-        """The system's name."""
-        return "HALOs"
-
-    @property
     def is_legacy(self) -> bool:
         """Whether it is of the branch legacy, which slices batches itself as the DPO repository does."""
         return self.meaning == "legacy"

@@ -28,8 +28,7 @@ def job_of(recipe: Recipe) -> tuple[Job, str]:
 
 
 def _heading(recipe: Recipe) -> Iterator[str]:
-    title = recipe.foreign.title if recipe.foreign else "planner"
-    yield f"# Converted by planner from {escape(recipe.source)} ({title}, {recipe.method})."
+    yield f"# Converted by planner from {escape(recipe.source)} ({recipe.title}, {recipe.method})."
     if recipe.draft.job.get("objective") == "own":
         yield f"# planner has no objective for {recipe.method}: the loss is computed by a loop of your own (data.path),"
         yield "# and planner keeps its batches exact at every GPU count. See docs/own-loop.md."

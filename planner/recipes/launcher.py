@@ -1,26 +1,24 @@
 """What starts a script: the launcher's own options, its file, or a file that a system ships, by its name."""
 
+import re
 from dataclasses import replace
-from pathlib import Path
 
 from planner.base.disk import is_file
 from planner.files.words import cut
-from planner.recipes import accelerate, halos, trl
+from planner.recipes import accelerate
 from planner.recipes.accelerate import Launch
 from planner.recipes.command import Command
 from planner.recipes.drafting import Options
 from planner.recipes.entries import Keys
 from planner.recipes.scalars import shell_names
+from planner.recipes.texts import beside
+from planner.recipes.trl_keys import METHODS
 
 _MAX_DIGITS = 12
 # trl/accelerate_configs of TRL 0.19 to 1.16: these say 8 processes and bf16.
 SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
-
-
-def beside(source: str, path: str) -> str:
-    """A path that a command names: from here, or from the folder that the command's file lies in or below."""
-    places = [Path(path), *(parent / path for parent in list(Path(source).parents)[:3])]
-    return str(next((place for place in places if is_file(place)), places[0]))
+# HALOs' accelerate_config/fsdp_NAME.yaml -> the number of processes that the file says.
+_SHIPPED_BY_HALOS = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
 
 
 def launch_of(command: Command, options: Options, keys: Keys, source: str) -> Launch | None:
@@ -37,17 +35,8 @@ def launch_of(command: Command, options: Options, keys: Keys, source: str) -> La
         launch = accelerate.read_launch(beside(source, file))
     elif options.accelerate:
         launch = accelerate.read_launch(options.accelerate)
-    elif command.script in trl.METHODS and file in SHIPPED_BY_TRL:
-        kind = "DEEPSPEED" if file.startswith("zero") else "FSDP" if file.startswith("fsdp") else "MULTI_GPU"
-        launch = Launch(
-            num_processes=8,
-            kind=kind,
-            accumulation=1 if file == "zero1" else None,
-            mixed_precision="bf16",
-            source=f"{file}, as TRL ships it",
-        )
-    elif file and (shipped := halos.processes_of(file)):
-        launch = Launch(num_processes=shipped, kind="FSDP", source=f"{file}, as HALOs ships it")
+    elif file:
+        launch = _shipped(file, command.script)
     names = shell_names(said or "")
     if not said or (names and options.gpus):
         return launch
@@ -55,6 +44,22 @@ def launch_of(command: Command, options: Options, keys: Keys, source: str) -> La
         keys.missing(whose, said, f"{whose}: found {cut(said)}; write a count")
         return replace(launch or Launch(num_processes=None), num_processes=options.gpus or 1, source=whose)
     return replace(launch or Launch(num_processes=None), num_processes=int(said), source=whose)
+
+
+def _shipped(file: str, script: str) -> Launch | None:
+    """What a file says that TRL or HALOs ships, by its name; none if neither does."""
+    if script in METHODS and file in SHIPPED_BY_TRL:
+        kind = "DEEPSPEED" if file.startswith("zero") else "FSDP" if file.startswith("fsdp") else "MULTI_GPU"
+        return Launch(
+            num_processes=8,
+            kind=kind,
+            accumulation=1 if file == "zero1" else None,
+            mixed_precision="bf16",
+            source=f"{file}, as TRL ships it",
+        )
+    found = re.search(r"accelerate_config/fsdp_(\w+)\.yaml$", file)
+    processes = _SHIPPED_BY_HALOS.get(found[1]) if found else None
+    return Launch(num_processes=processes, kind="FSDP", source=f"{file}, as HALOs ships it") if processes else None
 
 
 def _processes(each: str, nodes: str) -> str:

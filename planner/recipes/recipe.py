@@ -66,7 +66,8 @@ class Rewrite:
     """what to type"""
     file: str = ""
     """what to put into a file, if the system wants one"""
-    arithmetic: str
+    arithmetic: str = ""
+    """how the batch comes about; written by `rewrite`"""
     notes: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
     """what that system has no word for"""
@@ -75,12 +76,11 @@ class Rewrite:
 class Foreign(Protocol):
     """A recipe as its own system reads it."""
 
-    @property
-    def title(self) -> str:
-        """The system's name."""
-
     def outcome(self, gpus: int) -> Outcome:
         """What happens at a GPU count."""
+
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
+        """Whether the system would start with another split of the same batch."""
 
     def traps(self, question: Question) -> list[Trap]:
         """What the outcome alone does not show."""
@@ -137,8 +137,12 @@ class Recipe:
     """A foreign recipe, read."""
 
     source: str
-    system: str
-    """dpo, halos, trl, deepspeed or job"""
+    system: str = ""
+    """dpo, halos, trl, deepspeed, job or what a package adds; `read_recipe` writes it, and the title"""
+    title: str = ""
+    """the system's name as people write it"""
+    is_older: bool = False
+    """whether it is of a version of its system that planner does not write for"""
     method: str
     """sft, dpo, cdpo, ipo, simpo, kto, ppo, grpo, orpo, ..."""
     unit: str
@@ -163,6 +167,13 @@ class Recipe:
     """overrides of the recipe's own command, as they stand there"""
     launch_file: str = ""
     """accelerate's file that it is started with, as it was named; empty if none was"""
+
+    @property
+    def precision(self) -> str:
+        """The job's precision; empty if the recipe does not say it or a loop of the user's own decides it."""
+        train = self.draft.job.get("train", {})
+        is_own = train.get("optimizer", {}).get("kind") == "own"
+        return "" if is_own else train.get("precision", "")
 
 
 def product(gpus: int, micro: int, accumulation: int, batch: int) -> str:

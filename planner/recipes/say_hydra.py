@@ -1,8 +1,10 @@
-"""A job's values as overrides of the DPO repository and of HALOs."""
+"""A job's values as overrides of the DPO repository and of HALOs, and the commands of both."""
 
 import shlex
+from collections.abc import Sequence
 
 from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SftObjective, SimpoObjective
+from planner.recipes.recipe import Rewrite
 from planner.recipes.saying import (
     Saying,
     clip_of,
@@ -15,6 +17,8 @@ from planner.recipes.saying import (
     warmup_steps,
 )
 from planner.recipes.scalars import number
+from planner.recipes.split import nearest_multiple
+from planner.recipes.system import Split
 
 _TORCH = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}
 _EVAL = "there a test split is evaluated: write n_eval_examples and eval_every, both in examples"
@@ -175,3 +179,51 @@ def _length(saying: Saying, sign: str) -> None:
         saying.write(names, f"{sign}n_epochs={number(epochs)}")
     else:
         saying.leave(names, f"epochs are whole there; write {sign}n_epochs=null {sign}n_examples=N")
+
+
+# -- the commands
+
+
+def render_dpo(split: Split, words: Sequence[str]) -> Rewrite:
+    """What to type for a batch at a GPU count."""
+    evaluated, notes = _eval_batch(split, split.gpus)
+    devices = ",".join(map(str, range(split.gpus)))
+    sizes = [
+        f"batch_size={split.batch}",
+        f"gradient_accumulation_steps={split.accumulation}",
+        f"eval_batch_size={evaluated}",
+    ]
+    start = f"CUDA_VISIBLE_DEVICES={devices} python -u train.py"
+    return Rewrite(command=" ".join([start, *_or_theirs(split, words), "trainer=FSDPTrainer", *sizes]), notes=notes)
+
+
+def render_halos(split: Split, words: Sequence[str]) -> Rewrite:
+    """What to type for a batch at a GPU count."""
+    steps = split.accumulation
+    evaluated, notes = _eval_batch(split, split.gpus * steps)
+    sizes = [
+        f"++model.batch_size={split.batch}",
+        f"++model.gradient_accumulation_steps={steps}",
+        f"++model.eval_batch_size={evaluated}",
+    ]
+    if steps > 1:
+        notes += (f"no_sync: with {steps} accumulation steps each GPU holds a whole gradient",)
+    version = "for HALOs of 2025-05-01 or newer; --config_file: any of accelerate_config/, the count is overridden"
+    file = "accelerate_config/fsdp_8gpu.yaml"
+    start = f"accelerate launch --config_file {file} --num_processes {split.gpus} launch.py"
+    return Rewrite(command=" ".join([start, *_or_theirs(split, words), *sizes]), notes=(*notes, version))
+
+
+def _eval_batch(split: Split, unit: int) -> tuple[int, tuple[str, ...]]:
+    """The evaluation batch, a multiple of what the system divides it by, and a remark if it is another one."""
+    written = split.recipe.eval_batch
+    evaluated = nearest_multiple(written or split.batch, unit)
+    if not written or evaluated == written:
+        return evaluated, ()
+    note = f"eval_batch_size {evaluated} in place of {written}, which {unit} does not divide; training is the same"
+    return evaluated, (note,)
+
+
+def _or_theirs(split: Split, words: Sequence[str]) -> Sequence[str]:
+    """The words, or a mark where those of the recipe stand in a file or a folder."""
+    return ["..."] if split.is_own and not split.recipe.words else words

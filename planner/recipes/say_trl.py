@@ -1,8 +1,13 @@
-"""A job's values as options of TRL's scripts."""
+"""A job's values as options of TRL's scripts, and the command."""
 
 import shlex
+from collections.abc import Sequence
+from pathlib import PurePath
 
 from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SimpoObjective
+from planner.recipes.accelerate import local_file, machine_notes, read_launch
+from planner.recipes.launcher import SHIPPED_BY_TRL
+from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.saying import (
     Saying,
     clip_of,
@@ -15,6 +20,13 @@ from planner.recipes.saying import (
     warmup_steps,
 )
 from planner.recipes.scalars import number
+from planner.recipes.system import Split
+from planner.recipes.trl_keys import METHODS
+
+# The alignment-handbook's, which its own commands are started with.
+_SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
+# Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
+_FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
 
 
 def to_trl(saying: Saying) -> None:
@@ -118,3 +130,61 @@ def _schedule(saying: Saying) -> None:
     saying.write_or_leave("train.schedule.warmup", words, "write --warmup_steps in optimizer steps")
     if share:
         saying.remark(f"--warmup_ratio is of transformers 4; for transformers 5 write --warmup_steps {share}")
+
+
+# -- the command
+
+
+def render(split: Split, words: Sequence[str]) -> Rewrite:
+    """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
+    recipe = split.recipe
+    is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
+    config = recipe.config or (recipe.source if is_yaml else "")
+    # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
+    sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
+    launch_file = _launch_file(recipe)
+    command = [
+        f"accelerate launch --config_file {launch_file or _SHIPPED_FILE} --num_processes {split.gpus}",
+        _script(recipe),
+        *([f"{before}{config}"] if config else []),
+        *words,
+        f"--per_device_train_batch_size{sign}{split.micro}",
+        f"--gradient_accumulation_steps{sign}{split.accumulation}",
+    ]
+    return Rewrite(
+        command=" ".join(command),
+        notes=tuple(_launch_notes(recipe, split.gpus, split.accumulation)),
+        unsaid=() if launch_file else (_launcher_unsaid(recipe),),
+    )
+
+
+def _script(recipe: Recipe) -> str:
+    """The script with the folder that it lies in."""
+    method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
+    stem = PurePath(recipe.script).name if recipe.script else method
+    stem = stem if stem.endswith(".py") else f"{stem}.py"
+    is_there = recipe.script or stem in _FOLDERS or method in METHODS
+    return f"{_FOLDERS.get(stem, 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
+
+
+def _launch_file(recipe: Recipe) -> str:
+    """The user's own accelerate file, or one that TRL ships, which its command names without a path."""
+    if recipe.system != "trl" and not local_file(recipe):
+        return ""
+    name = recipe.launch_file
+    return f"trl/accelerate_configs/{name}.yaml" if name in SHIPPED_BY_TRL else name
+
+
+def _launcher_unsaid(recipe: Recipe) -> str:
+    named = f"{recipe.launch_file} does not lie here" if recipe.launch_file else "the recipe names no accelerate file"
+    text = f"the launcher: {named}, and {PurePath(_SHIPPED_FILE).name} stands for it"
+    return f"{text}; write your own there, or give it as --accelerate FILE"
+
+
+def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
+    """What the launcher's file says that the command line does not beat."""
+    if not (path := local_file(recipe)):
+        return []
+    said = read_launch(path).accumulation
+    notes = [] if said in {None, steps} else [f"gradient_accumulation_steps is {said} in {path}: write {steps} there"]
+    return [*notes, *machine_notes(path, gpus)]

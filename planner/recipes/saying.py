@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.job import ChatData, Job, KtoObjective, cadence
 from planner.recipes.drafting import plain
+from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
 
 # A null here is a choice: no clipping, no cut of prompts. Any other null means that the job has no such value.
@@ -132,6 +133,11 @@ def leave_rows(saying: Saying, *, all_of_it: bool, packs: bool) -> None:
         saying.leave("data.loss_on", "for rows of messages write --assistant_only_loss true")
     else:
         saying.leave("data.loss_on", "there only completions bear loss, another loss")
+
+
+def guessed_precision(recipe: Recipe) -> tuple[str, ...]:
+    """A remark on a file whose precision is a guess, because the recipe does not say it."""
+    return () if recipe.precision else ("mixed precision in the file is bf16: write your own if it is another",)
 
 
 def clip_of(job: Job, none: str) -> str:

@@ -21,6 +21,10 @@ class Sliced:
         """What a model does with a batch of no rows."""
         return "no rows on a GPU"
 
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:  # noqa: ARG002  # whatever it is
+        """Whether the system would start with another split of the same batch: slicing takes any."""
+        return True
+
     def sliced(self, gpus: int) -> Outcome:
         """What slicing leaves of a batch."""
         processes = gpus if self.is_sharded else 1

@@ -1,12 +1,10 @@
-"""Training systems that planner does not read: a refusal names the one that a file or a command looks like."""
+"""Training systems that planner does not read, and how to know them, so that a refusal names the right one."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from planner.errors import RecipeError
 from planner.files.words import cut
-from planner.recipes.texts import recipe_error
 
 READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and jobs of its own"
 # A single key may belong to any system.
@@ -158,32 +156,24 @@ def option_names(words: Iterable[str]) -> list[str]:
     return [found[2].replace("-", "_") for found in named if found and (found[1] or found[3])]
 
 
-def refuse_keys(keys: Iterable[str], source: str) -> None:
-    """Refuse keys of a system that planner does not read.
+@dataclass(frozen=True, kw_only=True)
+class Likeness:
+    """What a recipe looks like."""
 
-    Raises:
-        RecipeError: it names the system and the keys that it was known by.
-    """
-    if found := by_keys(keys):
-        stranger, own = found
-        raise looks_like(stranger, source, cut(", ".join(own[:_MOST_SHOWN]), 120))
+    name: str
+    why: str
+    """the program or the keys by which it was known"""
 
 
-def refuse_program(text: str, source: str) -> None:
-    """Refuse a command that starts the program of a system that planner does not read.
-
-    Raises:
-        RecipeError: it names the system.
-    """
-    if stranger := by_program(text):
-        assert stranger.program is not None
-        found = stranger.program.search(text)
-        raise looks_like(stranger, source, cut(found[0].strip() if found else "", 80))
-
-
-def looks_like(stranger: Stranger, source: str, why: str) -> RecipeError:
-    """The refusal, with what the system was known by."""
-    return recipe_error(source, f"this looks like {stranger.name} ({why}); planner does not read it. It reads {READ}")
+def known_by(program: str, keys: Iterable[str]) -> Likeness | None:
+    """The system whose program or keys these are; none if they are no stranger's."""
+    if stranger := by_program(program):
+        found = stranger.program.search(program) if stranger.program else None
+        return Likeness(name=stranger.name, why=cut(found[0].strip() if found else "", 80))
+    if of_keys := by_keys(keys):
+        stranger, own = of_keys
+        return Likeness(name=stranger.name, why=cut(", ".join(own[:_MOST_SHOWN]), 120))
+    return None
 
 
 def _with_sections(key: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from planner.base.disk import is_file
 from planner.errors import RecipeError
 from planner.files.bounded_yaml import BoundedLoader
 from planner.files.text_file import Unreadable, read_text
@@ -37,6 +38,12 @@ def text_of(path: str | Path) -> str:
         return read_text(path, "recipe")
     except Unreadable as error:
         raise recipe_error(str(path), str(error)) from None
+
+
+def beside(source: str, path: str) -> str:
+    """A path that a command names: from here, or from the folder that the command's file lies in or below."""
+    places = [Path(path), *(parent / path for parent in list(Path(source).parents)[:3])]
+    return str(next((place for place in places if is_file(place)), places[0]))
 
 
 def mapping_of(text: str, source: str) -> dict[str, Any]:

@@ -5,20 +5,26 @@ Written for torchtitan 0.2.2. In August 2026, after 0.3.0, its pull request 4121
 `local_batch_size`, `global_batch_size` and `seq_len`.
 """
 
+from collections.abc import Sequence
+
 from planner.job import AdamW
+from planner.recipes.recipe import Rewrite
 from planner.recipes.saying import Saying, clip_of, leave_model, length_in_steps, warmup_steps
 from planner.recipes.scalars import number
+from planner.recipes.system import Split, System
 
-TITLE = "torchtitan"
 
-
-def command(gpus: int, micro: int, batch: int, extra: list[str]) -> str:
+def render(split: Split, words: Sequence[str]) -> Rewrite:
     """What to type for a batch at a GPU count."""
-    words = [f"--training.local_batch_size {micro}", f"--training.global_batch_size {batch}"]
-    return f"NGPU={gpus} ./run_train.sh {' '.join([*words, *extra])}"
+    sizes = [f"--training.local_batch_size {split.micro}", f"--training.global_batch_size {split.batch}"]
+    context = split.recipe.draft.job.get("model", {}).get("context")
+    return Rewrite(
+        command=f"NGPU={split.gpus} ./run_train.sh {' '.join([*sizes, *words])}",
+        notes=(_version_note(split.micro, split.batch, context),),
+    )
 
 
-def version_note(micro: int, batch: int, context: int | None) -> str:
+def _version_note(micro: int, batch: int, context: int | None) -> str:
     """Which version the options are of, and what a newer one is told instead; `context` in tokens, none if unknown."""
     sizes = {
         "num_tokens_per_microbatch_per_dp_rank": micro,
@@ -82,3 +88,6 @@ def _schedule(saying: Saying) -> None:
         saying.write("train.schedule.final_fraction", f"--lr_scheduler.min_lr_factor {lowest}")
     words = [f"--lr_scheduler.warmup_steps {steps}"] if (steps := warmup_steps(saying.job)) else []
     saying.write_or_leave("train.schedule.warmup", words, "write --lr_scheduler.warmup_steps")
+
+
+SYSTEM = System(name="torchtitan", title="torchtitan", render=render, say=say, methods=("lm", "sft"))

@@ -1,11 +1,9 @@
 """TRL's and the alignment-handbook's flat YAML, and commands such as `accelerate launch scripts/sft.py --key value`.
 
 `per_device_train_batch_size` is one GPU's micro-batch; the global batch, m x A x GPUs, is written nowhere, so the GPU
-count must be said. What TRL does with a recipe is in `planner.recipes.trl_runs`; this file reads and writes them.
+count must be said. What TRL does with a recipe is in `planner.recipes.trl_runs`; this file reads the keys.
 """
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import PurePath
@@ -20,23 +18,13 @@ from planner.recipes.drafting import (
 )
 from planner.recipes.entries import COMMAND_LINE, Entry, Keys
 from planner.recipes.recipe import Draft, Note, Recipe
-from planner.recipes.scalars import Unresolved, number, scalar, shell_names
+from planner.recipes.scalars import Unresolved, number, shell_names
 from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
-from planner.recipes.trl_keys import FALSE_WORDS, KNOWN, TRUE_BY_DEFAULT, TRUE_WORDS, TRUTHS
+from planner.recipes.trl_keys import FALSE_WORDS, KNOWN, METHODS, TRUE_BY_DEFAULT, TRUE_WORDS, TRUTHS
 from planner.recipes.trl_loss import changing
 from planner.recipes.trl_runs import TrlFacts
 
-TITLE = "TRL"
-SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
-"""the alignment-handbook's, which its own commands are started with"""
-# What is not another value of the option before it.
-_NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
-# Options whose value looks like an override: `rank=64, scale=0.1`.
-_OF_PAIRS = ("optim_args",)
-METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
-# Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
-_FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
 # The values of loss_type that are the method itself.
 _PLAIN_LOSSES = {
     "sft": ("", "nll", "chunked_nll"),
@@ -101,32 +89,6 @@ _BY_PREFIX = {
     "vllm_": "generation is your loop's",
     f"{_ENVIRONMENT}.": "variables of the environment: set them where the workers start",
 }
-
-
-def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
-    """`--key value`, `--key=value`, `--flag`, `--no_flag`, `key=value` laid over `keys_of`; returns the other words."""
-    others, index = [], 0
-    while index < len(words):
-        word = words[index]
-        name, sign, value = word.partition("=")
-        if not name.startswith("--") and not sign:
-            others.append(word)
-            index += 1
-            continue
-        key = name.lstrip("-+").replace("-", "_")
-        values = [value] if sign else []
-        index += 1
-        if not sign and key in _OF_PAIRS and index < len(words):
-            values.append(words[index])
-            index += 1
-        while not sign and index < len(words) and not _NEXT.match(words[index]):
-            values.append(words[index])
-            index += 1
-        read = [scalar(each) for each in values]
-        if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:
-            key, read = positive, [False]
-        keys_of[key] = Entry(value=True if not read else read[0] if len(read) == 1 else read, where=where)
-    return others
 
 
 def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | None) -> tuple[str, str]:
@@ -199,7 +161,6 @@ def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) ->
         make_own(draft, method if loss == method else f"{method} ({loss})", why_own)
     return Recipe(
         source=keys.source,
-        system="trl",
         method=method,
         unit=unit,
         global_batch=batch,
@@ -342,32 +303,3 @@ def _reasons(keys: Keys) -> dict[str, str]:
             if key.startswith(prefix):
                 found.setdefault(key, why)
     return found
-
-
-def command(
-    gpus: int,
-    micro: int,
-    accumulation: int,
-    *,
-    script: str,
-    config: str,
-    config_first: bool = False,
-    method: str,
-    launch_file: str = "",
-    extra: Sequence[str] = (),
-) -> str:
-    """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
-    stem = PurePath(script).name if script else method
-    # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
-    sign, before = ("=", "") if config_first else (" ", "--config ")
-    words = [
-        *([f"{before}{config}"] if config else []),
-        *extra,
-        f"--per_device_train_batch_size{sign}{micro}",
-        f"--gradient_accumulation_steps{sign}{accumulation}",
-    ]
-    launcher = f"accelerate launch --config_file {launch_file or SHIPPED_FILE} --num_processes {gpus}"
-    stem = stem if stem.endswith(".py") else f"{stem}.py"
-    is_there = script or stem in _FOLDERS or method in METHODS
-    path = f"{_FOLDERS.get(stem, 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
-    return " ".join([launcher, path, *words])

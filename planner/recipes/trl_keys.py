@@ -1,5 +1,8 @@
 """The keys that TRL's scripts take (TRL 0.19 to 1.16, transformers 4.53 to 5.23): any other is refused there."""
 
+METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
+"""those that have a script of TRL's and are read"""
+
 # transformers.TrainingArguments
 _TRAINING = """
 output_dir overwrite_output_dir do_train do_eval do_predict eval_strategy evaluation_strategy prediction_loss_only

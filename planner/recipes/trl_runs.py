@@ -52,11 +52,6 @@ class TrlFacts:
     handbook_keys: tuple[str, ...] = ()
     """those that the alignment-handbook's scripts took up to v0.3, and nobody else"""
 
-    @property
-    def title(self) -> str:
-        """The system's name."""
-        return "TRL"
-
     def batch_at(self, gpus: int) -> int:
         """M * A * W; with split_batches m is already of all GPUs."""
         return self.micro * self.accumulation * (1 if self.splits_batches else gpus)

@@ -43,10 +43,9 @@ def conversion_lines(recipe: Recipe, width: int | None = None) -> list[str]:
 
 def recipe_words(recipe: Recipe) -> str:
     """`TRL, dpo, batch 128, tuned for 8 GPUs`."""
-    title = recipe.foreign.title if recipe.foreign else "planner"
     tuned = f", tuned for {counted(recipe.gpus, 'GPU')}" if recipe.gpus else ""
     method = printable(str(recipe.method))
-    return f"{title}, {method}, {counted(recipe.global_batch, recipe.unit)} per step{tuned}"
+    return f"{recipe.title}, {method}, {counted(recipe.global_batch, recipe.unit)} per step{tuned}"
 
 
 def _together(notes: Sequence[Note], *, is_keyed: bool) -> list[tuple[str, str]]:
@@ -96,7 +95,7 @@ def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> 
     assert recipe.foreign is not None
     outcomes = [recipe.foreign.outcome(plan.world_size) for plan in plans]
     cells = [_cells(recipe, *pair, knows_micro=knows_micro) for pair in zip(outcomes, plans, strict=True)]
-    header = tuple(recipe.foreign.title if name == "there" else name for name in _HEADER)
+    header = tuple(recipe.title if name == "there" else name for name in _HEADER)
     table = [header, *cells]
     # A column that says nothing on any row is left out.
     kept = [index for index in range(len(header)) if any(row[index] not in {"", "-"} for row in cells)]
@@ -149,7 +148,7 @@ def summary_line(recipe: Recipe, plans: Sequence[Plan]) -> str:
     parts += [f"silently another batch at {number['other batch']}"] if number["other batch"] else []
     parts += [f"an error at {number['error']}"] if number["error"] else []
     exact = sum(_is_exact(recipe, plan) for plan in plans)
-    return f"{recipe.foreign.title}: {', '.join(parts)}. planner: exact at {exact} of {len(plans)}."
+    return f"{recipe.title}: {', '.join(parts)}. planner: exact at {exact} of {len(plans)}."
 
 
 def _is_exact(recipe: Recipe, plan: Plan) -> bool:

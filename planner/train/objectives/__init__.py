@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from planner import job
-from planner.data.dataset import SampleDataset
+from planner.data.base import SampleDataset
 from planner.errors import ObjectiveError
 from planner.order.order import Order
 from planner.train import control

@@ -1,0 +1,49 @@
+"""accelerate as a system: its file is written, but read only beside a recipe, as it does not say what is trained."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from planner.recipes.accelerate import file_text, is_accelerate, local_file, machine_notes, read_launch, with_counts
+from planner.recipes.drafting import Options
+from planner.recipes.recipe import Rewrite
+from planner.recipes.saying import guessed_precision
+from planner.recipes.source import Found
+from planner.recipes.system import Split, System
+from planner.recipes.texts import recipe_error, text_of
+
+
+def detect(found: Found) -> bool:
+    """By the keys of one file."""
+    return is_accelerate(found.tree)
+
+
+def read(found: Found, options: Options) -> NoReturn:
+    """Say where such a file belongs.
+
+    Raises:
+        RecipeError: always.
+    """
+    del options
+    text = (
+        "found an accelerate file, which says how many processes there are and not what is trained; write "
+        "the recipe, and this file behind --accelerate"
+    )
+    raise recipe_error(found.source, text)
+
+
+def render(split: Split, words: Sequence[str]) -> Rewrite:
+    """A file: the user's own with the counts changed, or one of ours; and what else must hold."""
+    del words
+    recipe, gpus, steps = split.recipe, split.gpus, split.accumulation
+    command = f"accelerate launch --config_file accelerate.yaml --num_processes {gpus} YOUR_SCRIPT"
+    must = f"the script must use micro-batches of {split.micro}"
+    if not (path := local_file(recipe)):
+        file = file_text(gpus, steps, precision=recipe.precision)
+        return Rewrite(command=command, file=file, notes=(must, *guessed_precision(recipe)))
+    is_in_file = read_launch(path).accumulation is not None
+    note = must if is_in_file else f"{must}, and {steps} accumulation steps, which {path} does not say"
+    file = with_counts(text_of(path), gpus, steps)
+    return Rewrite(command=command, file=file, notes=(note, *machine_notes(path, gpus)))
+
+
+SYSTEM = System(name="accelerate", title="accelerate", detect=detect, read=read, render=render)

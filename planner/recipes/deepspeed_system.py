@@ -1,0 +1,44 @@
+"""DeepSpeed as a system: its JSON is recognised, read, and written with other batch numbers."""
+
+from collections.abc import Sequence
+
+from planner.recipes import deepspeed
+from planner.recipes.drafting import Options
+from planner.recipes.entries import Keys, flat
+from planner.recipes.overrides import overrides
+from planner.recipes.recipe import Recipe, Rewrite
+from planner.recipes.saying import guessed_precision
+from planner.recipes.source import Found
+from planner.recipes.system import Split, System
+from planner.recipes.texts import mapping_of, text_of
+
+
+def detect(found: Found) -> bool:
+    """By the keys of one file."""
+    return deepspeed.is_deepspeed(found.tree)
+
+
+def read(found: Found, options: Options) -> Recipe:
+    """The recipe, with overrides laid over the file."""
+    entries = flat(found.tree, found.source)
+    overrides(found.words, entries)
+    keys = Keys(source=found.source, entries=entries, fix="KEY=VALUE", is_for_job=options.is_for_job)
+    recipe = deepspeed.read(keys, options)
+    keys.raise_mistakes()
+    return recipe
+
+
+def render(split: Split, words: Sequence[str]) -> Rewrite:
+    """The user's file with the three batch numbers replaced, or a new file; and what else must hold."""
+    del words
+    recipe, sizes = split.recipe, (split.gpus, split.micro, split.accumulation)
+    command = f"deepspeed --num_gpus {split.gpus} YOUR_SCRIPT --deepspeed ds_config.json"
+    must = "the script must not set other batch sizes"
+    if split.is_own:
+        file = deepspeed.with_sizes(mapping_of(text_of(recipe.source), recipe.source), *sizes)
+        return Rewrite(command=command, file=file, notes=(must,))
+    file = deepspeed.file_text(*sizes, precision=recipe.precision)
+    return Rewrite(command=command, file=file, notes=(must, *guessed_precision(recipe)))
+
+
+SYSTEM = System(name="deepspeed", title="DeepSpeed", detect=detect, read=read, render=render)

@@ -1,0 +1,64 @@
+"""All systems: those that planner knows, and those that installed packages add (`planner.recipes`)."""
+
+from collections.abc import Iterator
+
+from planner.base.plugins import Plugin, installed
+from planner.errors import PlannerError, UserError
+from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, ours, torchtitan, trl_system
+from planner.recipes.system import System
+
+GROUP = "planner.recipes"
+READ = (trl_system.SYSTEM, deepspeed_system.SYSTEM, accelerate_system.SYSTEM, hydra_systems.DPO, hydra_systems.HALOS)
+"""in the order in which they are asked"""
+WRITTEN = (
+    hydra_systems.DPO,
+    hydra_systems.HALOS,
+    trl_system.SYSTEM,
+    accelerate_system.SYSTEM,
+    deepspeed_system.SYSTEM,
+    torchtitan.SYSTEM,
+)
+"""in the order in which they are listed"""
+KNOWN = {system.name: system for system in (ours.SYSTEM, *READ, *WRITTEN)}
+TARGETS = tuple(system.name for system in WRITTEN)
+
+
+def targets() -> tuple[str, ...]:
+    """The names that `--to` takes: those that planner knows, then those of installed packages."""
+    return (*TARGETS, *(name for name in installed(GROUP) if name not in KNOWN))
+
+
+def named(target: str) -> System:
+    """The system that `--to` names.
+
+    Raises:
+        UserError: there is none, or it cannot be written to.
+        PlannerError: an installed package has it and cannot be loaded; the message names the package.
+    """
+    system = KNOWN.get(target)
+    if system is None:
+        plugin = installed(GROUP).get(target)
+        if plugin is None:
+            raise UserError(f"--to {target}: found no such system; write {' or '.join(targets())}")
+        system = _loaded(target, plugin)
+    if system.render is None:
+        raise UserError(f"--to {target}: recipes of {system.title} are only read")
+    return system
+
+
+def added() -> Iterator[System | PlannerError]:
+    """What installed packages add, or why one of them is of no use."""
+    for name, plugin in installed(GROUP).items():
+        try:
+            yield _loaded(name, plugin)
+        except PlannerError as error:
+            yield error
+
+
+def _loaded(name: str, plugin: Plugin) -> System:
+    if name in KNOWN:
+        raise plugin.error("planner has a system of that name")
+    system = plugin.load()
+    if not isinstance(system, System) or system.name != name:
+        raise plugin.error(f"it is no planner.recipes.System with the name {name}")
+    return system

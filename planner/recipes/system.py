@@ -1,0 +1,63 @@
+"""What planner knows of a training system: how a recipe of it is recognised and read, and how a batch is said to it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from planner.recipes.drafting import Options
+from planner.recipes.recipe import Recipe, Rewrite, product
+from planner.recipes.saying import Saying
+from planner.recipes.source import Found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A recipe's global batch on so many GPUs: batch = GPUs x micro-batch x accumulation steps."""
+
+    recipe: Recipe
+    gpus: int
+    micro: int
+    accumulation: int
+    is_own: bool
+    """whether the recipe is the system's own, so that its words stay"""
+
+    @property
+    def batch(self) -> int:
+        """Samples of an optimizer step."""
+        return self.recipe.global_batch
+
+    @property
+    def arithmetic(self) -> str:
+        """`128 = 8 GPUs x 8 x 2`."""
+        return product(self.gpus, self.micro, self.accumulation, self.batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A training system. What planner cannot do with it is none: some are read only, some written only.
+
+    detect -> read -> Recipe.foreign.outcome; Recipe -> (say) -> render
+    """
+
+    name: str
+    """as in `--to NAME` and in `Recipe.system`"""
+    title: str
+    detect: Callable[[Found], bool] | None = None
+    """whether it is a recipe of this system's; the first system that says so reads it"""
+    read: Callable[[Found, Options], Recipe] | None = None
+    """the recipe; its `foreign` says what the system does with it at any GPU count. It may raise `RecipeError`"""
+    near_miss: Callable[[Found], str] | None = None
+    """why nobody reads what looks like a recipe of this system's; empty where it does not"""
+    render: Callable[[Split, Sequence[str]], Rewrite] | None = None
+    """the command or the file that says a batch; the words are those of `say`, or the recipe's own"""
+    say: Callable[[Saying], None] | None = None
+    """writes the rest of a job in the system's options; none where it has words for the batch alone"""
+    methods: tuple[str, ...] = ()
+    """the kinds of objectives that it trains; empty where it says nothing of a loss"""
+
+    def __post_init__(self) -> None:
+        if (self.detect is None) != (self.read is None):
+            raise ValueError(f"{self.name}: detect and read go together")
+
+    def claims(self, found: Found) -> bool:
+        """Whether it reads this."""
+        return self.detect is not None and self.detect(found)

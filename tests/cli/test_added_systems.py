@@ -1,0 +1,136 @@
+"""Recipe systems that installed packages add: the example of docs/extending.md, and packages that are broken."""
+
+import json
+
+import pytest
+from plugin_package import example, install, install_example
+
+from planner.errors import PlannerError, RecipeError
+from planner.recipes import Options, read_recipe, rewrite
+
+CHECK = Options(is_for_job=False, needs_micro=False)
+TRL = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 2\nlearning_rate: 1e-6\n"
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+@pytest.fixture
+def litgpt(site, tmp_path):
+    """A recipe of the document's example, whose package is installed."""
+    files = install_example(site, "A recipe system")
+    file = tmp_path / "litgpt.yaml"
+    file.write_text(files["litgpt.yaml"])
+    return str(file)
+
+
+def test_without_the_package_its_recipe_is_only_recognised(tmp_path):
+    """What the package changes."""
+    file = tmp_path / "litgpt.yaml"
+    file.write_text(example("A recipe system")["litgpt.yaml"])
+    with pytest.raises(RecipeError, match=r"this looks like LitGPT \(checkpoint_dir, .*; planner does not read it"):
+        read_recipe(str(file), (), CHECK)
+
+
+def test_a_recipe_of_the_documents_example_is_checked(litgpt, cli):
+    """48 = 16 x 3 at 4 GPUs, 5 x 8 + nothing of the last 8 at 5, and an error past 12."""
+    answer = cli("check", litgpt, "--gpus", "4,5,13", "--json")
+    assert answer.code == 0
+    made = json.loads(answer.out)
+    assert (made["system"], made["global_batch"], made["exact_there"], made["exact_here"]) == (
+        "litgpt",
+        48,
+        [4],
+        [4, 5, 13],
+    )
+    assert [each["batch"] for each in made["counts"]] == [48, 40, None]
+    assert "LitGPT: exact at 1 of 3 counts" in cli("check", litgpt, "--gpus", "4,5,13").out
+
+
+def test_a_recipe_of_the_documents_example_is_converted(litgpt, cli, tmp_path):
+    """Into a job that planner plans, with a word for every key."""
+    job = str(tmp_path / "job.yaml")
+    answer = cli("convert", litgpt, "--train.epochs", "3", "-o", job)
+    assert answer.code == 0
+    assert "checkpoint_dir: your loop decides it" in answer.out
+    assert "train.epochs -> train.epochs: 3" in answer.out
+    assert "(LitGPT, what LitGPT trains)" in (tmp_path / "job.yaml").read_text()
+    assert "exact at 2 of 2" in cli("check", litgpt, "--gpus", "5,7").out
+    assert cli("plan", job, "--gpus", "5").code == 0
+    refused = cli("convert", litgpt, "epochs")
+    assert (refused.code, "epochs: found no --key value" in refused.err) == (2, True)
+
+
+def test_a_batch_is_said_to_the_documents_example(litgpt, cli, tmp_path):
+    """Its own recipe, and one of another system."""
+    own = cli("convert", litgpt, "--to", "litgpt", "--at", "6")
+    assert "\nlitgpt finetune --devices 6 --train.global_batch_size 48 --train.micro_batch_size 4\n" in own.out
+    other = tmp_path / "recipe.yaml"
+    other.write_text(TRL)
+    said = cli("convert", str(other), "--to", "litgpt", "--gpus", "4", "--method", "sft")
+    assert "\nlitgpt finetune --devices 4 --train.global_batch_size 8 --train.micro_batch_size 2\n" in said.out
+    refused = cli("convert", litgpt, "--to", "litgpt", "--at", "5")
+    assert (refused.code, "LitGPT cannot train a batch of 48 on 5 GPUs" in refused.err) == (1, True)
+
+
+def test_the_names_of_added_systems_are_listed(litgpt, cli):
+    assert "accelerate, deepspeed, torchtitan or litgpt" in cli("convert", litgpt, "--to", "slurm").err
+
+
+BROKEN = {
+    "no_module": ("import no_such_module_at_all", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+    "no_system": ("SYSTEM = 3", "it is no planner.recipes.System with the name broken"),
+    "other_name": (
+        "from planner.recipes import System\nSYSTEM = System(name='other', title='Other')",
+        "it is no planner.recipes.System with the name broken",
+    ),
+    "half": (
+        "from planner.recipes import System\nSYSTEM = System(name='broken', title='B', detect=bool)",
+        "ValueError: broken: detect and read go together",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cli):
+    """Recipes of known systems do not ask it; what nobody reads, and `--to` with its name, say that it is broken."""
+    text, says = BROKEN[how]
+    install(site, "planner.recipes", {"broken": f"broken_{how}:SYSTEM"}, {f"broken_{how}": text}, name="planner-broken")
+    told = f"planner.recipes: broken of planner-broken 1.0 cannot be used ({says}); repair or uninstall the package"
+    known, nobodys = tmp_path / "known.yaml", tmp_path / "nobodys.yaml"
+    known.write_text(TRL)
+    nobodys.write_text("a: 1\n")
+    assert read_recipe(str(known), (), Options(gpus=4, method="sft")).system == "trl"
+    with pytest.raises(RecipeError) as raised:
+        read_recipe(str(nobodys), (), CHECK)
+    first, second = str(raised.value).splitlines()
+    assert "found no recipe that planner knows: its keys are a;" in first
+    assert second.endswith(told)
+    answer = cli("convert", str(known), "--to", "broken", "--gpus", "4", "--method", "sft")
+    assert (answer.code, answer.err.strip().endswith(told), "Traceback" in answer.err) == (1, True, False)
+
+
+def test_a_package_cannot_take_the_name_of_a_known_system(site, tmp_path):
+    """It is not asked, and the known system is what `--to` means."""
+    install(site, "planner.recipes", {"trl": "math:pi"}, {}, name="planner-thief")
+    file = tmp_path / "recipe.yaml"
+    file.write_text(TRL)
+    recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
+    assert rewrite(recipe, "trl", 4).command.startswith("accelerate launch")
+    file.write_text("a: 1\n")
+    with pytest.raises(PlannerError, match=r"trl of planner-thief 1\.0 cannot be used \(planner has a system of"):
+        read_recipe(str(file), (), CHECK)
+
+
+def test_two_packages_with_one_name_are_named(site, tmp_path):
+    for package in ("planner-first", "planner-second"):
+        install(site, "planner.recipes", {"same": "math:pi"}, {}, name=package)
+    file = tmp_path / "recipe.yaml"
+    file.write_text("a: 1\n")
+    with pytest.raises(RecipeError, match=r"same of planner-first 1\.0 and planner-second 1\.0 cannot be used"):
+        read_recipe(str(file), (), CHECK)

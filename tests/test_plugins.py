@@ -1,0 +1,52 @@
+"""Entry points: what installed packages add to planner, and what is said of a package that is broken."""
+
+import pytest
+from plugin_package import install
+
+from planner.base.plugins import installed
+from planner.errors import PlannerError
+
+GROUP = "planner.tests"
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_an_entry_point_is_found_by_its_name(site):
+    """Its object, as it stands in the package's module; another group's is not there."""
+    install(site, GROUP, {"two": "added_numbers:TWO", "one": "added_numbers:ONE"}, {"added_numbers": "ONE, TWO = 1, 2"})
+    assert {name: plugin.load() for name, plugin in installed(GROUP).items()} == {"one": 1, "two": 2}
+    assert list(installed(GROUP)) == ["one", "two"]
+    assert not installed("planner.others")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_module_at_all", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+        ("raise RuntimeError('first line\\nthe cause')", "RuntimeError: the cause"),
+        ("", "AttributeError: module 'broken_module_{}' has no attribute 'THING'"),
+    ],
+)
+def test_a_broken_package_is_named_when_it_is_loaded_and_not_before(site, text, reason, request):
+    """Whoever only lists what is there is not harmed by it."""
+    module = f"broken_module_{abs(hash(request.node.name))}"
+    install(site, GROUP, {"thing": f"{module}:THING"}, {module: text}, name="planner-broken")
+    plugin = installed(GROUP)["thing"]
+    with pytest.raises(PlannerError) as raised:
+        plugin.load()
+    told = f"planner.tests: thing of planner-broken 1.0 cannot be used ({reason}); repair or uninstall the package"
+    assert str(raised.value) == told.format(module.removeprefix("broken_module_"))
+
+
+def test_two_packages_with_one_name_are_refused(site):
+    """Which of them was meant cannot be known."""
+    install(site, GROUP, {"one": "math:pi"}, {}, name="planner-first")
+    install(site, GROUP, {"one": "math:e"}, {}, name="planner-second")
+    with pytest.raises(
+        PlannerError, match=r"one of planner-first 1\.0 and planner-second 1\.0 cannot be used \(several packages"
+    ):
+        installed(GROUP)["one"].load()
