@@ -113,8 +113,8 @@ def test_cached_numbers_are_those_of_the_model(workers, tmp_path):
 
 def small_parts(rank, job, url, *arguments, stop_after=None, **more):
     """Parts of 16 rows; the last worker asks to stop when it is asked the nth time."""
+    from planner.train.reference import cache as reference_cache
     from planner.train.reference.cache import Computing
-    from planner.train.reference.frozen import cache as reference_cache
 
     before, heard = reference_cache._PART_ROWS, Computing.table
     reference_cache._PART_ROWS = 16
@@ -214,7 +214,7 @@ def in_memory(data, model, _progress=None):
 
 def run_hf(rank, job, url, stop_at=None):
     from planner.provenance import identity
-    from planner.train.reference.frozen import frozen as reference
+    from planner.train.reference import frozen as reference
 
     before, make_model = identity.open_dataset, reference.make_model
     identity.open_dataset = in_memory

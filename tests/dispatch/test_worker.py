@@ -1,0 +1,92 @@
+"""What a Ray worker hands to its generation: the driver's hooks, and a rehearsal's in their place."""
+
+import pickle
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import ray.train
+
+from planner.dispatch import signals
+from planner.dispatch.worker import WorkerConfig, train_worker, worker_hooks
+from planner.job import Job
+from planner.rehearsal import on_ray
+from planner.rehearsal.stages import stages
+from planner.train import generation
+from planner.train.hooks import Hooks, Outcome
+from planner.train.setup import Launch
+
+
+@pytest.fixture
+def launch(tmp_path):
+    job = Job.model_validate(
+        {
+            "name": "hooks",
+            "model": {"kind": "gpt", "layers": 1, "width": 16, "heads": 2, "context": 16},
+            "data": {"kind": "text", "path": str(tmp_path / "text")},
+            "batch": {"global": 2, "max_micro": 1},
+            "train": {"steps": 4, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+            "workers": {"gpus": 0},
+        }
+    )
+    return Launch(job=job, url=str(tmp_path / "run"), launch_id="this")
+
+
+@pytest.fixture
+def in_stage(monkeypatch):
+    """Makes the hooks of a rehearsal of (2, 1) workers, two steps each, in a stage, at a world size."""
+
+    def make(launch, number, world_size):
+        monkeypatch.setattr(on_ray, "get_word", {"stage-this": str(number)}.__getitem__)
+        context = SimpleNamespace(get_world_size=lambda: world_size)
+        monkeypatch.setattr(ray.train, "get_context", lambda: context)
+        return on_ray.observed_hooks(stages([2, 1], 4), launch)
+
+    return make
+
+
+def test_a_worker_trains_with_the_hooks_that_it_was_handed(launch, monkeypatch):
+    """They are made in the worker, of its launch."""
+    seen = []
+    done = Outcome(step=4, total_steps=4, repeated_steps=0)
+    monkeypatch.setattr(generation, "train", lambda _launch, _device, hooks: seen.append(hooks) or done)
+    own = Hooks()
+    made = {id(launch): own}
+    train_worker({"worker": WorkerConfig(launch=launch, on_cpu=True, hooks=lambda launch: made[id(launch)])})
+    assert seen == [own]
+
+
+def test_without_others_they_are_rays(launch):
+    """Reports go to Ray, and a stop comes from the controller."""
+    hooks = WorkerConfig(launch=launch, on_cpu=True).hooks(launch)
+    assert hooks.report is ray.train.report
+    assert hooks.messages is signals.messages
+    assert not hooks.should_stop(1)
+    signals.request_stop()
+    try:
+        assert hooks.should_stop(1)
+    finally:
+        signals.reset()
+
+
+def test_a_rehearsals_hooks_travel_to_a_worker_by_name(launch):
+    """Plain pickle takes them, so a worker runs the code that is installed there."""
+    hooks = partial(on_ray.observed_hooks, tuple(stages([2, 1], 4)))
+    config = pickle.loads(pickle.dumps(WorkerConfig(launch=launch, on_cpu=True, hooks=hooks)))
+    assert config.hooks.func is on_ray.observed_hooks
+    assert config.hooks.args == hooks.args
+    assert pickle.loads(pickle.dumps(WorkerConfig(launch=launch, on_cpu=True))).hooks is worker_hooks
+
+
+@pytest.mark.parametrize(
+    ("number", "world_size", "step", "waits"),
+    [(0, 2, 2, False), (0, 2, 3, True), (0, 1, 1, True), (1, 1, 3, False), (1, 1, 5, False), (1, 2, 3, True)],
+)
+def test_a_rehearsed_worker_keeps_to_its_stage(launch, in_stage, monkeypatch, number, world_size, step, waits):
+    """It waits at the stage's last step, and at a size that is not the stage's; a stop ends the wait."""
+    hooks = in_stage(launch, number, world_size)
+    answers = [False, True]
+    monkeypatch.setattr(signals, "stop_requested", lambda: answers.pop(0))
+    monkeypatch.setattr(on_ray, "_POLL_S", 0.0)
+    assert hooks.should_stop(step) is waits
+    assert hooks.report is ray.train.report
