@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from planner.data.formats import ASSISTANT, BadRow, Turn, Turns
+from planner.data.examples import ASSISTANT, BadRow, Turn, Turns
 from planner.errors import DataError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

@@ -10,8 +10,9 @@ import numpy as np
 from planner.data.base import Progress
 from planner.data.columns import Column
 from planner.data.cut import Cut
+from planner.data.examples import Answered, BadRow, Example, Plain
 from planner.data.flaws import Flaws
-from planner.data.formats import Answered, BadRow, Example, Format, Plain, format_of
+from planner.data.formats import Format, format_of
 from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.kept import kept
 from planner.data.packing import pack

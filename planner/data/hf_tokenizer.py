@@ -1,11 +1,8 @@
 """Tokenizers and chat templates of Hugging Face models. Their library is imported when a job has such a model."""
 
 import logging
-import os
-import tempfile
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
@@ -18,8 +15,9 @@ import numpy as np
 from planner.base.disk import expanded, local_folder, read_bounded
 from planner.base.extras import how_to_install
 from planner.data.chat_template import ChatTemplate
-from planner.data.formats import Answered, BadRow, Conversation, Example, Plain
+from planner.data.examples import Answered, BadRow, Conversation, Example, Plain
 from planner.data.model_files import CONFIG, require_readable
+from planner.data.rust_errors import require_caught, tokenizing, without_backtrace
 from planner.data.samples import Ids
 from planner.data.tokenizer import Exchange, Marks, Script
 from planner.errors import DataError, UserError, printable
@@ -28,7 +26,6 @@ from planner.job import HfModel
 _HUB_TIMEOUT_S = 20.0
 # Twenty times the longest template known.
 _MAX_TEMPLATE_BYTES = 2**20
-_STDERR_LOCK = threading.Lock()
 
 
 class _Escaping(logging.Filter):
@@ -83,17 +80,17 @@ class HfTokenizer:
         try:
             path = str(local_folder(model.path) or model.path)
             # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
-            with _without_backtrace() if folder else nullcontext():  # a download shows how far it is
+            with without_backtrace() if folder else nullcontext():  # a download shows how far it is
                 tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
             config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
         except BaseException as error:  # the hub's errors, the JSON's, those of a folder that is none
-            _require_caught(error)
+            require_caught(error)
             raise DataError(f"{where} cannot be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from error
         if not tokenizer.is_fast:
             raise DataError(f"{where} is not a fast one (there is no tokenizer.json); convert it first")
         if tokenizer.eos_token_id is None:
             raise DataError(f"{where} has no end-of-sequence token; name one in its tokenizer_config.json: eos_token")
-        with _tokenizing(where):
+        with tokenizing(where):
             first = tokenizer("a")["input_ids"][:1]
         return cls(
             tokenizer=tokenizer,
@@ -203,7 +200,7 @@ class HfTokenizer:
         for token in reversed(ids):
             if token == self.end:
                 return ()
-            with _tokenizing(self.where):
+            with tokenizing(self.where):
                 word = self.tokenizer.decode([token])
             if word.strip():
                 break
@@ -225,7 +222,7 @@ class HfTokenizer:
         return ids
 
     def _encode(self, texts: list[str]) -> Any:
-        with _tokenizing(self.where):
+        with tokenizing(self.where):
             return self.tokenizer(
                 texts or [""],
                 add_special_tokens=False,
@@ -233,53 +230,6 @@ class HfTokenizer:
                 return_token_type_ids=False,
                 verbose=False,
             )
-
-
-@contextmanager
-def _without_backtrace() -> Iterator[None]:
-    """Hold back what is written to file descriptor 2, and drop it if Rust panics: a panic prints a backtrace there.
-
-    One thread at a time: the descriptor belongs to the whole process.
-    """
-    with _STDERR_LOCK, tempfile.TemporaryFile() as held:
-        kept, is_panic = os.dup(2), False
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except BaseException as error:
-            is_panic = _is_panic(error)
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            held.seek(0)
-            with suppress(OSError):  # nobody reads it
-                if not is_panic:
-                    os.write(2, held.read())
-
-
-@contextmanager
-def _tokenizing(where: str) -> Iterator[None]:
-    """Translate the errors of the tokenizers library, which is written in Rust.
-
-    Raises:
-        DataError: the tokenizer's file makes it fail.
-    """
-    try:
-        yield
-    except BaseException as error:
-        _require_caught(error)
-        raise DataError(f"{where} fails: {' '.join(str(error).split())[:300] or repr(error)}") from error
-
-
-def _require_caught(error: BaseException) -> None:
-    """Raise the error again unless a library raised it. Rust's `PanicException` counts; it is not an `Exception`."""
-    if not isinstance(error, Exception) and not _is_panic(error):
-        raise error
-
-
-def _is_panic(error: BaseException) -> bool:
-    return type(error).__module__ == "pyo3_runtime"
 
 
 def _joined(script: Script) -> list[tuple[str, bool]]:

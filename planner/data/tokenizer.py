@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.data.base import BOUNDARY
-from planner.data.formats import ASSISTANT, Answered, BadRow, Conversation, Example, Plain, Turns, Words
+from planner.data.examples import ASSISTANT, Answered, BadRow, Conversation, Example, Plain, Turns, Words
 from planner.data.samples import Ids
 
 Marks = NDArray[np.bool_]

@@ -61,8 +61,9 @@ def read_trace(run: Run, observed: bytes) -> Trace:
     """The committed lineage of a run, and the checksums that were observed on the way.
 
     Raises:
-        StoreError: there is no commit, or the chain breaks.
+        StoreError: there is no run or no commit, or the chain breaks.
     """
+    run.identity()
     lineage = whole_lineage(run)
     lines = _lines(observed)
     return Trace(
