@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from planner.job import Job
+from planner.job.objectives import OURS
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,12 +29,8 @@ def test_every_job_is_named():
 def test_every_key_of_data_and_objectives_is_named():
     """Where a user is sent: not in the schema alone."""
     readme = (ROOT / "README.md").read_text()
-    keys = {
-        name
-        for union in (Job.model_fields["data"], Job.model_fields["objective"])
-        for section in get_args(union.annotation)
-        for name in section.model_fields
-    }
+    sections = [*get_args(Job.model_fields["data"].annotation), *(spec.config for spec in OURS.values())]
+    keys = {name for section in sections for name in section.model_fields}
     assert {"loss_on", "gamma_beta_ratio"} < keys
     assert [key for key in sorted(keys) if f"`{key}" not in readme and f"{key}:" not in readme] == []
     assert "docs/data.md#prompts-and-completions" in readme

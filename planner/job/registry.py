@@ -8,14 +8,14 @@ out of such lists. Its error is raised where a job names its kind, and by `plann
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Union
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidatorFunctionWrapHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from planner.errors import ObjectiveError
+from planner.base.plugins import Plugin, installed
+from planner.errors import ObjectiveError, PlannerError
 from planner.job.objective import Objective, ObjectiveSpec
 from planner.job.objectives import OURS
 from planner.job.objectives.lm import LmObjective
@@ -40,18 +40,17 @@ def spec_of_kind(kind: str) -> ObjectiveSpec:
     Raises:
         ObjectiveError: no such objective is installed, or its package cannot be used.
     """
-    entries = _entries().get(kind, ())
-    if kind in OURS and not entries:
+    plugin = _packages().get(kind)
+    if plugin is None and kind in OURS:
         return OURS[kind]
-    if not entries:
+    if plugin is None:
         raise ObjectiveError(
             f"found objective {kind}; write one of {', '.join(_kinds())}, or install the package that has it"
         )
-    packages = " and ".join(sorted(map(_package, entries)))
-    if kind in OURS or len(entries) > 1:
-        owners = f"planner and {packages}" if kind in OURS else packages
-        raise ObjectiveError(f"objective {kind} is in {owners}; uninstall {packages}, or all but one of them")
-    return _loaded(entries[0])
+    try:
+        return _loaded(kind, plugin)
+    except PlannerError as error:
+        raise ObjectiveError(str(error)) from error
 
 
 def usable_specs() -> Iterator[ObjectiveSpec]:
@@ -107,7 +106,7 @@ class ByKind:
 def _read(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
     """The section, of the class that its kind names."""
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
-    if not isinstance(kind, str) or kind not in _entries():
+    if not isinstance(kind, str) or kind not in _packages():
         return ours(value)
     # Within a union, an error's location names the kind, as it does for planner's own.
     return TypeAdapter(_union((LmObjective, spec_of_kind(kind).config))).validate_python(value)
@@ -118,37 +117,26 @@ def _union(configs: Iterable[type[Objective]]) -> Any:
 
 
 @cache
-def _entries() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Kind -> the entry points of that name; two packages may have chosen the same one."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
-    for entry in entry_points(group=GROUP):
-        found[entry.name] = (*found.get(entry.name, ()), entry)
-    return found
+def _packages() -> Mapping[str, Plugin]:
+    """Kind -> what packages declare under that name."""
+    return installed(GROUP)
 
 
 def _kinds() -> tuple[str, ...]:
-    return (*OURS, *sorted(set(_entries()) - set(OURS)))
+    return (*OURS, *(kind for kind in _packages() if kind not in OURS))
 
 
-def _loaded(entry: EntryPoint) -> ObjectiveSpec:
-    """What an entry point names.
+def _loaded(kind: str, plugin: Plugin) -> ObjectiveSpec:
+    """The spec that a package declares under that name.
 
     Raises:
-        ObjectiveError: it cannot be imported, or is no spec of that kind.
+        PlannerError: it cannot be imported, is no spec of that kind, or the kind is not free.
     """
-    where = f"objective {entry.name} of package {_package(entry)} ({GROUP}: {entry.value})"
-    try:
-        spec = entry.load()
-    except Exception as error:  # whatever a package's code raises
-        raise ObjectiveError(
-            f"{where} cannot be loaded: {type(error).__name__}: {error}; repair or uninstall the package"
-        ) from error
+    if kind in OURS:
+        raise plugin.error(f"{kind} is an objective of planner's own")
+    spec = plugin.load()
     if not isinstance(spec, ObjectiveSpec):
-        raise ObjectiveError(f"{where} is no ObjectiveSpec but {type(spec).__name__}; name one there")
-    if spec.kind != entry.name:
-        raise ObjectiveError(f"{where} is an ObjectiveSpec of kind {spec.kind}; give the entry point that name")
+        raise plugin.error(f"it is no ObjectiveSpec but {type(spec).__name__}")
+    if spec.kind != kind:
+        raise plugin.error(f"its ObjectiveSpec is of kind {spec.kind}")
     return spec
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else entry.module
