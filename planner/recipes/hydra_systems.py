@@ -229,7 +229,7 @@ DPO = System(
     title="DPO repository",
     detect=partial(detect, is_halos=False),
     read=partial(read, is_halos=False),
-    near_miss=near_miss,
+    near_miss=near_miss,  # it speaks for both
     render=render_dpo,
     say=to_dpo,
     methods=("sft", "dpo", "ipo"),
