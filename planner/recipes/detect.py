@@ -30,7 +30,8 @@ def system_of(found: Found) -> System:
         RecipeError: nobody reads it; the message says what it looks like, and which packages could not be asked.
     """
     stranger = strangers.known_by(found.program, found.keys)
-    for system in (ours.SYSTEM, *(() if stranger else registry.READ)):
+    asked: Sequence[System] = (ours.SYSTEM,) if stranger else (ours.SYSTEM, *registry.READ)
+    for system in asked:
         if system.claims(found):
             return system
     added, broken = registry.added()
