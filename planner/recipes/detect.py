@@ -1,8 +1,8 @@
 """Whose recipe it is: each system is asked, and there is one answer, or a refusal that says what it looks like."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 
-from planner.errors import PlannerError, RecipeError
 from planner.files.words import cut
 from planner.recipes import ours, registry, strangers
 from planner.recipes.command import KNOWN_COMMANDS
@@ -29,29 +29,27 @@ def system_of(found: Found) -> System:
     Raises:
         RecipeError: nobody reads it; the message says what it looks like, and which packages could not be asked.
     """
-    if ours.SYSTEM.claims(found):
-        return ours.SYSTEM
     stranger = strangers.known_by(found.program, found.keys)
-    asked = registry.READ if stranger is None else ()
+    asked: Sequence[System] = (ours.SYSTEM,) if stranger else (ours.SYSTEM, *registry.READ)
     for system in asked:
         if system.claims(found):
             return system
-    broken: list[PlannerError] = []
-    for its in registry.added():
-        if isinstance(its, PlannerError):
-            broken.append(its)
-        elif its.claims(found):
-            return its
-    raise _refusal(found, stranger, broken)
+    added, broken = registry.added()
+    for system in added:
+        if system.claims(found):
+            return system
+    text = _looks_like(stranger) if stranger else _near_miss(found, added) or _nobodys(found)
+    raise recipe_error(found.source, text, *map(str, broken))
 
 
-def _refusal(found: Found, stranger: strangers.Likeness | None, broken: list[PlannerError]) -> RecipeError:
-    if stranger is not None:
-        text = f"this looks like {stranger.name} ({stranger.why}); planner does not read it. It reads {READ}"
-    else:
-        asked = (system.near_miss(found) for system in registry.KNOWN.values() if system.near_miss)
-        text = next(filter(None, asked), "") or _nobodys(found)
-    return recipe_error(found.source, text, *map(str, broken))
+def _looks_like(stranger: strangers.Likeness) -> str:
+    return f"this looks like {stranger.name} ({stranger.why}); planner does not read it. It reads {READ}"
+
+
+def _near_miss(found: Found, added: Sequence[System]) -> str:
+    """What the first system says that almost knows it; empty if none does."""
+    asked = (system.near_miss(found) for system in (*registry.KNOWN.values(), *added) if system.near_miss)
+    return next(filter(None, asked), "")
 
 
 def _nobodys(found: Found) -> str:

@@ -74,22 +74,57 @@ def read(
     """The recipe. Mistakes are noted in `keys`; `told` is what a comment says that batch_size counts."""
     written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
     meaning = _meaning(keys, options, told, accumulation)
-    batch = written if meaning == "total" else written * accumulation
     method, why_own = _method(keys, choices)
+    facts = _facts(keys, choices, written, accumulation, meaning, method, launch, group)
     gpus = options.gpus or (launch.num_processes if launch else None)
+    if gpus and meaning != "legacy" and facts.eval_batch % (divisor := facts.divisor(gpus)):
+        keys.lacks(
+            f"model.eval_batch_size: {facts.eval_batch} is no multiple of {divisor}, which HALOs wants at {gpus} GPUs; "
+            f"write model.eval_batch_size={nearest_multiple(facts.eval_batch, divisor)}"
+        )
     per_step = written // accumulation if meaning == "total" else written
     micro = None if gpus is None else max(per_step // gpus, 1)
+    draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
+    reasons = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    finish(draft, keys, reasons, "not a key that planner knows of HALOs'")
+    if why_own:
+        make_own(draft, method, why_own)
+    return Recipe(
+        source=keys.source,
+        method=method,
+        unit=facts.unit,
+        global_batch=facts.batch,
+        accumulation=accumulation,
+        gpus=gpus,
+        micro=micro,
+        eval_batch=facts.eval_batch,
+        draft=draft,
+        foreign=facts,
+        is_older=facts.is_legacy,
+    )
+
+
+def _facts(
+    keys: Keys,
+    choices: dict[str, str],
+    written: int,
+    accumulation: int,
+    meaning: Meaning,
+    method: str,
+    launch: Launch | None,
+    group: int | None,
+) -> HalosFacts:
+    """What the verdicts depend on. Mistakes are noted in `keys`."""
     is_unpaired = method in _UNPAIRED or "Unpaired" in str(keys.value("loss.dataloader", ""))
-    unit = "completion" if is_unpaired else "example" if method in {"sft", "csft"} else "pair"
-    facts = HalosFacts(
+    return HalosFacts(
         written=written,
         meaning=meaning,
-        batch=batch,
+        batch=written if meaning == "total" else written * accumulation,
         accumulation=accumulation,
         eval_batch=keys.whole("model.eval_batch_size", 32),
         is_sharded=keys.value("use_fsdp", True) is not False,
         method=method,
-        unit=unit,
+        unit="completion" if is_unpaired else "example" if method in {"sft", "csft"} else "pair",
         is_unpaired=is_unpaired,
         eval_every=keys.whole("eval_every", 1024),
         n_examples=keys.whole("n_examples", 0, least=0) or None,
@@ -102,29 +137,6 @@ def read(
         group=group,
         is_online=keys.value("online") is True,
         reward_model_path=keys.has("model.reward_model_path"),
-    )
-    if gpus and facts.meaning != "legacy" and facts.eval_batch % (divisor := facts.divisor(gpus)):
-        keys.lacks(
-            f"model.eval_batch_size: {facts.eval_batch} is no multiple of {divisor}, which HALOs wants at {gpus} GPUs; "
-            f"write model.eval_batch_size={nearest_multiple(facts.eval_batch, divisor)}"
-        )
-    draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
-    reasons = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
-    finish(draft, keys, reasons, "not a key that planner knows of HALOs'")
-    if why_own:
-        make_own(draft, method, why_own)
-    return Recipe(
-        source=keys.source,
-        method=method,
-        unit=unit,
-        global_batch=batch,
-        accumulation=accumulation,
-        gpus=gpus,
-        micro=micro,
-        eval_batch=facts.eval_batch,
-        draft=draft,
-        foreign=facts,
-        is_older=facts.is_legacy,
     )
 
 

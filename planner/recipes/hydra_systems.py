@@ -1,164 +1,35 @@
-"""The DPO repository and HALOs: both are configured by Hydra, under the same names, and told apart by their keys."""
+"""The DPO repository and HALOs as systems: the configuration that Hydra would put together, and its recipe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from planner.base.disk import is_file
 from planner.files.words import cut
-from planner.recipes import dpo, halos, hydra, known, strangers
+from planner.recipes import dpo, halos, hydra
 from planner.recipes.accelerate import read_launch
-from planner.recipes.command import HYDRA_SCRIPTS
 from planner.recipes.drafting import Options
-from planner.recipes.entries import COMMAND_LINE, Entry, Keys, flat
+from planner.recipes.entries import COMMAND_LINE, Keys
 from planner.recipes.halos_runs import Meaning
+from planner.recipes.hydra_detect import GROUPS, chosen, detect, near_miss, resolved, without_choices
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
 from planner.recipes.say_hydra import render_dpo, render_halos, to_dpo, to_halos
-from planner.recipes.scalars import Unresolved
 from planner.recipes.source import Found
 from planner.recipes.system import System
-from planner.recipes.texts import mapping_of, text_of
-from planner.recipes.trl_keys import KNOWN
-
-GROUPS = ("model", "loss")
-"""Hydra's groups of both: `model=pythia69` chooses a file"""
-# Of Hydra's own command line.
-_HYDRAS_OPTIONS = ("--config-", "--multirun", "--run", "--cfg", "--package", "--resolve", "--info", "--experimental")
-_EXAMPLES = {
-    False: "the DPO repository (loss=dpo, model=pythia69, trainer=FSDPTrainer, datasets)",
-    True: "HALOs (loss=kto, model=llama, train_datasets, model.batch_size)",
-}
-# Any script may have fewer of them.
-_FEWEST_OPTIONS = 2
-_MOST_SHOWN = 4
-
-
-# -- whose it is
-
-
-def detect(found: Found, *, is_halos: bool) -> bool:
-    """Whether it is named like a recipe of the one or the other, and several keys are that system's own."""
-    if not _is_hydras(found) or _foreign_options(found) or _is_named_like_halos(found) != is_halos:
-        return False
-    its = _marks(found)
-    if found.kind == "keys":
-        # Both keys at once are refused where they are read.
-        is_both = {"batch_size", "model.batch_size"} <= its.entries.keys()
-        return is_both or _has_own(its, is_halos=is_halos)
-    return _has_own(its, is_halos=is_halos) and not (not is_halos and known.is_legacy_halos(its.entries, its.choices))
-
-
-def near_miss(found: Found) -> str:
-    """Why what is named like a recipe of the two is none."""
-    if found.kind == "keys" or not _is_hydras(found):
-        return ""
-    script = found.command.script if found.command else ""
-    if options := _foreign_options(found):
-        return _of_options(script, options)
-    its, is_halos = _marks(found), _is_named_like_halos(found)
-    if not is_halos and known.is_legacy_halos(its.entries, its.choices):
-        text = "this looks like HALOs before launch.py (its branch legacy), whose configuration must be there"
-        return f"{text}; write the folder of its checkout, and the overrides behind it"
-    what = script or "a configuration of Hydra's"
-    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}; planner reads {strangers.READ}"
-
-
-def _is_hydras(found: Found) -> bool:
-    if found.command:
-        return found.command.script in HYDRA_SCRIPTS
-    model = found.tree.get("model")
-    return found.kind == "folder" or "batch_size" in found.tree or (isinstance(model, dict) and "batch_size" in model)
-
-
-def _is_named_like_halos(found: Found) -> bool:
-    """By the place of the batch size, and by the script where there is no file."""
-    if found.folder is not None:
-        file = found.folder / "config.yaml"
-        return "batch_size" not in mapping_of(text_of(file), str(file))
-    if found.command:
-        return found.command.script == "launch.py"
-    model = found.tree.get("model")
-    is_below = isinstance(model, dict) and "batch_size" in model
-    return "batch_size" not in found.tree or ("trainer" not in found.tree and is_below)
-
-
-def _foreign_options(found: Found) -> list[str]:
-    """`--name` behind a script that takes words of Hydra's alone."""
-    words = found.words if found.command else ()
-    return [word for word in words if word.startswith("--") and not word.startswith(_HYDRAS_OPTIONS)]
-
-
-def _of_options(script: str, options: list[str]) -> str:
-    trainers = [name for name in strangers.option_names(options) if name in KNOWN]
-    if len(trainers) >= _FEWEST_OPTIONS:
-        shown = cut(", ".join(trainers[:_MOST_SHOWN]), 120)
-        text = f"this looks like a script of its own on transformers' Trainer ({shown}); planner does not read it"
-        return f"{text}. It reads {strangers.READ}"
-    shown = cut(" ".join(options[:_MOST_SHOWN]), 120)
-    return f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take; planner reads {strangers.READ}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Marks:
-    """The keys by which the two are known, and the choices of their groups."""
-
-    entries: Mapping[str, Entry]
-    choices: Mapping[str, str]
-
-
-def _marks(found: Found) -> _Marks:
-    if found.kind == "keys":
-        return _Marks(entries=_resolved(found), choices={})
-    _, words = _without_choices(found)
-    if found.folder is not None:
-        made = hydra.compose({}, found.folder, words, source=found.source, groups=GROUPS, env=found.env)
-        return _Marks(entries=made.entries, choices=made.choices)
-    overrides = hydra.parse_overrides(words)[0]
-    said = {its.key: Entry(value=its.value, where=found.source) for its in overrides if its.key not in GROUPS}
-    return _Marks(entries=said, choices=_chosen(overrides))
-
-
-def _has_own(its: _Marks, *, is_halos: bool) -> bool:
-    return (known.is_halos if is_halos else known.is_dpo)(its.entries, its.choices)
-
-
-def _chosen(overrides: list[hydra.Override]) -> dict[str, str]:
-    return {its.key: str(its.value) for its in overrides if its.key in GROUPS}
-
-
-def _without_choices(found: Found) -> tuple[dict[str, Unresolved], list[str]]:
-    """The groups whose choice is a variable that is not set, and the words without them.
-
-    The rest is read all the same, so that one refusal names all that is missing; a folder has no file for a stand-in.
-
-    Raises:
-        RecipeError: there is a folder.
-    """
-    overrides = hydra.parse_overrides(found.words)[0]
-    missing = {its.key: its.value for its in overrides if its.key in GROUPS and isinstance(its.value, Unresolved)}
-    if missing and found.folder is not None:
-        keys = Keys(source=found.source, entries={})
-        for key, value in missing.items():
-            keys.unresolved(key, value, COMMAND_LINE)
-        keys.raise_mistakes()
-    words = [word for word in found.words if word.partition("=")[0].lstrip("+") not in missing]
-    return missing, [*words, *(["loss=sft"] if "loss" in missing else [])]
-
-
-# -- what it says
+from planner.recipes.texts import text_of
 
 
 def read(found: Found, options: Options, *, is_halos: bool) -> Recipe:
     """The recipe, of one resolved file or of a configuration that Hydra would put together."""
     if found.kind == "keys":
         return _of_file(found, options, is_halos=is_halos)
-    if not is_halos and found.command:
+    if found.command and found.command.script == "train.py":
         options = _with_devices(options, found.command.launcher)
-    missing, words = _without_choices(found)
+    missing, words = without_choices(found)
     base = {}
     if found.folder is None:
-        base = (halos if is_halos else dpo).base(_chosen(hydra.parse_overrides(words)[0]))
+        base = (halos if is_halos else dpo).base(chosen(hydra.parse_overrides(words)[0]))
     made = hydra.compose(base, found.folder, words, source=found.source, groups=GROUPS, env=options.env)
     keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     for key, value in missing.items():
@@ -177,7 +48,7 @@ def read(found: Found, options: Options, *, is_halos: bool) -> Recipe:
 
 def _of_file(found: Found, options: Options, *, is_halos: bool) -> Recipe:
     """One file with all keys, as the DPO repository leaves it in a run's folder."""
-    entries = _resolved(found)
+    entries = resolved(found)
     made = hydra.compose(entries, None, found.words, source=found.source, groups=(), env=options.env)
     keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     keys.mistakes += [f"{cut(word)}: no option of planner, nor key=value; take it out" for word in made.words]
@@ -186,12 +57,8 @@ def _of_file(found: Found, options: Options, *, is_halos: bool) -> Recipe:
     return recipe
 
 
-def _resolved(found: Found) -> dict[str, Entry]:
-    return flat({key: value for key, value in found.tree.items() if key != "defaults"}, found.source)
-
-
 def _with_devices(options: Options, launcher: Mapping[str, str]) -> Options:
-    """The repository trains on every GPU that it is shown."""
+    """The script trains on every GPU that it is shown."""
     shown = launcher.get("CUDA_VISIBLE_DEVICES")
     return replace(options, gpus=len(shown.split(","))) if shown and not options.gpus else options
 
@@ -229,7 +96,7 @@ DPO = System(
     title="DPO repository",
     detect=partial(detect, is_halos=False),
     read=partial(read, is_halos=False),
-    near_miss=near_miss,
+    near_miss=near_miss,  # it speaks for both
     render=render_dpo,
     say=to_dpo,
     methods=("sft", "dpo", "ipo"),

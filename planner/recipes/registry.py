@@ -1,7 +1,5 @@
 """All systems: those that planner knows, and those that installed packages add (`planner.recipes`)."""
 
-from collections.abc import Iterator
-
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
 from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, ours, torchtitan, trl_system
@@ -46,13 +44,16 @@ def named(target: str) -> System:
     return system
 
 
-def added() -> Iterator[System | PlannerError]:
-    """What installed packages add, or why one of them is of no use."""
+def added() -> tuple[list[System], list[PlannerError]]:
+    """What installed packages add, and why some of them are of no use."""
+    systems: list[System] = []
+    broken: list[PlannerError] = []
     for name, plugin in installed(GROUP).items():
         try:
-            yield _loaded(name, plugin)
+            systems.append(_loaded(name, plugin))
         except PlannerError as error:
-            yield error
+            broken.append(error)
+    return systems, broken
 
 
 def _loaded(name: str, plugin: Plugin) -> System:

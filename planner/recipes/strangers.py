@@ -101,6 +101,14 @@ STRANGERS = (
         r"\bDeepSpeedExamples\b|\bDeepSpeed-Chat\b",
     ),
     _system(
+        "an example of transformers",
+        program=r"\brun_(?:clm|fim|mlm|plm)(?:_no_trainer)?\.py\b",
+    ),
+    _system(
+        "an example of Liger Kernel",
+        program=r"\btraining(?:_multimodal)?\.py\b(?=[^\n]*\s--use_liger\b)",
+    ),
+    _system(
         "Megatron-LM",
         "micro_batch_size global_batch_size num_layers hidden_size num_attention_heads seq_length "
         "max_position_embeddings train_iters tensor_model_parallel_size pipeline_model_parallel_size vocab_file",

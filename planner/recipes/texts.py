@@ -12,7 +12,7 @@ from planner.errors import RecipeError
 from planner.files.bounded_yaml import BoundedLoader
 from planner.files.text_file import Unreadable, read_text
 from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
-from planner.recipes.json_text import JsonError, object_of
+from planner.recipes.json_text import JsonError, object_of, without_comments
 from planner.recipes.scalars import scalar
 
 # Past either, a file is no recipe; the second stops aliases that multiply (a "billion laughs").
@@ -52,6 +52,7 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     Raises:
         RecipeError: it is neither, holds no mapping, has a key twice, or is too deep.
     """
+    text = without_comments(text)
     try:
         value = object_of(text)
     except JsonError as error:

@@ -134,3 +134,46 @@ def test_two_packages_with_one_name_are_named(site, tmp_path):
     file.write_text("a: 1\n")
     with pytest.raises(RecipeError, match=r"same of planner-first 1\.0 and planner-second 1\.0 cannot be used"):
         read_recipe(str(file), (), CHECK)
+
+
+GREEDY = """
+from planner.errors import RecipeError
+from planner.recipes import System
+
+def read(found, options):
+    raise RecipeError(f"{found.source}: read by the greedy package")
+
+SYSTEM = System(name="greedy", title="Greedy", detect=lambda found: True, read=read)
+"""
+
+
+def test_a_package_that_claims_everything_gets_what_nobody_else_reads(site, tmp_path, cli):
+    """Files of keys, a stranger's command and TOML; not a recipe of TRL's. It has no render, so `--to` refuses it."""
+    install(site, "planner.recipes", {"greedy": "planner_greedy:SYSTEM"}, {"planner_greedy": GREEDY})
+    toml, known = tmp_path / "a.toml", tmp_path / "known.yaml"
+    toml.write_text("[a]\nb = 1\n")
+    known.write_text(TRL)
+    for recipe in (str(toml), "axolotl train lora.yml"):
+        with pytest.raises(RecipeError, match="read by the greedy package"):
+            read_recipe(recipe, (), CHECK)
+    assert read_recipe(str(known), (), Options(gpus=4, method="sft")).system == "trl"
+    refused = cli("convert", str(known), "--to", "greedy", "--gpus", "4", "--method", "sft")
+    assert (refused.code, "--to greedy: recipes of Greedy are only read" in refused.err) == (2, True)
+
+
+NEAR = """
+from planner.recipes import System
+
+def near_miss(found):
+    return "found a file of near's before version 2" if "near_version" in found.tree else ""
+
+SYSTEM = System(name="near", title="Near", near_miss=near_miss)
+"""
+
+
+def test_a_package_may_say_why_nobody_reads_a_recipe(site, tmp_path):
+    install(site, "planner.recipes", {"near": "planner_near:SYSTEM"}, {"planner_near": NEAR})
+    file = tmp_path / "near.yaml"
+    file.write_text("near_version: 1\n")
+    with pytest.raises(RecipeError, match=r"found a file of near's before version 2$"):
+        read_recipe(str(file), (), CHECK)

@@ -90,6 +90,9 @@ COMMANDS = [
     ("torchrun pretrain_gpt.py --micro-batch-size 4 --global-batch-size 512 --num-layers 24", "Megatron-LM"),
     ("litgpt finetune_lora m --data Alpaca --train.global_batch_size 16", "LitGPT"),
     (f"torchrun train.py {TRAINER} --medusa_num_heads 3 --medusa_only_heads True", "Medusa, or Liger Kernel's"),
+    ("torchrun --nproc_per_node 8 run_clm.py --config_name gpt2", r"an example of transformers \(run_clm.py\)"),
+    (f"accelerate launch examples/run_mlm_no_trainer.py {TRAINER}", "an example of transformers"),
+    (f"torchrun training.py --bf16 {TRAINER} --use_liger True", r"an example of Liger Kernel \(training.py\)"),
     (f"torchrun llava/train/train_mem.py {TRAINER} --version plain", "FastChat, Stanford Alpaca or LLaVA"),
     ("python train.py loss=kto model=pythia1-4b datasets=[hh] exp_name=a mode=train", "HALOs before launch.py"),
     ("ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain m --zero_stage 3", "OpenRLHF"),
@@ -117,7 +120,7 @@ def test_a_command_of_a_system_that_planner_does_not_read_is_named(command, name
         ("accelerate launch launch.py --port 8", "launch.py with --port, which HALOs does not take"),
         ("accelerate launch launch.py", "fewer than two keys of HALOs"),
         ("python main.py --epochs 3", "found no training command that planner knows"),
-        ("torchrun --nproc_per_node 8 run_clm.py --config_name gpt2", "found no training command that planner knows"),
+        ("torchrun --nproc_per_node 8 training.py --epochs 3", "found no training command that planner knows"),
         ("trl reward --model_name_or_path m", "found trl reward; planner reads trl sft, dpo, orpo, kto and grpo"),
     ],
 )

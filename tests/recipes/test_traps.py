@@ -6,6 +6,7 @@ import pytest
 
 from planner.errors import RecipeError
 from planner.recipes import Options, Question, read_recipe
+from planner.recipes.json_text import without_comments
 
 COUNTS = list(range(1, 17))
 DPO = "python -u train.py model=pythia69 loss=dpo loss.beta=0.1 trainer=FSDPTrainer batch_size=64 eval_batch_size=32"
@@ -282,3 +283,42 @@ def test_a_json_file_may_be_indented_by_tabs(tmp_path):
     file.write_text('{"a":' * 100_000)
     with pytest.raises(RecipeError, match="found"):
         read(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "batch"),
+    [
+        ('// ours\n{\n  "train_batch_size": 32, // of all GPUs\n  "gradient_accumulation_steps": 2\n}\n', 32),
+        ('{ /* two\n lines */ "train_batch_size": 64, // and a comma at the end\n}\n', 64),
+        ('{"train_batch_size": 16, "tensorboard": {"output_path": "s3://logs // all"}}', 16),
+        ('{"train_batch_size": 8, // "train_batch_size": 4,\n\t"gradient_accumulation_steps": 2}', 8),
+    ],
+)
+def test_a_json_file_may_have_comments(text, batch, tmp_path):
+    """As DeepSpeed reads them (hjson); YAML would take a comment for the name of the next key."""
+    file = tmp_path / "ds.json"
+    file.write_text(text)
+    assert read(str(file)).global_batch == batch
+
+
+def test_a_mistake_behind_a_comment_is_on_its_own_line(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text('{\n\t// a\n\t/* b\n\tc */\n\t"train_batch_size" 32\n}\n')
+    with pytest.raises(RecipeError, match="line 5: found a mistake"):
+        read(str(file))
+    file.write_text('{"train_batch_size": 32, // a\n"train_batch_size": 64}')
+    with pytest.raises(RecipeError, match="found train_batch_size twice"):
+        read(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "without"),
+    [
+        ("{" + "/**/" * 100_000, "{" + "/**/" * 100_000),  # no object begins
+        ('{"' + '\\"' * 200_000, '{"' + '\\"' * 200_000),
+        ('{"a"' + "/* " * 200_000, '{"a" '),
+    ],
+)
+def test_comments_and_strings_without_an_end_are_read_once(text, without):
+    """Else a megabyte of them would take for ever."""
+    assert without_comments(text) == without
