@@ -170,7 +170,7 @@ def test_the_plan_room_needs_the_standard_library_alone():
 
 
 def test_the_figures_are_of_this_package():
-    """What `import_graph` reads is what is there: a circle, an import inside a function and a long function are found."""
+    """It reads what is there: imports inside functions, and how long functions are."""
     assert len(modules()) == len(list(PACKAGE.rglob("*.py")))
     assert any(each.scope == "function" and each.package == "torch" for each in imports())
     assert import_graph.long_functions(10)
