@@ -37,6 +37,13 @@ def test_without_the_package_its_recipe_is_only_recognised(tmp_path):
         read_recipe(str(file), (), CHECK)
 
 
+def test_a_command_of_the_documents_example_is_only_recognised(litgpt):
+    """The example reads files."""
+    command = f"litgpt finetune_lora m --train.global_batch_size 16 --train.micro_batch_size 4 --config {litgpt}"
+    with pytest.raises(RecipeError, match=r"this looks like LitGPT \(litgpt finetune_lora\)"):
+        read_recipe(command, (), CHECK)
+
+
 def test_a_recipe_of_the_documents_example_is_checked(litgpt, cli):
     """48 = 16 x 3 at 4 GPUs, 5 x 8 + nothing of the last 8 at 5, and an error past 12."""
     answer = cli("check", litgpt, "--gpus", "4,5,13", "--json")
