@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from planner.dispatch import signals
+from planner.dispatch.connection import connected
 from planner.dispatch.ray_internal import drain_node
 from planner.errors import TrainingFailed
 from planner.local_cluster.embedded import EmbeddedCluster
@@ -40,7 +41,7 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str
     say(f"starting a Ray cluster of {history[0].world_size} nodes")
     with (
         EmbeddedCluster(num_nodes=history[0].world_size, say=say) as cluster,
-        dispatch.connected(cluster.address, verbose=False, embedded=True),
+        connected(cluster.address, verbose=False, embedded=True),
         _Director(cluster, launch, history, say),
     ):
         dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, history=tuple(history))

@@ -31,10 +31,6 @@ CONTRACT: Mapping[str, Section] = {
         ),
         "ray._private": ("worker",),
         "ray._private.worker": ("print_to_stdstream",),
-        "ray.train.torch.config": ("_TorchBackend", "_set_torch_distributed_env_vars"),
-        "ray.train.torch.config:_TorchBackend": ("on_start(worker_group, backend_config)",),
-        "ray.train.torch:TorchConfig": ("backend_cls", ".backend", ".timeout_s"),
-        f"{_GROUP}:WorkerGroup": ("execute(fn)", "execute_single(rank, fn)", "execute_single_async(rank, fn)"),
         "ray._raylet": ("GcsClient",),
         "ray._raylet:InnerGcsClient": ("drain_node(node_id, reason, reason_message, deadline_timestamp_ms)",),
         "ray.core.generated": ("autoscaler_pb2",),
@@ -167,6 +163,12 @@ CONTRACT: Mapping[str, Section] = {
     "dispatch/ray_internal/heartbeats.py": {
         f"{_GROUP}.worker:Worker": (".actor",),
         f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
+    },
+    "dispatch/ray_internal/loopback.py": {
+        "ray.train.torch.config": ("_TorchBackend", "_set_torch_distributed_env_vars"),
+        "ray.train.torch.config:_TorchBackend": ("on_start(worker_group, backend_config)",),
+        "ray.train.torch:TorchConfig": ("backend_cls", ".backend", ".timeout_s"),
+        f"{_GROUP}:WorkerGroup": ("execute(fn)", "execute_single(rank, fn)", "execute_single_async(rank, fn)"),
     },
     "dispatch/ray_internal/own_node.py": {
         "ray._private.services": ("canonicalize_bootstrap_address(addr)", "find_node_ids"),
