@@ -12,6 +12,7 @@ from pathlib import Path
 
 import planner
 from planner.base.permissions import is_within
+from planner.data.paths import STDLIB, resolve
 from planner.errors import UserError
 from planner.job import HfModel, Job
 
@@ -103,8 +104,6 @@ def _package() -> Mapping[str, Path]:
 
 
 def _data(path: str, *, is_code: bool) -> tuple[str, ...]:
-    from planner.data.paths import STDLIB, resolve
-
     if path == STDLIB or is_of_the_cluster(path):
         return ()
     _, files = resolve(path)

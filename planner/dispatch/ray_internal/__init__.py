@@ -9,7 +9,6 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from planner.errors import RunError
@@ -79,14 +78,3 @@ def request_drain(client: Any, node_id: str, deadline_s: float, message: str) ->
     is_accepted, why_not = client.drain_node(node_id, reason, message, deadline_ms)
     if not is_accepted:
         raise RunError(f"node {node_id}: the notice was not accepted: {why_not}")
-
-
-def limit_waits(client: Any, timeout_s: float) -> None:
-    """Let no request of a `JobSubmissionClient` wait longer than so for its server: it sets no limit of its own."""
-    if (ask := getattr(client, "_do_request", None)) is not None:
-        client._do_request = partial(ask, timeout=timeout_s)
-
-
-def server_version(client: Any) -> str:
-    """The Ray version that a `JobSubmissionClient` has found on its cluster, or the empty string."""
-    return getattr(client, "_server_ray_version", None) or ""

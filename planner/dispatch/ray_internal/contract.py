@@ -36,7 +36,6 @@ CONTRACT: Mapping[str, Section] = {
         "ray.core.generated": ("autoscaler_pb2",),
         "ray.core.generated.autoscaler_pb2": ("DrainNodeReason",),
         "ray.core.generated.autoscaler_pb2:DrainNodeReason": ("Value",),
-        "ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)", "._server_ray_version"),
     },
     "dispatch/ray_internal/autoscaler.py": {
         "ray.core.generated": ("autoscaler_pb2",),
@@ -217,6 +216,9 @@ CONTRACT: Mapping[str, Section] = {
         f"{_GROUP}.worker:Worker": (".actor", ".metadata"),
         f"{_GROUP}.worker:ActorMetadata": (".node_id",),
         f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
+    },
+    "submit/private_names.py": {
+        "ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)", "._server_ray_version"),
     },
     "local_cluster/supervisor.py": {
         "ray.cluster_utils": ("Cluster",),
