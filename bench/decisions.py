@@ -5,7 +5,8 @@
 A change of the controller that is meant to change no decision must leave every line as it is. Each trace is walked with
 several jobs: batch sizes, bounds, costs of a resize and of a commit, and shares of losses with notice. Into it come
 hangs, failures, newcomers that fail, withdrawn notices and clocks that jump, all drawn with a seed. A line has the
-number of looks, the number of decisions that were not "nothing", and a SHA-256 over all of them with times and texts.
+number of looks, the number of decisions that were not "nothing" with a SHA-256 over all of them and their times, and
+the number of texts with a SHA-256 over all of them, sorted.
 
 `--write` keeps the lines in bench/results/decisions.json. Without it they are compared with that file.
 """
@@ -68,10 +69,9 @@ class Recorded(Blocking):  # type: ignore[misc]
         self.digest.update(repr((round(self.now, 6), *facts)).encode())
 
     def act(self, act: Any) -> None:
-        """Do it, and write down what was decided, what was told, and what waits to be told."""
+        """Do it, and write down what was decided."""
         self.num_looks += 1
         self.num_decisions += act.kind != "nothing"
-        told = len(self.words)
         places = len([node for node in self.nodes if node not in self.draining])
         if act.kind == "resize" and places < act.world_size:
             self.group, self.stopping_since, self.newcomers, self.hung = (), None, "none", False
@@ -80,15 +80,19 @@ class Recorded(Blocking):  # type: ignore[misc]
             self.relaunch()
         else:
             super().act(act)
-        words, untold = self.words[told:], list(self.steward.untold)
-        if act.kind != "nothing" or words or untold:
-            self.record(act.kind, act.world_size, act.planned, words, untold, self.steward.bad_nodes)
+        if act.kind != "nothing":
+            self.record(act.kind, act.world_size, act.planned, self.steward.bad_nodes)
 
     def relaunch(self) -> None:
         """A new launch, with a controller that knows nothing yet."""
         self.record("relaunch", self.step)
+        self.words += self.pending_texts()
         self.group, self.stopping_since, self.newcomers, self.hung = (), None, "none", False
         self.steward = self.new_controller(**self.rules)
+
+    def pending_texts(self) -> list[str]:
+        """What the controller has to say and nobody has heard yet."""
+        return [*self.steward.untold, *self.steward._news]
 
     def tick(self) -> None:
         """One look."""
@@ -125,7 +129,7 @@ class Recorded(Blocking):  # type: ignore[misc]
         elif kind == "jump":
             self.now += rng.choice([20.0, 900.0])
         elif kind == "tell":
-            rng.choice([self.steward.tell, self.steward.note])("so they say")
+            self.steward.tell("so they say")
         elif kind == "end" and rng.random() < 0.3:
             self.steward.end()
         elif kind == "notice" and self.group:
@@ -152,9 +156,15 @@ def walk(trace: Trace, job: str, notice: tuple[float, float, float], seed: int) 
         cluster.tick()
         if not cluster.hung:
             cluster.deaf = frozenset()
-    cluster.record("end", cluster.step, cluster.sizes, cluster.words)
-    digest = cluster.digest.hexdigest()
-    return {"looks": cluster.num_looks, "decisions": cluster.num_decisions, "sha256": digest}
+    cluster.record("end", cluster.step, cluster.sizes)
+    texts = sorted([*cluster.words, *cluster.pending_texts()])
+    return {
+        "looks": cluster.num_looks,
+        "decisions": cluster.num_decisions,
+        "decisions_sha256": cluster.digest.hexdigest(),
+        "texts": len(texts),
+        "texts_sha256": hashlib.sha256("\n".join(texts).encode()).hexdigest(),
+    }
 
 
 def main() -> None:
