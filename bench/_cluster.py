@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from planner.dispatch import launch as dispatch
+from planner.dispatch.connection import connected
 from planner.files import read_job
 from planner.job import Job
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
@@ -124,7 +125,7 @@ def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster
 def train(policy: str, job: Job, timings: dispatch.Timings, address: str, script: Callable[[Log], None]) -> Log:
     """Train on a cluster of this machine until `script`, told what is done, returns; then interrupt the run."""
     log = Log(job)
-    with dispatch.connected(address, verbose=False):
+    with connected(address, verbose=False):
         log.start()
         failures: list[Exception] = []
 

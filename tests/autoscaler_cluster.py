@@ -22,14 +22,9 @@ from pathlib import Path
 from job_cluster import serve
 from spot_trace import Trace
 
-from planner.local_cluster.embedded import (
-    _HEALTH_CHECKS,
-    CLOSE_DEADLINE_S,
-    LOOPBACK,
-    ONE_CPU,
-    loopback_environment,
-    token_environment,
-)
+from planner.local_cluster.embedded import ONE_CPU
+from planner.local_cluster.environment import LOOPBACK, QUICK_HEALTH_CHECKS, loopback_environment, token_environment
+from planner.local_cluster.link import CLOSE_DEADLINE_S
 from planner.local_cluster.processes import kill_all
 
 HERE = Path(__file__).parent
@@ -78,7 +73,7 @@ class AutoscalerCluster:
             **loopback_environment(),
             # Behind this process's own token, if the caller has no other.
             **(token_environment() if "RAY_AUTH_TOKEN_PATH" not in (environment or {}) else {}),
-            **(_HEALTH_CHECKS if quick_health_checks else {}),
+            **(QUICK_HEALTH_CHECKS if quick_health_checks else {}),
             **(environment or {}),
         }
         self.address = self.dashboard = ""

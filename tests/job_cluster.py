@@ -10,7 +10,9 @@ import os
 import select
 import sys
 
-from planner.local_cluster.embedded import CLOSE_DEADLINE_S, HEARTBEAT_S, LOOPBACK, ONE_CPU
+from planner.local_cluster.embedded import ONE_CPU
+from planner.local_cluster.environment import LOOPBACK
+from planner.local_cluster.link import CLOSE_DEADLINE_S, HEARTBEAT_S
 from planner.local_cluster.processes import kill_all, reap
 from planner.local_cluster.supervisor import _adopt_orphans, _handle_signals, _loopback_arguments
 

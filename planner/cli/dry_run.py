@@ -22,7 +22,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     """
     from planner.job import batch_sizes
     from planner.job.lengths import conversions
-    from planner.plan import choose
+    from planner.plan import choose, worker_range
     from planner.report.dry_run import DryRun, gradient_words
 
     job = prepared.job
@@ -37,7 +37,9 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
     if not prepared.num_samples:
         notes.append("the data cannot be read from here; the workers would check it")
     cluster, waits, room = _at(job, address) if address else _here(job, nodes)
-    size = max(min(room, job.workers.max, job.batch.global_batch), min(job.workers.min, job.batch.global_batch))
+    workers = worker_range(
+        workers_min=job.workers.min, workers_max=job.workers.max, global_batch=job.batch.global_batch
+    )
     return DryRun(
         run=prepared.url,
         begins=prepared.resume_text,
@@ -48,7 +50,7 @@ def rehearse_start(prepared: "Prepared", *, address: str, nodes: int) -> "DryRun
         gradient=gradient_words(job),
         cluster=cluster,
         waits=waits,
-        plan=choose(batch_sizes(job), size),
+        plan=choose(batch_sizes(job), workers.nearest(room)),
         notes=tuple(notes),
     )
 
@@ -88,11 +90,11 @@ def _here(job: Job, nodes: int) -> tuple[str, str, int]:
 def _at(job: Job, address: str) -> tuple[str, str, int]:
     from planner.base.text import counted
     from planner.cli.run import room_warning
-    from planner.dispatch import launch
+    from planner.dispatch import connection, launch
     from planner.dispatch.room import alive_nodes, room_for
 
     launch.set_environment(launch.CLUSTER, embedded=False)
-    with launch.connected(address, verbose=False):
+    with connection.connected(address, verbose=False):
         found = alive_nodes()
     room = room_for(job.workers.taken, found)
     words = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"

@@ -8,6 +8,7 @@ from planner.cli.counts import parse_counts
 from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
 from planner.errors import PlanError
 from planner.job import Job
+from planner.plan import worker_range
 
 if TYPE_CHECKING:
     from planner.cluster.reach import Reach
@@ -67,7 +68,10 @@ def _heading(job: Job, reach: "Reach | None") -> list[str]:
 
 def _range(job: Job) -> tuple[int, int]:
     """The least and the most workers that `planner run` would use."""
-    return job.workers.min, min(job.workers.max, job.batch.global_batch)
+    workers = worker_range(
+        workers_min=job.workers.min, workers_max=job.workers.max, global_batch=job.batch.global_batch
+    )
+    return workers.least, workers.most
 
 
 def _counts(job: Job, asked: list[int] | None) -> list[int]:

@@ -349,10 +349,10 @@ def _subject(prepared: Prepared, resume_command: str) -> "Subject":
 def _connected(address: str, words: "LastWords", *, verbose: bool, embedded: bool) -> "Iterator[None]":
     """A connection to the cluster. Meanwhile `words` watches the processes of Ray that this driver depends on."""
     from planner.cli.last_words import Head
-    from planner.dispatch import launch as dispatch
+    from planner.dispatch import connection
 
-    with dispatch.connected(address, verbose=verbose, embedded=embedded):
-        gcs, raylet = dispatch.lifelines()
+    with connection.connected(address, verbose=verbose, embedded=embedded):
+        gcs, raylet = connection.lifelines()
         with words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=embedded)):
             yield
 

@@ -19,8 +19,9 @@ from planner.cli.options import (
 
 if TYPE_CHECKING:
     from planner.job import Job
+    from planner.submit.job_server import Ended
     from planner.submit.shipment import Shipment
-    from planner.submit.submission import Ended, Submission
+    from planner.submit.submission import Submission
 
 
 def submit(
@@ -49,7 +50,7 @@ def submit(
     from planner.cli.run import RESUME_VARIABLE
     from planner.files import read_job
     from planner.submit.shipment import collect, require_lasting
-    from planner.submit.submission import JobServer, dashboard_address, new_submission
+    from planner.submit.submission import dashboard_address, new_submission
 
     accepted(accept)
     spec = read_job(job, set_ or [])
@@ -63,6 +64,8 @@ def submit(
     if dry_run:
         view.dry()
         return
+    from planner.submit.job_server import JobServer  # Ray, and HTTP: not for a dry run
+
     warn_of_open_token()
     server = JobServer.connect(address)
     server.submit(submission)

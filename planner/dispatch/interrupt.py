@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from planner.base.reminders import Reminders
 from planner.base.text import duration
+from planner.dispatch.ray_internal import get_word, put_word
 from planner.dispatch.signals import end_key, ended_key, state_key
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -87,8 +88,6 @@ class Interrupts:
 
     def _stop(self) -> None:
         """Let all workers stop at one step and commit; then end them."""
-        from planner.dispatch.ray_internal import get_word, put_word
-
         self._say("stopping: all workers finish their step and commit; once more, and they are ended at once")
         try:
             put_word(end_key(self._launch_id), "yes")

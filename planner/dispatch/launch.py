@@ -1,34 +1,32 @@
 """From a job to a running Ray Train v2 trainer, and back with what came of it."""
 
-import atexit
-import contextlib
 import itertools
-import logging
 import os
-import socket
-import threading
 import time
 import uuid
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from planner.base.disk import expanded, local_folder
 from planner.base.text import last_line
+from planner.data.paths import absolute as absolute_path
+from planner.dispatch.connection import CONNECT_S
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.pulse import Listener
-from planner.dispatch.refused import refusal
+from planner.dispatch.ray_internal import get_word, put_word
+from planner.dispatch.ray_internal.loopback import loopback_torch_config
+from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
 from planner.dispatch.room import taken_by_a_worker
 from planner.dispatch.signals import pulse_key, state_key
 from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import MakeHooks, WorkerConfig, refusal_key, train_worker, worker_hooks
 from planner.elastic.controller import Steward
-from planner.errors import ClusterLost, RunError, TrainingFailed, UserError
+from planner.errors import ClusterLost, RunError, TrainingFailed
 from planner.job import HfModel, Job, batch_sizes
-from planner.local_cluster.embedded import PATIENCE, driver_environment, how_busy, token_environment
-from planner.plan import FIRST_COLLECTIVES_S, ResizeCost
+from planner.local_cluster.environment import PATIENCE, driver_environment, token_environment
+from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES, worker_range
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch
@@ -51,17 +49,8 @@ EMBEDDED = Timings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
 CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 
 
-# What a resize of the demo's model takes, until this run has measured its own: medians of six, on two cores.
-KEPT = ResizeCost(grow_s=1.4, shrink_s=1.0, lead_s=4.0)
-STARTED_ANEW = ResizeCost(grow_s=9.3, shrink_s=6.7, lead_s=0.0)
-
 # Controllers that die one after another, without a commit in between.
 _MOST_DEAD_CONTROLLERS = 5
-
-# A cluster that is there answers at once, and one behind a slow link in seconds.
-_CONNECT_S = 5.0
-# One that answers lets a driver go within a second or two; for one that is gone, Ray looks for a minute.
-_LEAVE_S = 90.0
 
 
 def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
@@ -88,78 +77,9 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         settings |= {**driver_environment(), **PATIENCE}
     else:
         # Ray tries again every second: a token that is wrong now is wrong 20 s later.
-        settings["RAY_gcs_server_port_wait_time_s"] = f"{_CONNECT_S:.0f}"
+        settings["RAY_gcs_server_port_wait_time_s"] = f"{CONNECT_S:.0f}"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-
-
-@contextlib.contextmanager
-def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterator[None]:
-    """A connection to the cluster at `address`; `embedded` says that this process started that cluster.
-
-    Raises:
-        UserError: there is no cluster, or it does not let us in.
-        RunError: the embedded cluster does not answer.
-    """
-    _require_listener(address)
-    import ray
-    from ray.exceptions import RayError
-
-    from planner.dispatch.ray_internal import quiet
-
-    try:
-        ray.init(
-            address=address,
-            log_to_driver=verbose,
-            logging_level=logging.INFO if verbose else logging.ERROR,
-            configure_logging=True,
-        )
-    except (OSError, RuntimeError, ValueError, RayError) as error:
-        if embedded:
-            words = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
-            raise RunError(f"the local Ray cluster does not answer (Ray: {words}); {how_busy()}") from error
-        raise UserError(f"no Ray cluster at {address}: {refusal(error)}") from error
-    with contextlib.nullcontext() if verbose else quiet():
-        try:
-            yield
-        finally:
-            _leave(address, ray.shutdown)
-
-
-def lifelines() -> tuple[str, str]:
-    """Where the two Ray processes listen without which a driver ends: the head's GCS and its own node's raylet.
-
-    The first is "host:port", the second the path of a Unix socket.
-    """
-    import ray
-
-    context = ray.get_runtime_context()
-    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
-    return str(context.gcs_address), str(own["RayletSocketName"])
-
-
-def _leave(address: str, shutdown: Callable[[], None]) -> None:
-    """Let go of the cluster, but wait for no answer that does not come: Ray's own wait for a hung head has no end."""
-    leaving = threading.Thread(target=shutdown, name="planner-leave", daemon=True)
-    leaving.start()
-    leaving.join(_LEAVE_S)
-    if leaving.is_alive():
-        atexit.unregister(shutdown)  # Ray would do the same again at the interpreter's end
-        text = f"the Ray cluster at {address} has not let go of this driver for {_LEAVE_S:.0f} s: its head hangs"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
-def _require_listener(address: str) -> None:
-    """Ray tries a dead address for more than ten minutes; a connection shows in seconds that nobody is there."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not port.isdigit():
-        return  # `auto` and the like: Ray's to resolve
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise UserError(
-            f"no Ray cluster at {address}: {error}; check --address (or RAY_ADDRESS), or leave it out"
-        ) from error
 
 
 def fit(
@@ -185,8 +105,6 @@ def fit(
     """
     from ray.exceptions import RayError
     from ray.train import TrainingFailedError
-
-    from planner.dispatch.ray_internal import get_word, put_word
 
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, hooks=hooks)
     interrupts = Interrupts(launch.launch_id, say)
@@ -225,8 +143,6 @@ def fit(
 
 def state_of(launch: Launch) -> str:
     """What the controller is about while no step is done, in words; empty where that is not known."""
-    from planner.dispatch.ray_internal import get_word
-
     try:
         return get_word(state_key(launch.launch_id))
     except Exception:  # noqa: BLE001  # Ray may be ending; it is only shown
@@ -241,8 +157,6 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
         TrainingFailed: the controller could not even begin (its disk is full, say).
     """
     from ray.exceptions import ActorDiedError
-
-    from planner.dispatch.ray_internal import get_word
 
     words = last_line(str(error))
     if "creation task" in str(error):
@@ -268,19 +182,15 @@ def _trainer(
 ) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-    from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
-
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
     keep_processes = workers.keep_processes == "auto" and can_keep_processes()
-    # More workers than samples would only run ghosts.
-    most = min(workers.max, job.batch.global_batch)
-    least = min(workers.min, most)
+    wanted = worker_range(workers_min=workers.min, workers_max=workers.max, global_batch=job.batch.global_batch)
     steward = Steward(
         sizes=batch_sizes(job),
-        workers_min=least,
-        workers_max=most,
+        workers_min=wanted.least,
+        workers_max=wanted.most,
         clock=time.monotonic,
-        cost=KEPT if keep_processes else STARTED_ANEW,
+        cost=KEPT_PROCESSES if keep_processes else NEW_PROCESSES,
         has_eval=job.eval.samples > 0,
         eager=eager,
         on_one_machine=embedded and worker.on_cpu,
@@ -299,7 +209,7 @@ def _trainer(
         train_loop_config={"worker": worker},
         # The job asks for GPUs by logical resource even where a CPU stands in for them.
         scaling_config=ScalingConfig(
-            num_workers=(least, most),
+            num_workers=(wanted.least, wanted.most),
             use_gpu=workers.gpus > 0,
             resources_per_worker=taken_by_a_worker(workers, node_each=embedded and worker.on_cpu),
             elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # of Ray's own policy
@@ -318,8 +228,6 @@ def _trainer(
 def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
     from ray.train.torch import TorchConfig
 
-    from planner.dispatch.ray_internal import loopback_torch_config
-
     # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     return (
@@ -331,8 +239,6 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
 
 def absolute(job: Job, url: str) -> Job:
     """The job as processes with other working directories can read it."""
-    from planner.data.paths import absolute as absolute_path
-
     data = job.data.model_copy(update={"path": absolute_path(job.data.path)})
     checkpoint = job.checkpoint.model_copy(update={"path": url})
     job = job.model_copy(update={"data": data, "checkpoint": checkpoint})

@@ -1,6 +1,6 @@
 """`python -m planner.local_cluster.supervisor`: the process that owns an embedded cluster and answers its driver.
 
-One command a line comes in on stdin, one answer a line goes out on stdout, both JSON: see `embedded`.
+One command a line comes in on stdin, one answer a line goes out on stdout, both JSON: see `link`.
 """
 
 import json
@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from planner.local_cluster.embedded import CLOSE_DEADLINE_S, HEARTBEAT_S, LOOPBACK, ONE_CPU, NodeShape
+from planner.local_cluster.embedded import ONE_CPU, NodeShape
+from planner.local_cluster.environment import LOOPBACK
+from planner.local_cluster.link import CLOSE_DEADLINE_S, HEARTBEAT_S
 from planner.local_cluster.processes import children, kill_all, kill_tree, reap
 
 

@@ -5,8 +5,8 @@ The room does not know time, randomness, files, torch or Ray; it is handed numbe
 
 from planner.plan.capacity import CapacityChange
 from planner.plan.choose import BatchSizes, choose
-from planner.plan.fit import Resources, workers_on_node
-from planner.plan.growth import ResizeCost
+from planner.plan.fit import Resources, WorkerRange, worker_range, workers_on_node
+from planner.plan.growth import KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
 from planner.plan.plan import Plan
 from planner.plan.revise import Decision, Situation, revise, worth_asking
@@ -15,6 +15,8 @@ from planner.plan.timeouts import FIRST_COLLECTIVES_S, longest_collective_s, lon
 
 __all__ = [
     "FIRST_COLLECTIVES_S",
+    "KEPT_PROCESSES",
+    "NEW_PROCESSES",
     "BatchSizes",
     "CapacityChange",
     "Decision",
@@ -24,12 +26,14 @@ __all__ = [
     "Resources",
     "Situation",
     "Speeds",
+    "WorkerRange",
     "checkpoint_interval",
     "choose",
     "longest_collective_s",
     "longest_silence_s",
     "longest_unanswered_s",
     "revise",
+    "worker_range",
     "workers_on_node",
     "worth_asking",
 ]

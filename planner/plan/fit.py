@@ -1,6 +1,10 @@
-"""How many workers fit on one node, as Ray counts it. The plan, the dry run and the scaling policy all ask here."""
+"""How many workers fit on one node, as Ray counts it, and how many a run uses.
+
+The plan, the dry run, the launch and the scaling policy all ask here.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 Resources = Mapping[str, float]
 """Ray's name of a resource -> amount"""
@@ -11,6 +15,38 @@ PARTS = 10_000
 # Ray cuts these into instances of 1, and what takes part of one lies in a single instance: GPU in its
 # src/ray/common/scheduling, the others by the default of RAY_custom_unit_instance_resources (Ray 2.60).
 UNIT_INSTANCE = frozenset({"GPU", "neuron_cores", "TPU", "NPU", "HPU", "RBLN"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRange:
+    """How many workers a run may have: `least` to `most`, both included.
+
+    Raises:
+        ValueError: it is empty, or begins below 1.
+    """
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        if not 1 <= self.least <= self.most:
+            raise ValueError(f"a run has 1 worker or more, and its least is at most its most: {self}")
+
+    def nearest(self, room: int) -> int:
+        """The count in the range that is closest to `room`."""
+        return max(self.least, min(room, self.most))
+
+
+def worker_range(*, workers_min: int, workers_max: int, global_batch: int) -> WorkerRange:
+    """The counts that a run uses: `workers.min` to `workers.max`, but no more than samples in a batch.
+
+    A worker without a sample would only take part in collectives.
+
+    Raises:
+        ValueError: `workers_min` is above `workers_max` or `global_batch`. A `Job` never is like that.
+    """
+    return WorkerRange(least=workers_min, most=min(workers_max, global_batch))
 
 
 def workers_on_node(offered: Resources, taken: Resources) -> int:

@@ -11,18 +11,17 @@ MARGIN = 1.25
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeCost:
-    """What one resize of this job takes; the caller hands in its own medians as soon as it has seen one.
+    """Seconds that one resize of a job takes.
 
-    The defaults are medians of graceful resizes with new processes, 2 to 3 workers on 2 cores, Ray 2.60: they hold
-    for the first resize of a run only.
+    `KEPT_PROCESSES` and `NEW_PROCESSES` hold until the run has measured its own (`planner.elastic.history`).
 
     Raises:
         ValueError: one of them is below 0 or not finite.
     """
 
-    grow_s: float = 9.3
+    grow_s: float
     """training stands still for so long when workers are added"""
-    shrink_s: float = 6.7
+    shrink_s: float
     """the same when workers go, with the work that is then done again if they go without notice"""
     lead_s: float = 0.0
     """newcomers start and import for so long beforehand, while training goes on"""
@@ -30,6 +29,13 @@ class ResizeCost:
     def __post_init__(self) -> None:
         if not all(0 <= s < math.inf for s in (self.grow_s, self.shrink_s, self.lead_s)):
             raise ValueError(f"a resize takes a finite time of at least 0 s: {self}")
+
+
+# Medians of six graceful resizes of the demo's model, 2 to 3 workers on two cores, Ray 2.60 (bench/resize.py).
+KEPT_PROCESSES = ResizeCost(grow_s=1.4, shrink_s=1.0, lead_s=4.0)
+"""workers that stay keep their processes"""
+NEW_PROCESSES = ResizeCost(grow_s=9.3, shrink_s=6.7)
+"""every worker is started anew"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Self
 
 from planner.dispatch import launch as dispatch
 from planner.dispatch import signals
+from planner.dispatch.connection import connected
 from planner.dispatch.ray_internal import drain_node, get_word, put_word
 from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
@@ -42,7 +43,7 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str
     say(f"starting a Ray cluster of {history[0].world_size} nodes")
     with (
         EmbeddedCluster(num_nodes=history[0].world_size, say=say) as cluster,
-        dispatch.connected(cluster.address, verbose=False, embedded=True),
+        connected(cluster.address, verbose=False, embedded=True),
         _Director(cluster, launch, history, say),
     ):
         hooks = partial(observed_hooks, tuple(history))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.base.permissions import is_within
+from planner.data.paths import STDLIB, resolve
 from planner.errors import UserError
 from planner.job import HfModel, Job
 
@@ -102,8 +103,6 @@ def _package() -> Mapping[str, Path]:
 
 
 def _data(path: str, *, is_code: bool) -> tuple[str, ...]:
-    from planner.data.paths import STDLIB, resolve
-
     if path == STDLIB or is_of_the_cluster(path):
         return ()
     _, files = resolve(path)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from planner.dispatch.ray_internal.own_node import OwnNode
 from planner.errors import RunError
-from planner.local_cluster.embedded import _HEALTH_CHECKS
+from planner.local_cluster.environment import QUICK_HEALTH_CHECKS
 from planner.local_cluster.processes import kill_all, members
 
 _DEADLINE_S = 90.0
@@ -57,7 +57,7 @@ class Hosts:
         token.write_text(secrets.token_hex(32))
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
-            **_HEALTH_CHECKS,
+            **QUICK_HEALTH_CHECKS,
             "RAY_TMPDIR": str(scratch / "ray"),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),

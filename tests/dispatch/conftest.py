@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from live_runs import TEST_TIMINGS
 
-from planner.dispatch.launch import connected, set_environment
+from planner.dispatch.connection import connected
+from planner.dispatch.launch import set_environment
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 
 

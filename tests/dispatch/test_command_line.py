@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from live_runs import LIMIT_S, command_line
 
-from planner.local_cluster.embedded import EmbeddedCluster, driver_environment
+from planner.local_cluster.embedded import EmbeddedCluster
+from planner.local_cluster.environment import driver_environment
 from planner.local_cluster.processes import members
 from planner.store.run import Run
 from planner.store.storage import Storage

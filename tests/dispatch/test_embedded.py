@@ -12,7 +12,7 @@ import pytest
 from listeners import LOOPBACK
 
 from planner.errors import RunError
-from planner.local_cluster import embedded
+from planner.local_cluster import embedded, link
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.local_cluster.processes import members
 from planner.local_cluster.supervisor import Supervisor
@@ -26,7 +26,8 @@ STORY = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 from listeners import listening_addresses
-from planner.local_cluster.embedded import EmbeddedCluster, NodeShape, driver_environment
+from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
+from planner.local_cluster.environment import driver_environment
 from planner.local_cluster.processes import members
 
 os.environ.update(driver_environment())
@@ -70,7 +71,7 @@ with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
-    from planner.dispatch.ray_internal import loopback_torch_config
+    from planner.dispatch.ray_internal.loopback import loopback_torch_config
 
     ray.init(address=cluster.address, log_to_driver=False)
     alive = lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]}
@@ -229,7 +230,7 @@ class TestErrors:
 
     def test_a_start_that_fails_in_ray_is_tried_again(self, monkeypatch, tmp_path):
         """A machine that is busy for a while: the third start is in time, and nothing is left of the others."""
-        monkeypatch.setattr(embedded, "_supervisor_environment", with_path(fake_ray(tmp_path, failures=2)))
+        monkeypatch.setattr(link, "supervisor_environment", with_path(fake_ray(tmp_path, failures=2)))
         said = []
         cluster = EmbeddedCluster(num_nodes=0, say=said.append)
         with cluster:
@@ -242,7 +243,7 @@ class TestErrors:
 
     def test_a_node_that_fails_while_the_cluster_starts_is_no_end(self, monkeypatch, tmp_path):
         """All is begun again: a half-started node may be in the cluster's table."""
-        monkeypatch.setattr(embedded, "_supervisor_environment", with_path(fake_ray(tmp_path, node_failures=1)))
+        monkeypatch.setattr(link, "supervisor_environment", with_path(fake_ray(tmp_path, node_failures=1)))
         said = []
         with EmbeddedCluster(num_nodes=1, say=said.append) as cluster:
             assert cluster.nodes() == []  # the fake's raylets have ended at once
@@ -251,7 +252,7 @@ class TestErrors:
 
     def test_a_node_that_fails_later_leaves_the_cluster_and_no_process(self, monkeypatch, tmp_path):
         """What Ray had started of it is killed."""
-        monkeypatch.setattr(embedded, "_supervisor_environment", with_path(fake_ray(tmp_path, node_failures=1)))
+        monkeypatch.setattr(link, "supervisor_environment", with_path(fake_ray(tmp_path, node_failures=1)))
         with EmbeddedCluster(num_nodes=0) as cluster:
             leader = cluster._link._process.pid
             with pytest.raises(RunError, match=r"^the embedded cluster: add: Ray says Exception: The current node"):
@@ -268,7 +269,7 @@ class TestErrors:
     )
     def test_what_never_starts_is_one_sentence(self, monkeypatch, tmp_path, load, says):
         """With what Ray says, and no traceback; `load` is the machine's."""
-        monkeypatch.setattr(embedded, "_supervisor_environment", with_path(fake_ray(tmp_path, failures=9)))
+        monkeypatch.setattr(link, "supervisor_environment", with_path(fake_ray(tmp_path, failures=9)))
         monkeypatch.setattr(embedded.os, "getloadavg", lambda: (load, 1.0, 1.0))
         monkeypatch.setattr(embedded.os, "cpu_count", lambda: 2)
         with pytest.raises(RunError) as failed:
@@ -292,7 +293,7 @@ class TestErrors:
 
 
 def with_path(first):
-    inherited = embedded._supervisor_environment
+    inherited = link.supervisor_environment
 
     def environment_of(home, health_checks):
         wanted = inherited(home, health_checks)

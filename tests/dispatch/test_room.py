@@ -31,10 +31,11 @@ TAKEN = [
 # Places as many bundles as it is told, then one more. Ray Train places a worker by a bundle, too.
 PLACE = """
 import json, os, sys, time
-from planner.local_cluster.embedded import EmbeddedCluster, NodeShape, driver_environment
+from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
+from planner.local_cluster.environment import driver_environment
 os.environ.update(driver_environment())
 import ray
-from planner.dispatch.launch import connected
+from planner.dispatch.connection import connected
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 REFUSED = {"NO_RESOURCES", "INFEASIBLE", "FAILED_TO_COMMIT_RESOURCES"}

@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from planner.errors import RunError, UserError
+from planner.submit.job_server import JobServer
 from planner.submit.shipment import Shipment
-from planner.submit.submission import JobServer, Submission
+from planner.submit.submission import Submission
 
 VERSION = (200, json.dumps({"version": "4", "ray_version": "2.60.0", "ray_commit": "x", "session_name": "x"}))
 # As the dashboard of Ray 2.60 was seen to answer.
@@ -160,7 +161,7 @@ def test_a_lost_connection_says_that_the_job_may_run_on():
 
 def test_a_dashboard_that_falls_silent_is_not_waited_for_for_ever(monkeypatch):
     """It was there, and then takes connections and answers nothing."""
-    monkeypatch.setattr("planner.submit.submission._ANSWER_S", 0.3)
+    monkeypatch.setattr("planner.submit.job_client._ANSWER_S", 0.3)
     with server({"GET /api/version": VERSION, "GET /api/jobs/tiny-1": (SILENT, "")}) as address:
         connected = JobServer.connect(address)
         with pytest.raises(RunError, match=r"the connection was lost: .*timed out.*ray job list --address"):

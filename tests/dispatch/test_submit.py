@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from live_runs import LIMIT_S
 
-from planner.local_cluster.embedded import loopback_environment
+from planner.local_cluster.environment import loopback_environment
 from planner.store.run import Run
 from planner.store.storage import Storage
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.dispatch.launch import EMBEDDED, set_environment
 from planner.dispatch.token_file import token_warning
-from planner.local_cluster.embedded import _supervisor_environment, token_environment
+from planner.local_cluster.environment import supervisor_environment, token_environment
 
 
 @pytest.fixture
@@ -71,6 +71,6 @@ def test_an_embedded_cluster_has_a_token_of_its_own_whatever_the_user_has(monkey
     set_environment(EMBEDDED, embedded=True)
     own = token_environment()
     assert (own["RAY_AUTH_MODE"], len(own["RAY_AUTH_TOKEN"])) == ("token", 64)
-    for environment in (os.environ, _supervisor_environment(tmp_path, {})):
+    for environment in (os.environ, supervisor_environment(tmp_path, {})):
         assert {name: environment[name] for name in own} == own
         assert environment["RAY_ENABLE_K8S_TOKEN_AUTH"] == "false"

@@ -3,7 +3,7 @@
 import pytest
 
 from planner.job import Workers
-from planner.plan import workers_on_node
+from planner.plan import WorkerRange, worker_range, workers_on_node
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,17 @@ def test_a_worker_that_takes_nothing_is_a_mistake():
     """A job cannot say it."""
     with pytest.raises(ValueError, match="takes nothing"):
         workers_on_node({"CPU": 1}, {})
+
+
+def test_a_run_never_uses_more_workers_than_a_batch_has_samples():
+    """G bounds workers.max, and what is there is moved into the range."""
+    workers = worker_range(workers_min=2, workers_max=16, global_batch=12)
+    assert workers == WorkerRange(least=2, most=12)
+    assert [workers.nearest(room) for room in (0, 2, 7, 40)] == [2, 2, 7, 12]
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 4), (5, 4)])
+def test_an_empty_range_is_refused(least, most):
+    """A job's own bounds are checked where it is read."""
+    with pytest.raises(ValueError, match="its least is at most its most"):
+        WorkerRange(least=least, most=most)

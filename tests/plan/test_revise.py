@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.plan import CapacityChange, Plan, ResizeCost, Situation, Speeds, revise, worth_asking
+from planner.plan import NEW_PROCESSES, CapacityChange, Plan, ResizeCost, Situation, Speeds, revise, worth_asking
 
 COST = ResizeCost(grow_s=1.4, shrink_s=1.0)
 MORE_MAY_COME = "more may come, and one resize is cheaper than two; resize in 0.4 s if it lasts"
@@ -186,7 +186,7 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             ),
         ),
         (
-            situation(world_size=4, changes=[(0, 4), (50, 5)], now_s=50, remaining_steps=25, cost=ResizeCost()),
+            situation(world_size=4, changes=[(0, 4), (50, 5)], now_s=50, remaining_steps=25, cost=NEW_PROCESSES),
             "keep",
             4,
             (
@@ -253,7 +253,7 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
         ),
         (
             situation(
-                world_size=4, changes=[(0, 4), (50, 5), (60, 4), (70, 5)], now_s=72, cost=ResizeCost(), workers_max=5
+                world_size=4, changes=[(0, 4), (50, 5), (60, 4), (70, 5)], now_s=72, cost=NEW_PROCESSES, workers_max=5
             ),
             "wait",
             4,
@@ -279,7 +279,7 @@ def test_nodes_that_come_one_after_another_get_one_resize():
 def test_a_steady_part_of_the_newcomers_is_taken_without_the_part_that_flaps():
     """6 have come and stay; 7 come and go."""
     changes = [(0, 4), *((100 + second, 6 + second % 2) for second in range(20))]
-    decision = revise(situation(world_size=4, changes=changes, now_s=119, cost=ResizeCost()))
+    decision = revise(situation(world_size=4, changes=changes, now_s=119, cost=NEW_PROCESSES))
     assert (decision.kind, decision.world_size) == ("resize", 6)
 
 
@@ -288,7 +288,7 @@ def test_newcomers_that_leave_during_the_lead_cost_nothing():
     flaps = [(10.0 * k, 4 + k % 2) for k in range(10)]
     patient = ResizeCost(grow_s=8, shrink_s=8, lead_s=11)
     assert revise(situation(world_size=4, changes=flaps, now_s=90, cost=patient, workers_max=5)).kind == "resize"
-    assert revise(situation(world_size=4, changes=flaps, now_s=90, cost=ResizeCost(), workers_max=5)).kind == "wait"
+    assert revise(situation(world_size=4, changes=flaps, now_s=90, cost=NEW_PROCESSES, workers_max=5)).kind == "wait"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_impossible_situations_are_refused(wrong, message):
 def test_impossible_costs_are_refused(wrong):
     """A resize takes a finite time."""
     with pytest.raises(ValueError, match="a resize takes a finite time of at least 0 s"):
-        ResizeCost(grow_s=wrong)
+        ResizeCost(grow_s=wrong, shrink_s=1.0)
 
 
 def test_nothing_is_worth_asking_of_nobody():

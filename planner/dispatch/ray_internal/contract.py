@@ -31,16 +31,11 @@ CONTRACT: Mapping[str, Section] = {
         ),
         "ray._private": ("worker",),
         "ray._private.worker": ("print_to_stdstream",),
-        "ray.train.torch.config": ("_TorchBackend", "_set_torch_distributed_env_vars"),
-        "ray.train.torch.config:_TorchBackend": ("on_start(worker_group, backend_config)",),
-        "ray.train.torch:TorchConfig": ("backend_cls", ".backend", ".timeout_s"),
-        f"{_GROUP}:WorkerGroup": ("execute(fn)", "execute_single(rank, fn)", "execute_single_async(rank, fn)"),
         "ray._raylet": ("GcsClient",),
         "ray._raylet:InnerGcsClient": ("drain_node(node_id, reason, reason_message, deadline_timestamp_ms)",),
         "ray.core.generated": ("autoscaler_pb2",),
         "ray.core.generated.autoscaler_pb2": ("DrainNodeReason",),
         "ray.core.generated.autoscaler_pb2:DrainNodeReason": ("Value",),
-        "ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)", "._server_ray_version"),
     },
     "dispatch/ray_internal/autoscaler.py": {
         "ray.core.generated": ("autoscaler_pb2",),
@@ -168,6 +163,12 @@ CONTRACT: Mapping[str, Section] = {
         f"{_GROUP}.worker:Worker": (".actor",),
         f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
     },
+    "dispatch/ray_internal/loopback.py": {
+        "ray.train.torch.config": ("_TorchBackend", "_set_torch_distributed_env_vars"),
+        "ray.train.torch.config:_TorchBackend": ("on_start(worker_group, backend_config)",),
+        "ray.train.torch:TorchConfig": ("backend_cls", ".backend", ".timeout_s"),
+        f"{_GROUP}:WorkerGroup": ("execute(fn)", "execute_single(rank, fn)", "execute_single_async(rank, fn)"),
+    },
     "dispatch/ray_internal/own_node.py": {
         "ray._private.services": ("canonicalize_bootstrap_address(addr)", "find_node_ids"),
         "ray._private.authentication.authentication_token_setup": (
@@ -215,6 +216,9 @@ CONTRACT: Mapping[str, Section] = {
         f"{_GROUP}.worker:Worker": (".actor", ".metadata"),
         f"{_GROUP}.worker:ActorMetadata": (".node_id",),
         f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
+    },
+    "submit/private_names.py": {
+        "ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)", "._server_ray_version"),
     },
     "local_cluster/supervisor.py": {
         "ray.cluster_utils": ("Cluster",),

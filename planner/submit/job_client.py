@@ -1,0 +1,98 @@
+"""Ray's job client: connected to a dashboard that answers in time, lets us in, and runs a Ray that planner supports."""
+
+import contextlib
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from http.client import HTTPException
+
+import requests
+from ray.job_submission import JobSubmissionClient
+from urllib3.exceptions import HTTPError
+
+from planner.base.extras import how_to_install
+from planner.errors import UserError
+from planner.submit.client_errors import first_line, in_words, root_cause, short_text, unreachable
+from planner.submit.private_names import limit_waits, server_version
+
+_OLDEST_RAY = (2, 60)
+# Ray's client sets no limit of its own: an address that swallows packets would hold it for minutes.
+_CONNECT_S = 10.0
+# Between two bytes: a dashboard takes in an upload, or starts a job's supervisor.
+_ANSWER_S = 120.0
+
+
+def connect(address: str) -> tuple[JobSubmissionClient, str]:
+    """The client, and the Ray version of its cluster; the empty string where the cluster does not tell.
+
+    Raises:
+        UserError: nothing there answers as a dashboard, it does not let us in, its Ray is too old, or aiohttp is not
+            installed.
+        RunError: it fails.
+    """
+    _require_aiohttp()
+    _require_server(address)
+    with in_words(address), _only_this_address(), quiet():
+        client = _client(address)
+    limit_waits(client, _ANSWER_S)
+    version = server_version(client)
+    _require_version(address, version)
+    return client, version
+
+
+def _require_aiohttp() -> None:
+    if importlib.util.find_spec("aiohttp") is None:
+        raise UserError(f"planner submit needs Ray's job client, which is not installed: {how_to_install('submit')}")
+
+
+def _client(address: str) -> JobSubmissionClient:
+    try:
+        return JobSubmissionClient(address)
+    except (requests.exceptions.HTTPError, RuntimeError, ValueError, LookupError, TypeError) as error:
+        # It has asked for the version, and got another status, no JSON, or JSON of another form.
+        reason = first_line(str(error))
+        raise UserError(f"{address} answers, but not as Ray's dashboard does ({reason}); check --address") from error
+
+
+def _require_server(address: str) -> None:
+    """Whoever answers at all within a while, be it with an error, is asked again by Ray's client."""
+    try:
+        requests.get(f"{address}/api/version", timeout=_CONNECT_S, stream=True).close()
+    except requests.exceptions.Timeout as error:
+        raise UserError(unreachable(address, f"no answer within {_CONNECT_S:g} s")) from error
+    except (HTTPError, UnicodeError) as error:  # of an address that is none, requests lets these through
+        raise UserError(unreachable(address, short_text(error))) from error
+    except requests.exceptions.RequestException as error:
+        cause = root_cause(error)
+        reason = "it does not speak HTTP" if isinstance(cause, HTTPException) else short_text(cause)
+        raise UserError(unreachable(address, reason)) from error
+
+
+def _require_version(address: str, version: str) -> None:
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if version and numbers < _OLDEST_RAY:
+        oldest = ".".join(map(str, _OLDEST_RAY))
+        raise UserError(f"{address} runs Ray {version}; planner needs {oldest} or newer there: update the cluster")
+
+
+@contextlib.contextmanager
+def _only_this_address() -> Iterator[None]:
+    """Ray's client lets these variables win over the address that it is given."""
+    names = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Ray's client logs each of its steps; what matters is said by us."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)

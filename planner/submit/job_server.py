@@ -1,0 +1,104 @@
+"""A cluster's dashboard: send it a job, follow the job's log, learn how it ended.
+
+The driver runs on the cluster's head; closing this end of the line does nothing to it.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray.job_submission import JobSubmissionClient
+
+from planner.submit.client_errors import first_line, in_words
+from planner.submit.job_client import connect, quiet
+from planner.submit.shipment import write_archive
+from planner.submit.submission import Submission
+
+_RETRY_S = 1.0
+# A log without a line for so long is asked for again: a line that was cut without a word looks the same.
+_SILENT_LOG_S = 300.0
+_EXIT_CODES = (0, 1, 2, 130)
+"""planner's own"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a job ended."""
+
+    status: str
+    """SUCCEEDED, FAILED or STOPPED"""
+    exit_code: int
+    reason: str
+    """one line, where its log does not say it"""
+
+
+class JobServer:
+    """A cluster's dashboard, connected to.
+
+    Raises:
+        UserError: (from every method) it does not take what it is asked, or us.
+        RunError: (from every method) it cannot be reached any more, or fails.
+    """
+
+    def __init__(self, address: str, client: JobSubmissionClient, ray_version: str) -> None:
+        self.ray_version = ray_version
+        self._address = address
+        self._client = client
+
+    @classmethod
+    def connect(cls, address: str) -> "JobServer":
+        """Find the dashboard, and check that it lets us in and that its Ray is one that planner runs on."""
+        client, version = connect(address)
+        return cls(address, client, version)
+
+    def submit(self, submission: Submission) -> None:
+        """Send the files, and start the job."""
+        with tempfile.TemporaryDirectory(prefix="planner-submit-") as folder, in_words(self._address), quiet():
+            archive = Path(folder) / "planner-job.zip"
+            write_archive(submission.shipment, archive)
+            self._client.submit_job(
+                entrypoint=submission.entrypoint,
+                submission_id=submission.submission_id,
+                runtime_env={"working_dir": str(archive), "env_vars": submission.env},
+            )
+
+    def follow(self, submission_id: str, show: Callable[[str], None]) -> Ended:
+        """Show the log until the job has ended, across broken lines."""
+        shown = 0
+        while True:
+            shown = asyncio.run(self._tail(submission_id, shown, show))
+            with in_words(self._address):
+                details = self._client.get_job_info(submission_id)
+            if details.status.is_terminal():
+                return _ended(details)
+            time.sleep(_RETRY_S)
+
+    async def _tail(self, submission_id: str, shown: int, show: Callable[[str], None]) -> int:
+        """Show what the log has after its first `shown` characters; how many have been shown then."""
+        import aiohttp
+
+        seen = 0
+        # Whether the job or only the line has ended is for its status to tell.
+        with contextlib.suppress(aiohttp.ClientError, RuntimeError, TimeoutError), quiet():
+            log = aiter(self._client.tail_job_logs(submission_id))
+            while (text := await asyncio.wait_for(anext(log, None), _SILENT_LOG_S)) is not None:
+                show(text[max(0, shown - seen) :])
+                seen += len(text)
+        return max(shown, seen)
+
+
+def _ended(details: Any) -> Ended:
+    status = str(details.status.value)
+    if status == "STOPPED":
+        return Ended(status=status, exit_code=130, reason="")
+    code = details.driver_exit_code
+    if code is None:  # it never began, or Ray lost it
+        return Ended(status=status, exit_code=1, reason=first_line(details.message or "Ray does not say why"))
+    return Ended(
+        status=status, exit_code=code if code in _EXIT_CODES else 1, reason=f"exit code {code}" if code else ""
+    )

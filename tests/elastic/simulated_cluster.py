@@ -1,0 +1,240 @@
+"""Nodes that come and go in virtual time, a group that trains on some of them, and the controller that decides."""
+
+import math
+
+from planner.elastic.controller import Steward, View
+from planner.plan import BatchSizes, ResizeCost, choose
+
+TICK_S = 0.25
+
+
+class Cluster:
+    """Nodes of one worker each, a group that trains on some of them, and a controller that watches."""
+
+    tick_s = TICK_S
+
+    def __init__(
+        self, nodes, *, global_batch=48, least=1, most=16, total_steps=100_000, grow_s=1.4, shrink_s=1.0, sample_s=0.1
+    ):
+        self.sample_s = sample_s
+        self.now = 0.0
+        self.nodes = [f"n{i}" for i in range(nodes)]
+        self.numbered = nodes
+        self.draining = {}
+        self.lives_on_s = 0.0
+        self.group = ()
+        self.stopping_since = None
+        self.blocked_until = 0.0
+        self.step = self.committed = self.recomputed = 0
+        self.total_steps = total_steps
+        self.global_batch = global_batch
+        self.words, self.sizes, self.acts = [], [], []
+        self.newcomers = "none"
+        self.warm_since = 0.0
+        self.commit_s = 0.5
+        self.hung = False
+        self.grow_s, self.shrink_s = grow_s, shrink_s
+        self.progress = 0.0
+        self.units = 0.0
+        self.deaf = frozenset()
+        self.least, self.most = least, most
+        self.steward = self.new_controller()
+
+    def new_controller(self, **options):
+        return Steward(
+            sizes=BatchSizes(global_batch=self.global_batch, max_micro=8),
+            workers_min=self.least,
+            workers_max=self.most,
+            clock=lambda: self.now,
+            cost=ResizeCost(grow_s=self.grow_s, shrink_s=self.shrink_s),
+            **{"has_eval": False, **options},
+        )
+
+    @property
+    def step_s(self):
+        return self.sample_s * math.ceil(self.global_batch / len(self.group))
+
+    def add(self, count=1):
+        for _ in range(count):
+            self.nodes.append(f"n{self.numbered}")
+            self.numbered += 1
+
+    def drain(self, node, in_s):
+        self.draining[node] = self.now + in_s
+
+    def kill(self, node):
+        self.nodes.remove(node)
+        self.draining.pop(node, None)
+        if node in self.group:
+            self.fail(dead={node})
+
+    def fail(self, dead=(), blamed=(), reason="it died"):
+        self.recomputed += self.step - self.committed
+        self.step = self.committed
+        self.group, self.stopping_since, self.newcomers = (), None, "none"
+        self.steward.failed(frozenset(dead), frozenset(blamed), reason)
+
+    def run(self, seconds):
+        end = self.now + seconds
+        while self.now < end:
+            self.tick()
+        return self
+
+    def tick(self):
+        self.now += self.tick_s
+        for node, at in list(self.draining.items()):
+            if self.now >= at + self.lives_on_s:
+                self.kill(node)
+        room = {node: 1 for node in self.nodes if node not in self.draining}
+        if not self.group:
+            self.act(self.steward.idle(View(room=room, draining={})))
+            return
+        self.train()
+        parked = range(len(self.group)) if self.is_parked else ()
+        draining = {node: max(at - self.now, 0.0) for node, at in self.draining.items()}
+        if self.newcomers == "warming" and self.now - self.warm_since > 4:
+            self.newcomers = "ready"
+        view = View(
+            room=room,
+            draining=draining,
+            nodes=self.group,
+            parked=frozenset(parked),
+            silent=self.deaf,
+            newcomers=self.newcomers,
+            progress=int(self.units),
+        )
+        self.act(self.steward.running(view))
+
+    @property
+    def is_parked(self):
+        if self.hung or self.stopping_since is None:
+            return False
+        return self.now - self.stopping_since > self.step_s + self.commit_s
+
+    def compute(self):
+        """A part of a step; each round of it counts as progress."""
+        self.progress += self.tick_s / self.step_s
+        self.units += self.tick_s / self.step_s * self.plan.accumulation_steps
+
+    @property
+    def plan(self):
+        return choose(BatchSizes(global_batch=self.global_batch, max_micro=8), len(self.group))
+
+    def train(self):
+        if self.hung or self.now < self.blocked_until:
+            return
+        if self.stopping_since is not None:
+            if self.is_parked:
+                self.committed = self.step
+            return
+        self.compute()
+        while self.progress >= 1:
+            self.progress -= 1
+            self.step += 1
+            self.steward.reported(
+                {
+                    "step": self.step - 1,
+                    "total_steps": self.total_steps,
+                    "world_size": len(self.group),
+                    "seconds": self.step_s,
+                    "commit_s": self.commit_s,
+                    "eval_s": 0.0,
+                }
+            )
+
+    def act(self, act):
+        self.words += act.words
+        if act.kind != "nothing":
+            self.acts.append((self.now, act))
+        if act.kind == "warm":
+            self.newcomers, self.warm_since = "warming", self.now
+        elif act.kind == "abandon_newcomers":
+            self.newcomers = "none"
+        elif act.kind == "stop":
+            self.stopping_since = self.now
+        elif act.kind == "resize":
+            if not act.planned and self.group:
+                self.recomputed += self.step - self.committed
+                self.step = self.committed
+            stays = [n for n in self.group if n in self.nodes and n not in self.draining]
+            others = [n for n in self.nodes if n not in stays and n not in self.draining]
+            # The policy keeps workers off bad nodes, where there is room enough without them.
+            bad = self.steward.bad_nodes
+            others.sort(key=lambda node: node in bad)
+            stays = [node for node in stays if node not in bad]
+            pause = self.grow_s if act.world_size > len(self.group) else self.shrink_s
+            self.group = tuple([*stays, *others][: act.world_size])
+            assert len(self.group) == act.world_size
+            self.sizes.append(act.world_size)
+            self.blocked_until = self.now + pause
+            self.stopping_since, self.newcomers, self.hung, self.progress = None, "none", False, 0.0
+            self.steward.started(self.group)
+            self.words += self.steward.take_words()
+
+
+class Blocking(Cluster):
+    """Commits and evaluations that take their time, told as the loop tells them: 0 in a group before its first."""
+
+    def __init__(
+        self, nodes, *, commit_s=0.5, every_steps=10**9, eval_s=0.0, eval_every=10**9, newcomers="", **options
+    ):
+        super().__init__(nodes, **options)
+        self.commit_s, self.every_steps, self.eval_s, self.eval_every = commit_s, every_steps, eval_s, eval_every
+        self.steward._has_eval = eval_s > 0
+        self.seen_commit_s = self.seen_eval_s = self.evaluating_until = 0.0
+        self.parked_at = None
+        self.newcomers_are = newcomers
+
+    @property
+    def is_parked(self):
+        return self.parked_at is not None and self.now >= self.parked_at
+
+    def train(self):
+        if self.hung or self.now < self.blocked_until:
+            return
+        if self.stopping_since is not None:
+            if self.parked_at is None:
+                self.parked_at = max(self.now + self.step_s, self.evaluating_until) + self.commit_s
+            if self.is_parked:
+                self.committed = self.step
+            return
+        if self.now < self.evaluating_until:
+            return
+        self.compute()
+        while self.progress >= 1:
+            self.progress -= 1
+            self.step += 1
+            if self.step - self.committed >= self.every_steps:
+                self.committed, self.seen_commit_s = self.step, self.commit_s
+                self.blocked_until = self.now + self.commit_s
+            self.steward.reported(
+                {
+                    "step": self.step - 1,
+                    "total_steps": self.total_steps,
+                    "world_size": len(self.group),
+                    "seconds": self.step_s,
+                    "commit_s": self.seen_commit_s,
+                    "eval_s": self.seen_eval_s,
+                }
+            )
+            if self.step % self.eval_every == 0:
+                self.evaluating_until, self.seen_eval_s = self.now + self.eval_s, self.eval_s
+
+    def act(self, act):
+        super().act(act)
+        if act.kind == "resize":
+            self.parked_at, self.seen_commit_s, self.seen_eval_s, self.evaluating_until = None, 0.0, 0.0, 0.0
+        if act.kind == "warm" and self.newcomers_are == "stuck":
+            self.warm_since = math.inf
+        if act.kind == "warm" and self.newcomers_are == "slow":
+            self.warm_since += 600
+
+    def tick(self):
+        if self.newcomers_are == "failing" and self.newcomers == "warming" and self.now - self.warm_since > 2:
+            self.newcomers = "failed"
+        super().tick()
+
+    def until_evaluating(self):
+        while self.evaluating_until <= self.now:
+            self.tick()
+        return self
