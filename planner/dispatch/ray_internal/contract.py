@@ -110,7 +110,7 @@ CONTRACT: Mapping[str, Section] = {
         f"{_EXECUTION}.context:ExecutionContext": (".training_thread_runner",),
         f"{_GROUP}.thread_runner:ThreadRunner": ("._thread",),
         "ray.train:RunConfig": (".worker_runtime_env",),
-        f"{_GROUP}": ("WorkerGroup", "worker_group"),
+        f"{_GROUP}": ("WorkerGroup",),
         f"{_GROUP}.worker_group": ("SynchronizationActor",),
         f"{_GROUP}:WorkerGroup": (
             "create(train_run_context, worker_group_context, callbacks)",
@@ -184,7 +184,7 @@ CONTRACT: Mapping[str, Section] = {
             "get_reserved_resources(requester_id, recompute)",
         ),
         f"{_EXECUTION}.controller": ("TrainController",),
-        f"{_EXECUTION}.controller:TrainController": ("worker_group_cls",),
+        f"{_EXECUTION}.controller:TrainController": ("worker_group_cls", "._scaling_policy"),
         f"{_EXECUTION}.scaling_policy": ("ElasticScalingPolicy", "NoopDecision", "ResizeDecision"),
         f"{_EXECUTION}.scaling_policy:ElasticScalingPolicy": (
             "after_controller_start(train_run_context)",

@@ -11,13 +11,13 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from types import FunctionType
+from typing import Literal, Protocol, Self
 
 import ray
-import ray.train.v2._internal.execution.worker_group.worker_group as stock
 from ray.exceptions import RayActorError, RayError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.context import get_train_context
@@ -39,6 +39,17 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
 from planner.dispatch import signals
+from planner.dispatch.ray_internal.shapes import (
+    ObjectRef,
+    PlacementGroup,
+    PollStatus,
+    RemoteMethod,
+    SyncActor,
+    TrainFunctionRef,
+    WorkerActor,
+    WorkerGroupContext,
+    WorkerGroupStateBuilder,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -52,27 +63,130 @@ _START_MOST_S = 900.0
 _NO_WAIT_S = 0.05
 
 
-class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
-    """Ray's worker group; it tells the policy when it was started and when it fails."""
+class KeptWorkerActor(WorkerActor, Protocol):
+    """The process of a `KeepingRayTrainWorker`."""
 
-    policy: Any = None
-    """the one policy of this controller; set on a subclass"""
+    quiesce: RemoteMethod
+    forget: RemoteMethod
 
-    @classmethod
-    def create(cls, *arguments: Any, **options: Any) -> Any:
-        """Start a group."""
-        # Ray takes all places or none, and does not say how many there were.
-        with _start_failures_told(cls.policy, lambda asked: asked - 1):
-            group = super().create(*arguments, **options)
-        cls.policy.group_started(group)
+
+@dataclasses.dataclass
+class Place:
+    """A worker process, and the placement group that holds its resources."""
+
+    actor: KeptWorkerActor
+    group: PlacementGroup
+    metadata: ObjectRef
+    """of the worker's `ActorMetadata`"""
+    warmed: ObjectRef | None = None
+    """ready when a newcomer is; None for one that was started with its group"""
+
+
+@dataclasses.dataclass
+class HandOver:
+    """What one worker group leaves to the next one of the same policy. A policy has one group at a time."""
+
+    kept: list[Place] = dataclasses.field(default_factory=list)
+    """survivors of the last group, whose processes the next one takes over"""
+    newcomers: list[Place] = dataclasses.field(default_factory=list)
+    """started while the last group trained"""
+    sync_actor: SyncActor | None = None
+    """idle; None: the next group starts one"""
+    is_broken: bool = False
+    """a survivor failed in the last change: the next start is refused once, so that Ray starts new processes"""
+
+    def take_kept(self) -> list[Place]:
+        """The survivors; from now on the caller's to end."""
+        taken, self.kept = self.kept, []
+        return taken
+
+    def take_newcomers(self) -> list[Place]:
+        """The newcomers; from now on the caller's to end."""
+        taken, self.newcomers = self.newcomers, []
+        return taken
+
+    def take_sync_actor(self) -> SyncActor | None:
+        """The synchronisation actor, for one group alone."""
+        taken, self.sync_actor = self.sync_actor, None
+        return taken
+
+    def take_is_broken(self) -> bool:
+        """Whether the last change went wrong; said once."""
+        taken, self.is_broken = self.is_broken, False
+        return taken
+
+
+class GroupOwner(Protocol):
+    """What a worker group needs of its policy."""
+
+    hand_over: HandOver
+    warm_up: Callable[[], None]
+
+    @property
+    def places_name(self) -> str:
+        """How the names of the placement groups begin."""
+
+    def label_selector(self, num_workers: int) -> dict[str, str] | None:
+        """What the nodes of so many workers must be like."""
+
+    def group_started(self, group: "NewProcessesGroup") -> None:
+        """It trains."""
+
+    def group_failed(self, group: "NewProcessesGroup", errors: dict[int, Exception]) -> None:
+        """Workers of it have failed."""
+
+    def start_failed(self, error: Exception) -> None:
+        """Workers died before they trained."""
+
+    def unplaced(self, placed: int, asked: int) -> None:
+        """Places that were counted cannot be had."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupFactory:
+    """Makes the worker groups of one policy. It stands in the place of the class of which Ray calls `create`.
+
+    Ray constructs its worker group itself, and hands it nothing of ours; an object can hold what a class would share
+    with every other policy in the process.
+    """
+
+    owner: GroupOwner
+    keeps_processes: bool
+
+    def create(self, *arguments: object, **options: object) -> "NewProcessesGroup":
+        """Start a group; called by Ray's controller in the place of `WorkerGroup.create`."""
+        group = (KeepingGroup if self.keeps_processes else NewProcessesGroup)(self.owner, *arguments, **options)
+        group.start()
+        self.owner.group_started(group)
         return group
 
-    def _start_impl(self, worker_group_state_builder: Any) -> None:
+
+class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
+    """Ray's worker group; it tells its policy when it was started and when it fails."""
+
+    def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)
+        self._owner = owner
+
+    def start(self) -> None:
+        """Start all workers, or raise what the controller takes for a failed start."""
+        with _start_failures_told(self._owner, self._num_placed):
+            self._start()
+
+    def _num_placed(self, asked: int) -> int:
+        """Ray takes all places or none, and does not say how many there were."""
+        return asked - 1
+
+    def _start_impl(self, worker_group_state_builder: WorkerGroupStateBuilder) -> None:
         """Ray's, with an end."""
         with _given_up_after(_START_MOST_S, worker_group_state_builder):
             super()._start_impl(worker_group_state_builder)
 
-    def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> Any:  # noqa: ARG002
+    def _create_placement_group(
+        self,
+        scaling_config: object,  # noqa: ARG002
+        worker_group_context: WorkerGroupContext,
+    ) -> PlacementGroupHandle:
         """Ray's for CPUs and GPUs, under a name by which the next controller finds it."""
         context = worker_group_context
         return DefaultPlacementGroupHandle(
@@ -85,13 +199,13 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         )
 
     def _new_name(self) -> str:
-        return f"{self.policy.places_name}{uuid.uuid4().hex}"
+        return f"{self._owner.places_name}{uuid.uuid4().hex}"
 
-    def poll_status(self, timeout: float | None = None) -> Any:
+    def poll_status(self, timeout: float | None = None) -> PollStatus:
         """Ray's poll; failures are told to the policy, which may end the run."""
-        status = super().poll_status(timeout)
+        status: PollStatus = super().poll_status(timeout)
         if status.errors:
-            self.policy.group_failed(self, status.errors)
+            self._owner.group_failed(self, status.errors)
         return status
 
     def silent_ranks(self) -> list[int]:
@@ -115,20 +229,20 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
 
 
 @contextmanager
-def _start_failures_told(policy: Any, num_placed: Callable[[int], int]) -> Iterator[None]:
+def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) -> Iterator[None]:
     """A place that is not there in time is no failure; workers that die before they train are one."""
     try:
         yield
     except WorkerGroupStartupFailedError as error:
-        policy.start_failed(error)
+        owner.start_failed(error)
         raise
     except WorkerGroupStartupTimeoutError as error:
-        policy.unplaced(num_placed(error.num_workers), error.num_workers)
+        owner.unplaced(num_placed(error.num_workers), error.num_workers)
         raise
 
 
 @contextmanager
-def _given_up_after(most_s: float, builder: Any) -> Iterator[None]:
+def _given_up_after(most_s: float, builder: WorkerGroupStateBuilder) -> Iterator[None]:
     """A start that takes longer loses its places, and with them its processes: whoever waits for one is told.
 
     Raises:
@@ -159,7 +273,7 @@ def _given_up_after(most_s: float, builder: Any) -> Iterator[None]:
 class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
     """A worker whose process may serve one generation after another."""
 
-    def run_train_fn(self, train_fn_ref: Any) -> None:
+    def run_train_fn(self, train_fn_ref: TrainFunctionRef) -> None:
         """Ray's, with a way out for a parked thread that neither finishes nor fails."""
         import gc
 
@@ -199,7 +313,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
         if "torch._dynamo" in sys.modules:  # else compiled code falls back to eager after eight generations
             sys.modules["torch._dynamo"].reset()
 
-    def init_train_context(self, *arguments: Any, **options: Any) -> None:
+    def init_train_context(self, *arguments: object, **options: object) -> None:
         """Ray's; two of the context's defaults are shared by all contexts of a process, and one was shut down."""
         super().init_train_context(*arguments, **options)
         context = get_train_context()
@@ -210,14 +324,14 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
 class _Unwinding:
     """Stands in for a reference to the training function."""
 
-    def __init__(self, reference: Any) -> None:
+    def __init__(self, reference: TrainFunctionRef) -> None:
         self._reference = reference
 
-    def get(self) -> Any:
+    def get(self) -> Callable[[], object]:
         """The function; released from its park it returns, and no traceback pins the model."""
         train = self._reference.get()
 
-        def run() -> Any:
+        def run() -> object:
             try:
                 return train()
             except signals.Released:
@@ -229,16 +343,16 @@ class _Unwinding:
 class _PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
     """A placement group of one bundle per worker: one may go without the others, since its end kills its actors."""
 
-    def __init__(self, groups: list[Any]) -> None:
+    def __init__(self, groups: list[PlacementGroup]) -> None:
         self._groups = groups
         self.num_placed = 0
 
     @property
-    def placement_group(self) -> Any:
+    def placement_group(self) -> PlacementGroup:
         """Any of them; workers know their own."""
         return self._groups[0]
 
-    def ready(self) -> Any:
+    def ready(self) -> ObjectRef:
         """The first one's; `wait` sees to all."""
         return self._groups[0].ready()
 
@@ -256,57 +370,48 @@ class _PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
 
 
 class KeepingGroup(NewProcessesGroup):
-    """Survivors of a planned change keep their processes. State passes from one group to the next by the class."""
+    """Survivors of a planned change keep their processes: they pass to the next group by its policy's hand-over."""
 
     _worker_cls = KeepingRayTrainWorker
-    # From one group to the next; a controller has one group at a time.
-    _handed_over: "list[_Place]" = []  # noqa: RUF012
-    _newcomers: "list[_Place]" = []  # noqa: RUF012
-    _sync_actor: Any = None
-    _broken = False
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._places: list[_Place] = []
+    def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
+        super().__init__(owner, *arguments, **options)
+        self._hand_over = owner.hand_over
+        self._places: list[Place] = []
         self._placements = _PlacementGroups([])
         self._change: tuple[int, set[str]] | None = None
 
-    @classmethod
-    def create(cls, *arguments: Any, **options: Any) -> Any:
-        """Start a group out of those who were kept, those who were warmed, and new ones.
+    def start(self) -> None:
+        """Start the group out of those who were kept, those who were warmed, and new ones.
 
         Raises:
             WorkerGroupStartupFailedError: a change in place went wrong; Ray tries again with new processes.
         """
-        kept, KeepingGroup._handed_over = KeepingGroup._handed_over, []
-        if KeepingGroup._broken:
+        self._places = self._hand_over.take_kept()
+        if self._hand_over.take_is_broken():
             # Raised here: an exception out of `shutdown` would leave the controller without a group, spinning.
-            KeepingGroup._broken = False
             raise WorkerGroupStartupFailedError("a survivor failed in a change in place; starting new processes")
-        group = cls(*arguments, **options)
-        group._places = kept
         try:
-            with _start_failures_told(cls.policy, lambda _asked: group._placements.num_placed):
-                group._start()
+            super().start()
         except BaseException as error:
             # Ray leaves the placement groups behind if a callback fails late.
-            _end([*group._places, *KeepingGroup._newcomers])
-            KeepingGroup._newcomers = []
-            if group._worker_group_state is not None:
-                group._worker_group_state.shutdown()
+            _end([*self._places, *self._hand_over.take_newcomers()])
+            if self._worker_group_state is not None:
+                self._worker_group_state.shutdown()
             if isinstance(error, RayError) and not isinstance(error, WorkerGroupStartupFailedError):
                 raise WorkerGroupStartupFailedError(f"a group could not be started: {error}") from error
             raise
-        cls.policy.group_started(group)
-        return group
+
+    def _num_placed(self, asked: int) -> int:  # noqa: ARG002
+        return self._placements.num_placed
 
     # -- newcomers
 
     def newcomers(self) -> Literal["none", "warming", "ready", "failed"]:
         """How far they are."""
-        if not KeepingGroup._newcomers:
+        if not self._hand_over.newcomers:
             return "none"
-        pending = [place.warmed for place in KeepingGroup._newcomers]
+        pending = [place.warmed for place in self._hand_over.newcomers]
         done, rest = ray.wait(pending, num_returns=len(pending), timeout=0)
         try:
             ray.get(done)
@@ -317,50 +422,54 @@ class KeepingGroup(NewProcessesGroup):
     def warm(self, count: int) -> None:
         """Start processes that import and rehearse while the group trains on."""
         # Which nodes are good may have changed since this group was started.
-        places = self._take_places(count, self.policy.label_selector(len(self._places) + count))
+        places = self._take_places(count, self._owner.label_selector(len(self._places) + count))
         for place in places:
-            place.warmed = place.actor.execute.remote(self.policy.warm_up)
-        KeepingGroup._newcomers = [*KeepingGroup._newcomers, *places]
+            place.warmed = place.actor.execute.remote(self._owner.warm_up)
+        self._hand_over.newcomers += places
 
     def abandon_newcomers(self) -> None:
         """End them."""
-        places, KeepingGroup._newcomers = KeepingGroup._newcomers, []
-        _end(places)
+        _end(self._hand_over.take_newcomers())
 
     def plan_change(self, world_size: int, leaving: set[str]) -> None:
         """The next shutdown is a planned change to `world_size`; 0: it is not, and nobody is kept."""
         self._change = (world_size, leaving) if world_size else None
-        useful: list[_Place] = []
-        rest: list[_Place] = []
-        for place in KeepingGroup._newcomers:
+        useful: list[Place] = []
+        rest: list[Place] = []
+        for place in self._hand_over.newcomers:
             # One that is not ready would keep the others waiting, and one on a node that goes would go with it.
             is_ready = bool(ray.wait([place.warmed], timeout=0)[0])
-            (useful if is_ready and ray.get(place.metadata, timeout=_RESET_S).node_id not in leaving else rest).append(
-                place
-            )
-        KeepingGroup._newcomers = useful
+            is_useful = is_ready and ray.get(place.metadata, timeout=_RESET_S).node_id not in leaving
+            (useful if is_useful else rest).append(place)
+        self._hand_over.newcomers = useful
         _end(rest)
 
     # -- what Ray's start calls
 
-    def _start_impl(self, worker_group_state_builder: Any) -> None:
+    def _start_impl(self, worker_group_state_builder: WorkerGroupStateBuilder) -> None:
         """Ray's, with the idle synchronisation actor of the last group: a new one is a process of its own."""
-        with _synchronised_by(KeepingGroup._sync_actor):
-            KeepingGroup._sync_actor = None
-            super()._start_impl(worker_group_state_builder)
+        start = WorkerGroup._start_impl
+        if (actor := self._hand_over.take_sync_actor()) is not None:
+            start = _with_globals(start, {"SynchronizationActor": _Started(actor)})
+        with _given_up_after(_START_MOST_S, worker_group_state_builder):
+            start(self, worker_group_state_builder)
 
-    def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> _PlacementGroups:  # noqa: ARG002
+    def _create_placement_group(
+        self,
+        scaling_config: object,  # noqa: ARG002
+        worker_group_context: WorkerGroupContext,
+    ) -> _PlacementGroups:
         missing = worker_group_context.num_workers - len(self._places)
-        warmed, surplus = KeepingGroup._newcomers[:missing], KeepingGroup._newcomers[missing:]
-        KeepingGroup._newcomers = []
+        newcomers = self._hand_over.take_newcomers()
+        warmed, surplus = newcomers[:missing], newcomers[missing:]
         _end(surplus)
+        self._places += warmed
         selector = worker_group_context.label_selector
-        cold = self._take_places(missing - len(warmed), selector[0] if selector else None)
-        self._places = [*self._places, *warmed, *cold]
+        self._places += self._take_places(missing - len(warmed), selector[0] if selector else None)
         self._placements = _PlacementGroups([place.group for place in self._places])
         return self._placements
 
-    def _create_workers(self, num_workers: int, *arguments: Any, **options: Any) -> Any:  # noqa: ARG002
+    def _create_workers(self, num_workers: int, *arguments: object, **options: object) -> list[Worker]:  # noqa: ARG002
         """The workers of our places, ranked anew.
 
         Raises:
@@ -375,9 +484,10 @@ class KeepingGroup(NewProcessesGroup):
             Worker(place.actor, metadata, resources, placement_group_bundle_index=0)
             for place, metadata in zip(self._places, found, strict=True)
         ]
-        return WorkerGroup._assign_worker_ranks(workers)
+        ranked: list[Worker] = WorkerGroup._assign_worker_ranks(workers)
+        return ranked
 
-    def _take_places(self, count: int, selector: dict[str, str] | None) -> "list[_Place]":
+    def _take_places(self, count: int, selector: dict[str, str] | None) -> list[Place]:
         """So many actors, each in a placement group of its own; nothing here waits."""
         context = self._worker_group_context
         resources = context.resources_per_worker
@@ -394,7 +504,7 @@ class KeepingGroup(NewProcessesGroup):
             )
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
             actor = actor_class.options(scheduling_strategy=where).remote()
-            places.append(_Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
+            places.append(Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
         return places
 
     # -- the end of a group
@@ -408,11 +518,11 @@ class KeepingGroup(NewProcessesGroup):
             return
         self._assert_active()
         with invoke_context_managers([callback.on_worker_group_shutdown for callback in self._callbacks]):
-            KeepingGroup._broken = not self._hand_over(*change)
-        if KeepingGroup._broken:
+            self._hand_over.is_broken = not self._keep(*change)
+        if self._hand_over.is_broken:
             self.abandon_newcomers()
 
-    def _hand_over(self, world_size: int, leaving: set[str]) -> bool:
+    def _keep(self, world_size: int, leaving: set[str]) -> bool:
         """Keep at most `world_size` workers, end the rest; false if none could be kept."""
         by_actor = {place.actor: place for place in self._places}
         workers = self.get_workers()
@@ -428,7 +538,7 @@ class KeepingGroup(NewProcessesGroup):
         if not is_clean:
             _end(kept)
         self._clear_state()
-        KeepingGroup._handed_over = kept if is_clean else []
+        self._hand_over.kept = kept if is_clean else []
         for callback in self._callbacks:
             callback.after_worker_group_shutdown(self._worker_group_context)
         return is_clean
@@ -439,7 +549,7 @@ class KeepingGroup(NewProcessesGroup):
         try:
             if is_clean and ray.get(actor.get_counter.remote(), timeout=2) == 0:
                 ray.get(actor.set_required_ranks.remote(None), timeout=2)
-                KeepingGroup._sync_actor = actor
+                self._hand_over.sync_actor = actor
                 return
         except RayError:
             _log.warning("the synchronisation actor does not answer; a new one is started", exc_info=True)
@@ -451,25 +561,13 @@ class KeepingGroup(NewProcessesGroup):
         return not self._worker_group_context.resources_per_worker.get("GPU") or len(set(nodes)) == len(nodes)
 
 
-@dataclasses.dataclass
-class _Place:
-    """A worker process, and the placement group that holds its resources."""
-
-    actor: Any
-    group: Any
-    metadata: Any
-    """a reference to it"""
-    warmed: Any = None
-    """a reference that is ready when a newcomer is"""
-
-
-def _end(places: list[_Place]) -> None:
+def _end(places: Sequence[Place]) -> None:
     for place in places:
         ray.kill(place.actor)
         _give_back(place.group)
 
 
-def _give_back(group: Any) -> None:
+def _give_back(group: PlacementGroup) -> None:
     try:
         remove_placement_group(group)
     except RayError:
@@ -484,7 +582,7 @@ def give_back_places_of_the_dead(name: str) -> None:
                 _give_back(get_placement_group(found["name"]))
 
 
-def _all_done(pending: list[Any], timeout_s: float) -> bool:
+def _all_done(pending: list[ObjectRef], timeout_s: float) -> bool:
     try:
         ray.get(pending, timeout=timeout_s)
     except RayError:
@@ -493,24 +591,31 @@ def _all_done(pending: list[Any], timeout_s: float) -> bool:
     return True
 
 
-@contextmanager
-def _synchronised_by(actor: Any) -> Iterator[None]:
-    """Ray's start makes its synchronisation actor by this name; hand it the old one."""
-    if actor is None:
-        yield
-        return
+class _Started:
+    """Stands where Ray expects the class of an actor, and "starts" the one that is there already."""
 
-    class Same:
-        @staticmethod
-        def options(**_: Any) -> "type[Same]":
-            return Same
+    def __init__(self, actor: SyncActor) -> None:
+        self._actor = actor
 
-        @staticmethod
-        def remote(**_: Any) -> Any:
-            return actor
+    def options(self, **_: object) -> Self:
+        """Of an actor that runs, nothing can be chosen."""
+        return self
 
-    made_by, stock.SynchronizationActor = stock.SynchronizationActor, Same
-    try:
-        yield
-    finally:
-        stock.SynchronizationActor = made_by
+    def remote(self, **_: object) -> SyncActor:
+        """The actor."""
+        return self._actor
+
+
+def _with_globals(function: FunctionType, others: dict[str, object]) -> FunctionType:
+    """A copy of a function that finds these in the place of its module's globals of the same names.
+
+    Ray's start makes its synchronisation actor by a global name, and takes none from outside. The copy leaves the
+    module alone, for other groups and other threads too, and leaves nothing to undo.
+    """
+    return FunctionType(
+        function.__code__,
+        {**function.__globals__, **others},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )

@@ -27,7 +27,7 @@ from planner.dispatch.pulse import Pulse
 from planner.dispatch.ray_internal import get_word, put_word
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.blame import cause, culprit, has_died, silent_nodes, whereabouts
-from planner.dispatch.ray_internal.groups import KeepingGroup, NewProcessesGroup, give_back_places_of_the_dead
+from planner.dispatch.ray_internal.groups import GroupFactory, HandOver, give_back_places_of_the_dead
 from planner.dispatch.ray_internal.heartbeats import Heartbeats
 from planner.elastic.asking import Asking
 from planner.elastic.controller import Act, Steward, View
@@ -65,6 +65,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     ) -> None:
         super().__init__(scaling_config)
         self.warm_up = warm_up
+        self.hand_over = HandOver()
         self._steward, self._run, self._launch_id = steward, run, launch_id
         self._state = self._loading = ""
         self._keep = keep_processes
@@ -92,8 +93,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._give_back_places_of_the_dead()
         super().after_controller_start(train_run_context)
         put_word(f"requester-{self._run}", self._requester_id)
-        base = KeepingGroup if self._keep and not self._nodes_hold_several() else NewProcessesGroup
-        TrainController.worker_group_cls = type("PlannerWorkerGroup", (base,), {"policy": self})
+        self.groups = GroupFactory(self, keeps_processes=self._keep and not self._nodes_hold_several())
+        # Ray makes the controller itself, and this attribute of its class is the way in: each finds its own policy's.
+        TrainController.worker_group_cls = property(lambda controller: controller._scaling_policy.groups)
 
     def _nodes_hold_several(self) -> bool:
         """Workers that share a node's GPUs cannot keep their processes, and Ray packs them better as one group."""
