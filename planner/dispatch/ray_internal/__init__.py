@@ -1,8 +1,7 @@
 """Everything of Ray's that is not its public interface, in one folder; tested against Ray 2.60.
 
-`contract.py` lists all of it. Nothing here is needed for training itself: without these calls
-a refusal is still a refusal, it is only told less well, one socket listens further than it need, and resizes are
-Ray's own.
+`contract.py` lists all of it, with what happens where a name is missing.
+`presence.py` says what the installed Ray lacks.
 """
 
 import contextlib
@@ -16,6 +15,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from planner.dispatch.ray_internal.contract import DRAIN, KEY_VALUE_STORE, TORCH_STORE
+from planner.dispatch.ray_internal.presence import lacking, require
 from planner.errors import RunError
 from planner.local_cluster.embedded import LOOPBACK
 
@@ -23,14 +24,24 @@ _NAMESPACE = b"planner"
 
 
 def put_word(key: str, word: str) -> None:
-    """Leave a word for the driver in the cluster's key-value store (the GCS), from any of its processes."""
+    """Leave a word for the driver in the cluster's key-value store (the GCS), from any of its processes.
+
+    Raises:
+        UserError: this Ray has no such store.
+    """
+    require(KEY_VALUE_STORE)
     from ray.experimental.internal_kv import _internal_kv_put
 
     _internal_kv_put(key.encode(), word.encode(), overwrite=True, namespace=_NAMESPACE)
 
 
 def get_word(key: str) -> str:
-    """The word left under `key`, or the empty string."""
+    """The word left under `key`, or the empty string.
+
+    Raises:
+        UserError: this Ray has no such store.
+    """
+    require(KEY_VALUE_STORE)
     from ray.experimental.internal_kv import _internal_kv_get
 
     return (_internal_kv_get(key.encode(), namespace=_NAMESPACE) or b"").decode()
@@ -64,20 +75,17 @@ def loopback_torch_config(backend: str, timeout_s: float) -> Any:
     """
     from ray.train.torch import TorchConfig
 
-    try:
-        return _loopback_config_class()(backend=backend, timeout_s=timeout_s)
-    except (ImportError, AttributeError) as error:
-        text = f"torch's store will listen on all interfaces: Ray's internals are not those of 2.60 ({error})"
+    if lack := next(lacking(TORCH_STORE), ""):
+        text = f"torch's store will listen on all interfaces: Ray's internals are not those of 2.60 ({lack})"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return TorchConfig(backend=backend, timeout_s=timeout_s)
+    return _loopback_config_class()(backend=backend, timeout_s=timeout_s)
 
 
 def _loopback_config_class() -> Any:
     """The class, made only here since a module of ours must load without Ray; pickled by value, as Ray does."""
     from ray.train.torch import TorchConfig
     from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
-
-    _ = _TorchBackend.on_start  # a hook by another name would leave ours uncalled, and nobody the wiser
 
     class LoopbackBackend(_TorchBackend):  # type: ignore[misc]
         """Ray's backend with another start."""
@@ -160,7 +168,9 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
 
     Raises:
         RunError: the cluster does not accept it.
+        UserError: this Ray gives no notices, or others.
     """
+    require(DRAIN)
     import ray
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from planner.dispatch.ray_internal import request_drain
+from planner.dispatch.ray_internal.contract import CONTRACT, DRAIN
+from planner.dispatch.ray_internal.presence import require
 from planner.dispatch.refused import refusal
 from planner.errors import RunError, UserError
 
@@ -30,8 +32,10 @@ class OwnNode:
 
         Raises:
             RunError: there is none so far.
-            UserError: it cannot be told which, or this is a head without room, which nobody should drain.
+            UserError: it cannot be told which, this is a head without room, which nobody should drain, or Ray has other
+                internals.
         """
+        require((*CONTRACT["dispatch/ray_internal/own_node.py"], *DRAIN))
         address = address or _asked(_address)
         _require_listener(address)
         client = _asked(lambda: _connect(address))

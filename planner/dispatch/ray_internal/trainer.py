@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from planner.dispatch.ray_internal.contract import missing
+from planner.dispatch.ray_internal.contract import Tier
+from planner.dispatch.ray_internal.presence import missing
 from planner.elastic.controller import Steward
 
 # Processes are kept only on releases that were run (docs/elastic.md).
@@ -16,10 +17,9 @@ _OURS = (
     "dispatch/ray_internal/groups.py",
     "dispatch/ray_internal/autoscaler.py",
     "dispatch/ray_internal/blame.py",
+    "dispatch/ray_internal/heartbeats.py",
 )
-_CALLBACKS = ("dispatch/ray_internal/callback.py",)
-
-Tier = Literal["ours", "callbacks", "stock"]
+_CALLBACKS = ("dispatch/ray_internal/callback.py", "dispatch/ray_internal/heartbeats.py")
 
 
 def make_trainer(
