@@ -315,7 +315,7 @@ def _trainer(
 def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
     from ray.train.torch import TorchConfig
 
-    from planner.dispatch.ray_internal import loopback_torch_config
+    from planner.dispatch.ray_internal.loopback import loopback_torch_config
 
     # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"

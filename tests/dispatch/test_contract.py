@@ -19,12 +19,12 @@ import pytest
 from planner.dispatch.ray_internal import (
     drain_node,
     get_word,
-    loopback_torch_config,
     presence,
     put_word,
     trainer,
 )
 from planner.dispatch.ray_internal.contract import CONTRACT, TORCH_STORE, Without
+from planner.dispatch.ray_internal.loopback import loopback_torch_config
 from planner.dispatch.ray_internal.own_node import OwnNode
 from planner.dispatch.ray_internal.presence import _lacks, missing
 from planner.errors import UserError

@@ -70,7 +70,7 @@ with EmbeddedCluster(num_nodes=2, shape=shape) as cluster:
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
-    from planner.dispatch.ray_internal import loopback_torch_config
+    from planner.dispatch.ray_internal.loopback import loopback_torch_config
 
     ray.init(address=cluster.address, log_to_driver=False)
     alive = lambda: {n["NodeID"] for n in ray.nodes() if n["Alive"]}

@@ -7,7 +7,8 @@ import pytest
 from listeners import LOOPBACK, listening_addresses
 from live_runs import LIMIT_S, When, fit, make_job, processes_of, workers_of
 
-from planner.dispatch.ray_internal import get_word, loopback_torch_config, put_word, quiet
+from planner.dispatch.ray_internal import get_word, put_word, quiet
+from planner.dispatch.ray_internal.loopback import loopback_torch_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
 

@@ -118,7 +118,6 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
     "dispatch/ray_internal/__init__.py": (
         *KEY_VALUE_STORE,
         *DRAIN,
-        *TORCH_STORE,
         *JOB_CLIENT,
         *_rows(
             "silence the cluster's notices in the driver",
@@ -457,6 +456,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             {f"{_GROUP}.worker:Worker": (".actor",), f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)},
         ),
     ),
+    "dispatch/ray_internal/loopback.py": TORCH_STORE,
     "dispatch/ray_internal/own_node.py": (
         *_rows(
             "find this machine's cluster and node",
