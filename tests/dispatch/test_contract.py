@@ -21,6 +21,7 @@ from planner.dispatch.ray_internal import (
     get_word,
     presence,
     put_word,
+    shapes,
     trainer,
 )
 from planner.dispatch.ray_internal.contract import CONTRACT, TORCH_STORE, Without
@@ -99,12 +100,14 @@ def parts_of_modules(file):
 
 def names_of_ours():
     """What planner's dispatch itself defines: functions, classes, and attributes that are set."""
-    # `shapes.py` has the names of Ray's attributes, and defines none of them.
-    files = [file for file in FILES if file != "dispatch/ray_internal/shapes.py"]
-    for node in chain.from_iterable(map(ast.walk, map(tree, files))):
+    shapes_file = "dispatch/ray_internal/shapes.py"  # its types are ours, their members are Ray's
+    files = [file for file in FILES if file != shapes_file]
+    for node in chain(tree(shapes_file).body, *map(ast.walk, map(tree, files))):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
+            case ast.AnnAssign(target=ast.Name(id=name), value=None) if name.startswith("_"):
+                pass  # the type of an attribute that Ray sets
             case ast.Attribute(attr=name, ctx=ast.Store()) | ast.AnnAssign(target=ast.Name(id=name)):
                 yield name
             case ast.Assign(targets=targets):
@@ -123,6 +126,42 @@ def names_of_others(file):
 
 
 OURS = set(names_of_ours())
+
+_EXECUTION = "ray.train.v2._internal.execution"
+_GROUP = f"{_EXECUTION}.worker_group"
+_PROTOBUF = "ray.core.generated.autoscaler_pb2"
+# Each type in `shapes.py`, and whose members it names.
+SHAPES = {
+    "ActorMetadata": f"{_GROUP}.worker:ActorMetadata",
+    "AutoscalingState": f"{_PROTOBUF}:AutoscalingState",
+    "ClusterResourceState": f"{_PROTOBUF}:ClusterResourceState",
+    "ClusterStatus": f"{_PROTOBUF}:GetClusterStatusReply",
+    "Coordinator": "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator:_AutoscalingCoordinatorActor",
+    "ExecutionContext": f"{_EXECUTION}.context:ExecutionContext",
+    "FailedInstanceRequest": f"{_PROTOBUF}:FailedInstanceRequest",
+    "GcsClient": "ray._raylet:InnerGcsClient",
+    "GcsNodeInfo": "ray.core.generated.gcs_pb2:GcsNodeInfo",
+    "PlacementGroupHandle": f"{_GROUP}.placement_group_handle:PlacementGroupHandle",
+    "PollStatus": f"{_GROUP}.poll:WorkerGroupPollStatus",
+    "ScalingConfig": "ray.train:ScalingConfig",
+    "SyncActor": f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor",
+    "ThreadRunner": f"{_GROUP}.thread_runner:ThreadRunner",
+    "TorchConfig": "ray.train.torch:TorchConfig",
+    "TrainFunctionRef": "ray.train.v2._internal.util:ObjectRefWrapper",
+    "TrainContext": f"{_EXECUTION}.context:TrainContext",
+    "TrainRunContext": f"{_EXECUTION}.context:TrainRunContext",
+    "TrainingReport": f"{_EXECUTION}.training_report:_TrainingReport",
+    "Worker": f"{_GROUP}.worker:Worker",
+    "WorkerActor": f"{_GROUP}.worker:RayTrainWorker",
+    "WorkerGroup": f"{_GROUP}:WorkerGroup",
+    "WorkerGroupCallback": f"{_EXECUTION}.callback:WorkerGroupCallback",
+    "WorkerGroupContext": f"{_GROUP}.state:WorkerGroupContext",
+    "WorkerGroupState": f"{_GROUP}.state:WorkerGroupState",
+    "WorkerGroupStateBuilder": f"{_GROUP}.state:WorkerGroupStateBuilder",
+    "WorkerStatus": f"{_GROUP}.poll:WorkerStatus",
+}
+# Ray documents these: actors' methods, placement groups, node ids, trainers and their configuration.
+DOCUMENTED_SHAPES = {"NodeId", "PlacementGroup", "RemoteMethod", "RunConfig", "Trainer"}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -227,6 +266,17 @@ class TestThisRay:
         """Modules, classes, methods, parameters, fields of data classes and of messages, what a function sets."""
         (lack,) = _lacks(owner, (name,))
         assert says in lack
+
+
+def test_every_shape_is_rays_and_documented_or_listed():
+    """The types say of Ray's objects what the table says: a member that no row has would hide from both."""
+    described = {name: shape for name, shape in vars(shapes).items() if getattr(shape, "_is_protocol", False)}
+    assert {*SHAPES, *DOCUMENTED_SHAPES} == set(described) - {"Protocol"}
+    for name, owner in SHAPES.items():
+        shape = described[name]
+        members = {*shape.__annotations__, *(each for each in vars(shape) if inspect.isfunction(vars(shape)[each]))}
+        listed_members = set().union(*(listed(file).get(owner, set()) for file in CONTRACT))
+        assert members - {"__init__", "__len__", "__subclasshook__", "_no_init_or_replace_init"} <= listed_members, name
 
 
 def test_every_row_says_what_it_is_for_and_what_happens_without_it():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from planner.dispatch.ray_internal import shapes
 from planner.dispatch.ray_internal.contract import DRAIN, KEY_VALUE_STORE
 from planner.dispatch.ray_internal.presence import require
 from planner.errors import RunError
@@ -78,7 +79,7 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
     request_drain(GcsClient(address=ray.get_runtime_context().gcs_address), node_id, deadline_s, message)
 
 
-def request_drain(client: Any, node_id: str, deadline_s: float, message: str) -> None:
+def request_drain(client: shapes.GcsClient, node_id: str, deadline_s: float, message: str) -> None:
     """The same through a `GcsClient`. An infinite `deadline_s`: nobody says when. A later call takes the place of this.
 
     Raises:

@@ -435,7 +435,8 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
                     "init_train_context",
                     "run_train_fn(train_fn_ref)",
                     "shutdown",
-                )
+                ),
+                "ray.train.v2._internal.util:ObjectRefWrapper": ("get",),
             },
         ),
         *_rows(

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import FunctionType
@@ -39,17 +39,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
 from planner.dispatch import signals
-from planner.dispatch.ray_internal.shapes import (
-    ObjectRef,
-    PlacementGroup,
-    PollStatus,
-    RemoteMethod,
-    SyncActor,
-    TrainFunctionRef,
-    WorkerActor,
-    WorkerGroupContext,
-    WorkerGroupStateBuilder,
-)
+from planner.dispatch.ray_internal import shapes
 
 _log = logging.getLogger(__name__)
 
@@ -63,22 +53,22 @@ _START_MOST_S = 900.0
 _NO_WAIT_S = 0.05
 
 
-class KeptWorkerActor(WorkerActor, Protocol):
+class KeptWorkerActor(shapes.WorkerActor, Protocol):
     """The process of a `KeepingRayTrainWorker`."""
 
-    quiesce: RemoteMethod
-    forget: RemoteMethod
+    quiesce: shapes.RemoteMethod
+    forget: shapes.RemoteMethod
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Place:
     """A worker process, and the placement group that holds its resources."""
 
     actor: KeptWorkerActor
-    group: PlacementGroup
-    metadata: ObjectRef
+    group: shapes.PlacementGroup
+    metadata: shapes.ObjectRef
     """of the worker's `ActorMetadata`"""
-    warmed: ObjectRef | None = None
+    warmed: shapes.ObjectRef | None = None
     """ready when a newcomer is; None for one that was started with its group"""
 
 
@@ -90,7 +80,7 @@ class HandOver:
     """survivors of the last group, whose processes the next one takes over"""
     newcomers: list[Place] = dataclasses.field(default_factory=list)
     """started while the last group trained"""
-    sync_actor: SyncActor | None = None
+    sync_actor: shapes.SyncActor | None = None
     """idle; None: the next group starts one"""
     is_broken: bool = False
     """a survivor failed in the last change: the next start is refused once, so that Ray starts new processes"""
@@ -105,7 +95,7 @@ class HandOver:
         taken, self.newcomers = self.newcomers, []
         return taken
 
-    def take_sync_actor(self) -> SyncActor | None:
+    def take_sync_actor(self) -> shapes.SyncActor | None:
         """The synchronisation actor, for one group alone."""
         taken, self.sync_actor = self.sync_actor, None
         return taken
@@ -164,6 +154,13 @@ class GroupFactory:
 class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     """Ray's worker group; it tells its policy when it was started and when it fails."""
 
+    # What Ray sets.
+    _callbacks: Sequence[shapes.WorkerGroupCallback]
+    _train_run_context: shapes.TrainRunContext
+    _worker_group_context: shapes.WorkerGroupContext
+    _worker_group_state: shapes.WorkerGroupState | None
+    _world_rank_to_ongoing_poll: Mapping[int, object]
+
     def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
         self._owner = owner
@@ -177,7 +174,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         """Ray takes all places or none, and does not say how many there were."""
         return asked - 1
 
-    def _start_impl(self, worker_group_state_builder: WorkerGroupStateBuilder) -> None:
+    def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
         """Ray's, with an end."""
         with _given_up_after(_START_MOST_S, worker_group_state_builder):
             super()._start_impl(worker_group_state_builder)
@@ -185,7 +182,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     def _create_placement_group(
         self,
         scaling_config: object,  # noqa: ARG002
-        worker_group_context: WorkerGroupContext,
+        worker_group_context: shapes.WorkerGroupContext,
     ) -> PlacementGroupHandle:
         """Ray's for CPUs and GPUs, under a name by which the next controller finds it."""
         context = worker_group_context
@@ -201,9 +198,9 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     def _new_name(self) -> str:
         return f"{self._owner.places_name}{uuid.uuid4().hex}"
 
-    def poll_status(self, timeout: float | None = None) -> PollStatus:
+    def poll_status(self, timeout: float | None = None) -> shapes.PollStatus:
         """Ray's poll; failures are told to the policy, which may end the run."""
-        status: PollStatus = super().poll_status(timeout)
+        status: shapes.PollStatus = super().poll_status(timeout)
         if status.errors:
             self._owner.group_failed(self, status.errors)
         return status
@@ -242,7 +239,7 @@ def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) ->
 
 
 @contextmanager
-def _given_up_after(most_s: float, builder: WorkerGroupStateBuilder) -> Iterator[None]:
+def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
     """A start that takes longer loses its places, and with them its processes: whoever waits for one is told.
 
     Raises:
@@ -273,7 +270,7 @@ def _given_up_after(most_s: float, builder: WorkerGroupStateBuilder) -> Iterator
 class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
     """A worker whose process may serve one generation after another."""
 
-    def run_train_fn(self, train_fn_ref: TrainFunctionRef) -> None:
+    def run_train_fn(self, train_fn_ref: shapes.TrainFunctionRef) -> None:
         """Ray's, with a way out for a parked thread that neither finishes nor fails."""
         import gc
 
@@ -287,7 +284,8 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
             RuntimeError: it does not end.
         """
         super().shutdown()
-        thread = get_train_context().execution_context.training_thread_runner._thread
+        context: shapes.TrainContext = get_train_context()
+        thread = context.execution_context.training_thread_runner._thread
         signals.release()
         thread.join(timeout_s)
         if thread.is_alive():
@@ -316,7 +314,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
     def init_train_context(self, *arguments: object, **options: object) -> None:
         """Ray's; two of the context's defaults are shared by all contexts of a process, and one was shut down."""
         super().init_train_context(*arguments, **options)
-        context = get_train_context()
+        context: shapes.TrainContext = get_train_context()
         context.checkpoint_upload_threadpool = ThreadPoolExecutor(max_workers=1)
         context.report_order_condition = threading.Condition()
 
@@ -324,7 +322,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
 class _Unwinding:
     """Stands in for a reference to the training function."""
 
-    def __init__(self, reference: TrainFunctionRef) -> None:
+    def __init__(self, reference: shapes.TrainFunctionRef) -> None:
         self._reference = reference
 
     def get(self) -> Callable[[], object]:
@@ -343,16 +341,16 @@ class _Unwinding:
 class _PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
     """A placement group of one bundle per worker: one may go without the others, since its end kills its actors."""
 
-    def __init__(self, groups: list[PlacementGroup]) -> None:
+    def __init__(self, groups: list[shapes.PlacementGroup]) -> None:
         self._groups = groups
         self.num_placed = 0
 
     @property
-    def placement_group(self) -> PlacementGroup:
+    def placement_group(self) -> shapes.PlacementGroup:
         """Any of them; workers know their own."""
         return self._groups[0]
 
-    def ready(self) -> ObjectRef:
+    def ready(self) -> shapes.ObjectRef:
         """The first one's; `wait` sees to all."""
         return self._groups[0].ready()
 
@@ -446,7 +444,7 @@ class KeepingGroup(NewProcessesGroup):
 
     # -- what Ray's start calls
 
-    def _start_impl(self, worker_group_state_builder: WorkerGroupStateBuilder) -> None:
+    def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
         """Ray's, with the idle synchronisation actor of the last group: a new one is a process of its own."""
         start = WorkerGroup._start_impl
         if (actor := self._hand_over.take_sync_actor()) is not None:
@@ -457,7 +455,7 @@ class KeepingGroup(NewProcessesGroup):
     def _create_placement_group(
         self,
         scaling_config: object,  # noqa: ARG002
-        worker_group_context: WorkerGroupContext,
+        worker_group_context: shapes.WorkerGroupContext,
     ) -> _PlacementGroups:
         missing = worker_group_context.num_workers - len(self._places)
         newcomers = self._hand_over.take_newcomers()
@@ -524,17 +522,15 @@ class KeepingGroup(NewProcessesGroup):
 
     def _keep(self, world_size: int, leaving: set[str]) -> bool:
         """Keep at most `world_size` workers, end the rest; false if none could be kept."""
-        by_actor = {place.actor: place for place in self._places}
-        workers = self.get_workers()
-        staying = [worker for worker in workers if worker.metadata.node_id not in leaving][:world_size]
-        actors = [worker.actor for worker in staying]
-        is_clean = _all_done([actor.quiesce.remote(_UNWIND_S) for actor in actors], _UNWIND_S + 5)
+        by_actor: dict[shapes.WorkerActor, Place] = {place.actor: place for place in self._places}
+        workers: Sequence[shapes.Worker] = self.get_workers()
+        kept = [by_actor[worker.actor] for worker in workers if worker.metadata.node_id not in leaving][:world_size]
+        is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
         for callback in self._callbacks:  # the backend's ends the process group, of leavers, too
             callback.before_worker_group_shutdown(self)
-        _end([by_actor[worker.actor] for worker in workers if worker.actor not in actors])
-        is_clean = is_clean and _all_done([actor.forget.remote() for actor in actors], _RESET_S)
+        _end([place for place in self._places if place not in kept])
+        is_clean = is_clean and _all_done([place.actor.forget.remote() for place in kept], _RESET_S)
         self._keep_sync_actor(is_clean=is_clean)
-        kept = [by_actor[actor] for actor in actors]
         if not is_clean:
             _end(kept)
         self._clear_state()
@@ -545,6 +541,7 @@ class KeepingGroup(NewProcessesGroup):
 
     def _keep_sync_actor(self, *, is_clean: bool) -> None:
         """It serves the next group, if nobody waits in its barrier."""
+        assert self._worker_group_state is not None, "asserted to be active"
         actor = self._worker_group_state.sync_actor
         try:
             if is_clean and ray.get(actor.get_counter.remote(), timeout=2) == 0:
@@ -567,7 +564,7 @@ def _end(places: Sequence[Place]) -> None:
         _give_back(place.group)
 
 
-def _give_back(group: PlacementGroup) -> None:
+def _give_back(group: shapes.PlacementGroup) -> None:
     try:
         remove_placement_group(group)
     except RayError:
@@ -582,7 +579,7 @@ def give_back_places_of_the_dead(name: str) -> None:
                 _give_back(get_placement_group(found["name"]))
 
 
-def _all_done(pending: list[ObjectRef], timeout_s: float) -> bool:
+def _all_done(pending: list[shapes.ObjectRef], timeout_s: float) -> bool:
     try:
         ray.get(pending, timeout=timeout_s)
     except RayError:
@@ -594,14 +591,14 @@ def _all_done(pending: list[ObjectRef], timeout_s: float) -> bool:
 class _Started:
     """Stands where Ray expects the class of an actor, and "starts" the one that is there already."""
 
-    def __init__(self, actor: SyncActor) -> None:
+    def __init__(self, actor: shapes.SyncActor) -> None:
         self._actor = actor
 
     def options(self, **_: object) -> Self:
         """Of an actor that runs, nothing can be chosen."""
         return self
 
-    def remote(self, **_: object) -> SyncActor:
+    def remote(self, **_: object) -> shapes.SyncActor:
         """The actor."""
         return self._actor
 

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from types import FunctionType
 
 from planner.dispatch.ray_internal.contract import CONTRACT, PrivateName
 from planner.errors import UserError
@@ -17,13 +17,13 @@ _NAME = re.compile(r"(\w+)(?:\(([\w, ]*)\))?(?:\[(\w+)\])?")
 
 
 def missing(*files: str) -> Iterator[str]:
-    """What the Ray at hand lacks of what these files use, each in words. Imports Ray."""
+    """What the Ray at hand lacks of what these files use, each in words."""
     for file in files:
         yield from lacking(CONTRACT[file])
 
 
 def lacking(rows: Iterable[PrivateName]) -> Iterator[str]:
-    """What the Ray at hand lacks of these, each in words. Imports Ray."""
+    """What the Ray at hand lacks of these, each in words."""
     for row in rows:
         yield from _lacks(row.owner, row.names)
 
@@ -51,7 +51,7 @@ def _lacks(owner: str, names: tuple[str, ...]) -> Iterator[str]:
         yield from (f"{owner} has no {part}" for part in _lacking_parts(found, name))
 
 
-def _lacking_parts(owner: Any, name: str) -> Iterator[str]:
+def _lacking_parts(owner: object, name: str) -> Iterator[str]:
     if name.startswith("."):
         if name[1:] not in _instance_names(owner):
             yield name
@@ -65,19 +65,21 @@ def _lacking_parts(owner: Any, name: str) -> Iterator[str]:
     found = getattr(owner, plain)
     known = _parameters(found)
     yield from (f"{plain}({one})" for one in filter(None, parameters.split(", ")) if one not in known)
-    if read and read not in found.__code__.co_names:
+    if read and not (isinstance(found, FunctionType) and read in found.__code__.co_names):
         yield name
 
 
-def _parameters(found: Any) -> Collection[str]:
+def _parameters(found: object) -> Collection[str]:
     """The names of its parameters; none if it is no function, or one whose parameters Python cannot tell."""
+    if not callable(found):
+        return ()
     try:
         return inspect.signature(found).parameters
     except (TypeError, ValueError):
         return ()
 
 
-def _instance_names(owner: Any) -> set[str]:
+def _instance_names(owner: object) -> set[str]:
     """What instances have beside what their class has: fields of a message or a data class, and what code sets."""
     if hasattr(owner, "DESCRIPTOR"):
         return set(owner.DESCRIPTOR.fields_by_name)
@@ -91,6 +93,6 @@ def _instance_names(owner: Any) -> set[str]:
     return names
 
 
-def _stored(function: Callable[..., Any]) -> set[str]:
+def _stored(function: Callable[..., object]) -> set[str]:
     """The attributes that a function sets."""
     return {step.argval for step in dis.get_instructions(function) if step.opname == "STORE_ATTR"}

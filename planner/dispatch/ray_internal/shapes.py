@@ -5,11 +5,19 @@ call; `contract.py` lists the same members, and `tests/dispatch/test_contract.py
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, NewType, Protocol
+from threading import Condition, Thread
+from types import FrameType
+from typing import Any, NewType, Protocol, TypedDict, TypeVar
+
+Answer = TypeVar("Answer")
 
 ObjectRef = NewType("ObjectRef", object)
 """what a remote call returns at once: only `ray.get` and `ray.wait` can do something with it"""
+
+SignalHandler = Callable[[int, FrameType | None], object] | int | None
+"""what `signal.getsignal` returns: Ray has one of its own for Ctrl-C"""
 
 Metrics = Mapping[str, Any]
 """what a worker reports. Any: the values are ours, of a type for each key (`planner.elastic` reads them)"""
@@ -52,6 +60,26 @@ class TrainFunctionRef(Protocol):
         """Load it."""
 
 
+class ThreadRunner(Protocol):
+    """Runs the training function."""
+
+    _thread: Thread
+
+
+class ExecutionContext(Protocol):
+    """What runs in a worker."""
+
+    training_thread_runner: ThreadRunner
+
+
+class TrainContext(Protocol):
+    """What a worker knows of its generation."""
+
+    checkpoint_upload_threadpool: ThreadPoolExecutor
+    execution_context: ExecutionContext
+    report_order_condition: Condition
+
+
 # -- what a poll finds
 
 
@@ -77,6 +105,19 @@ class PollStatus(Protocol):
 # -- worker groups
 
 
+class RunConfig(Protocol):
+    """How a run is to be (documented by Ray)."""
+
+    worker_runtime_env: dict[str, object]
+    callbacks: list[object] | None
+
+
+class TrainRunContext(Protocol):
+    """A run, as the controller knows it."""
+
+    run_config: RunConfig
+
+
 class WorkerGroup(Protocol):
     """A group of workers that trains."""
 
@@ -91,6 +132,18 @@ class WorkerGroup(Protocol):
 
     def execute_async(self, fn: Callable[..., object]) -> Sequence[ObjectRef]:
         """Call a function in every worker."""
+
+    def execute(self, fn: Callable[..., object], **options: object) -> Sequence[object]:
+        """Call a function in every worker, and wait for the answers."""
+
+    def execute_single(self, rank: int, fn: Callable[[], Answer]) -> Answer:
+        """Call a function in one worker, and wait for the answer."""
+
+    def execute_single_async(self, rank: int, fn: Callable[..., object], **options: object) -> ObjectRef:
+        """Call a function in one worker."""
+
+    def __len__(self) -> int:
+        """How many workers there are."""
 
 
 class SyncActor(Protocol):
@@ -156,7 +209,38 @@ class WorkerGroupCallback(Protocol):
         """All workers are gone."""
 
 
-# -- the controller and the cluster
+class TorchConfig(Protocol):
+    """How torch's process group is to be."""
+
+    backend: str
+    timeout_s: float
+
+
+# -- the driver, the controller and the cluster
+
+
+class Trainer(Protocol):
+    """Runs the controller and waits for it (documented by Ray)."""
+
+    def fit(self) -> object:
+        """Train to the end."""
+
+
+class NodeRow(TypedDict):
+    """A node in `ray.nodes()`, which Ray documents."""
+
+    NodeID: str
+    Alive: bool
+    NodeManagerAddress: str
+    NodeManagerPort: int
+    Resources: dict[str, float]
+
+
+class NodeId(Protocol):
+    """The id of a node (documented by Ray)."""
+
+    def hex(self) -> str:
+        """As text."""
 
 
 class ScalingConfig(Protocol):
@@ -218,11 +302,11 @@ class GcsClient(Protocol):
     ) -> tuple[bool, str]:
         """Whether the notice was accepted, and if not, why not."""
 
-    def check_alive(self, node_ids: Sequence[object], timeout: float) -> Sequence[bool]:
+    def check_alive(self, node_ids: Sequence[NodeId], timeout: float) -> Sequence[bool]:
         """Whether each of these nodes is counted."""
 
-    def get_all_node_info(self, timeout: float) -> Mapping[Any, GcsNodeInfo]:
-        """All nodes, dead ones too. Any: the key is a `ray.NodeID`, which mypy takes for Any itself."""
+    def get_all_node_info(self, timeout: float) -> Mapping[NodeId, GcsNodeInfo]:
+        """All nodes, dead ones too."""
 
     def get_cluster_status(self, timeout_s: float) -> bytes:
         """A `GetClusterStatusReply`, serialised."""
