@@ -96,7 +96,7 @@ def groups(monkeypatch, ray, sync_actors):
     import ray as real
     from ray.train.v2._internal.execution.worker_group import worker_group as stock
 
-    from planner.dispatch.ray_internal import groups
+    from planner.dispatch.ray_internal import groups, hand_over
 
     def take_places(_self, count, _selector):
         made = []
@@ -121,7 +121,7 @@ def groups(monkeypatch, ray, sync_actors):
     monkeypatch.setattr(
         real, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "head", current_actor=0)
     )
-    monkeypatch.setattr(groups, "remove_placement_group", ray.given_back.append)
+    monkeypatch.setattr(hand_over, "remove_placement_group", ray.given_back.append)
     monkeypatch.setattr(groups.KeepingGroup, "_take_places", take_places)
     monkeypatch.setattr(stock, "SynchronizationActor", SynchronizationActor)
     monkeypatch.setattr(stock.WorkerGroup, "_check_cluster_resources_and_raise_if_insufficient", lambda *_: None)

@@ -282,23 +282,6 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             {f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor": ("get_counter", "set_required_ranks")},
         ),
         *_rows(
-            "end the training thread and keep its process", CALLBACKS, {f"{_EXECUTION}.context": ("get_train_context",)}
-        ),
-        *_rows(
-            "give each generation its own: Ray shares them within a process, and shuts one down",
-            CALLBACKS,
-            {f"{_EXECUTION}.context:TrainContext": (".checkpoint_upload_threadpool", ".report_order_condition")},
-        ),
-        *_rows(
-            "find the training thread",
-            CALLBACKS,
-            {
-                f"{_EXECUTION}.context:TrainContext": (".execution_context",),
-                f"{_EXECUTION}.context:ExecutionContext": (".training_thread_runner",),
-                f"{_GROUP}.thread_runner:ThreadRunner": ("._thread",),
-            },
-        ),
-        *_rows(
             "give new workers the environment of the run",
             CALLBACKS,
             {
@@ -375,19 +358,6 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             CALLBACKS,
             {f"{_GROUP}:WorkerGroup": ("._world_rank_to_ongoing_poll",)},
         ),
-        *_rows(
-            "hold the places of a group: all in one, or one for each worker",
-            CALLBACKS,
-            {
-                f"{_GROUP}.placement_group_handle": ("DefaultPlacementGroupHandle", "PlacementGroupHandle"),
-                f"{_GROUP}.placement_group_handle:PlacementGroupHandle": (
-                    "placement_group",
-                    "ready",
-                    "shutdown",
-                    "wait(timeout_seconds)",
-                ),
-            },
-        ),
         *_rows("end the barrier's process", CALLBACKS, {f"{_GROUP}.state": ("_shutdown_sync_actor(sync_actor)",)}),
         *_rows(
             "know what the controller wants of a group",
@@ -410,14 +380,22 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             {f"{_GROUP}.state:WorkerGroupStateBuilder": (".placement_group_handle",)},
         ),
         *_rows(
-            "make workers whose processes may serve again",
+            "put survivors, newcomers and new workers together into a group",
             CALLBACKS,
             {
-                f"{_GROUP}.worker": (
-                    "RayTrainWorker",
-                    "Worker(actor, metadata, resources, placement_group_bundle_index)",
-                )
+                f"{_GROUP}.worker": ("Worker(actor, metadata, resources, placement_group_bundle_index)",),
+                f"{_GROUP}.worker:RayTrainWorker": ("get_metadata",),
             },
+        ),
+        *_rows(
+            "hold the places of a group in one",
+            CALLBACKS,
+            {f"{_GROUP}.placement_group_handle": ("DefaultPlacementGroupHandle", "PlacementGroupHandle")},
+        ),
+        *_rows(
+            "give back the places of a start that takes too long",
+            CALLBACKS,
+            {f"{_GROUP}.placement_group_handle:PlacementGroupHandle": ("shutdown",)},
         ),
         *_rows("know which process is whose", STOCK, {f"{_GROUP}.worker:Worker": (".actor",)}),
         *_rows(
@@ -426,19 +404,6 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             {f"{_GROUP}.worker:Worker": (".metadata",), f"{_GROUP}.worker:ActorMetadata": (".node_id",)},
         ),
         *_rows("warm newcomers up", STOCK, {f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)}),
-        *_rows(
-            "let a process end one generation and begin the next",
-            CALLBACKS,
-            {
-                f"{_GROUP}.worker:RayTrainWorker": (
-                    "get_metadata",
-                    "init_train_context",
-                    "run_train_fn(train_fn_ref)",
-                    "shutdown",
-                ),
-                "ray.train.v2._internal.util:ObjectRefWrapper": ("get",),
-            },
-        ),
         *_rows(
             "start workers and end groups as Ray does",
             CALLBACKS,
@@ -450,11 +415,58 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
     ),
+    "dispatch/ray_internal/hand_over.py": (
+        *_rows(
+            "hold the places of a group, one for each worker: Ray calls these by their names",
+            CALLBACKS,
+            {
+                f"{_GROUP}.placement_group_handle": ("PlacementGroupHandle",),
+                f"{_GROUP}.placement_group_handle:PlacementGroupHandle": (
+                    "placement_group",
+                    "ready",
+                    "shutdown",
+                    "wait(timeout_seconds)",
+                ),
+            },
+        ),
+    ),
     "dispatch/ray_internal/heartbeats.py": (
         *_rows(
             "ask a worker how much it has done",
             STOCK,
             {f"{_GROUP}.worker:Worker": (".actor",), f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)},
+        ),
+    ),
+    "dispatch/ray_internal/kept_worker.py": (
+        *_rows(
+            "end the training thread and keep its process", CALLBACKS, {f"{_EXECUTION}.context": ("get_train_context",)}
+        ),
+        *_rows(
+            "find the training thread",
+            CALLBACKS,
+            {
+                f"{_EXECUTION}.context:TrainContext": (".execution_context",),
+                f"{_EXECUTION}.context:ExecutionContext": (".training_thread_runner",),
+                f"{_GROUP}.thread_runner:ThreadRunner": ("._thread",),
+            },
+        ),
+        *_rows(
+            "give each generation its own: Ray shares them within a process, and shuts one down",
+            CALLBACKS,
+            {f"{_EXECUTION}.context:TrainContext": (".checkpoint_upload_threadpool", ".report_order_condition")},
+        ),
+        *_rows(
+            "let a process end one generation and begin the next",
+            CALLBACKS,
+            {
+                f"{_GROUP}.worker": ("RayTrainWorker",),
+                f"{_GROUP}.worker:RayTrainWorker": (
+                    "init_train_context",
+                    "run_train_fn(train_fn_ref)",
+                    "shutdown",
+                ),
+                "ray.train.v2._internal.util:ObjectRefWrapper": ("get",),
+            },
         ),
     ),
     "dispatch/ray_internal/loopback.py": TORCH_STORE,

@@ -1,7 +1,7 @@
-"""Worker groups for Ray Train's controller: Ray's own with its ears open, and one that keeps surviving processes.
+"""Worker groups for Ray Train's controller: Ray's own, which reports to our policy, and one that keeps processes.
 
     Ray:   resize = end all processes, start new ones (6 to 9 s: imports, process group, load)
-    here:  after a clean park, who stays keeps his process; newcomers were started while the others still trained
+    here:  after a clean park, workers that stay keep their processes; newcomers were started while the others trained
 
 Anything that goes wrong falls back to new processes, with nothing lost: all is committed before this begins.
 """
@@ -9,37 +9,30 @@ Anything that goes wrong falls back to new processes, with nothing lost: all is 
 import dataclasses
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Literal, Protocol, Self
 
 import ray
 from ray.exceptions import RayActorError, RayError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
-from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import (
     DefaultPlacementGroupHandle,
     PlacementGroupHandle,
 )
 from ray.train.v2._internal.execution.worker_group.state import _shutdown_sync_actor
-from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker, Worker
+from ray.train.v2._internal.execution.worker_group.worker import Worker
 from ray.train.v2._internal.util import bundle_to_remote_args, invoke_context_managers
-from ray.util.placement_group import (
-    get_placement_group,
-    placement_group,
-    placement_group_table,
-    remove_placement_group,
-)
+from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
-from planner.dispatch import signals
 from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal.hand_over import HandOver, Place, PlacementGroups, end
+from planner.dispatch.ray_internal.kept_worker import KeepingRayTrainWorker
 
 _log = logging.getLogger(__name__)
 
@@ -49,61 +42,6 @@ _RESET_S = 30.0
 # None of Ray's waits for a worker that starts has an end. Its own limit for a worker's environment is 10 min, and the
 # rest is imports and a handshake.
 _START_MOST_S = 900.0
-# Ray takes no zero.
-_NO_WAIT_S = 0.05
-
-
-class KeptWorkerActor(shapes.WorkerActor, Protocol):
-    """The process of a `KeepingRayTrainWorker`."""
-
-    quiesce: shapes.RemoteMethod
-    forget: shapes.RemoteMethod
-
-
-@dataclasses.dataclass(eq=False)
-class Place:
-    """A worker process, and the placement group that holds its resources."""
-
-    actor: KeptWorkerActor
-    group: shapes.PlacementGroup
-    metadata: shapes.ObjectRef
-    """of the worker's `ActorMetadata`"""
-    warmed: shapes.ObjectRef | None = None
-    """ready when a newcomer is; None for one that was started with its group"""
-
-
-@dataclasses.dataclass
-class HandOver:
-    """What one worker group leaves to the next one of the same policy. A policy has one group at a time."""
-
-    kept: list[Place] = dataclasses.field(default_factory=list)
-    """survivors of the last group, whose processes the next one takes over"""
-    newcomers: list[Place] = dataclasses.field(default_factory=list)
-    """started while the last group trained"""
-    sync_actor: shapes.SyncActor | None = None
-    """idle; None: the next group starts one"""
-    is_broken: bool = False
-    """a survivor failed in the last change: the next start is refused once, so that Ray starts new processes"""
-
-    def take_kept(self) -> list[Place]:
-        """The survivors; from now on the caller's to end."""
-        taken, self.kept = self.kept, []
-        return taken
-
-    def take_newcomers(self) -> list[Place]:
-        """The newcomers; from now on the caller's to end."""
-        taken, self.newcomers = self.newcomers, []
-        return taken
-
-    def take_sync_actor(self) -> shapes.SyncActor | None:
-        """The synchronisation actor, for one group alone."""
-        taken, self.sync_actor = self.sync_actor, None
-        return taken
-
-    def take_is_broken(self) -> bool:
-        """Whether the last change went wrong; said once."""
-        taken, self.is_broken = self.is_broken, False
-        return taken
 
 
 class GroupOwner(Protocol):
@@ -134,10 +72,10 @@ class GroupOwner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class GroupFactory:
-    """Makes the worker groups of one policy. It stands in the place of the class of which Ray calls `create`.
+    """Makes the worker groups of one policy. Ray's controller takes it for its worker group class.
 
-    Ray constructs its worker group itself, and hands it nothing of ours; an object can hold what a class would share
-    with every other policy in the process.
+    Ray calls `create` on that class and hands it nothing of ours. An object can hold the policy, where a class would
+    share it with every other policy of the process.
     """
 
     owner: GroupOwner
@@ -247,12 +185,12 @@ def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> I
     """
     is_late = threading.Event()
 
-    def end() -> None:
+    def give_up() -> None:
         is_late.set()
         if builder.placement_group_handle is not None:
             builder.placement_group_handle.shutdown()
 
-    timer = threading.Timer(most_s, end)
+    timer = threading.Timer(most_s, give_up)
     timer.daemon = True
     timer.start()
     try:
@@ -267,106 +205,6 @@ def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> I
         timer.cancel()
 
 
-class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
-    """A worker whose process may serve one generation after another."""
-
-    def run_train_fn(self, train_fn_ref: shapes.TrainFunctionRef) -> None:
-        """Ray's, with a way out for a parked thread that neither finishes nor fails."""
-        import gc
-
-        gc.freeze()  # modules and Ray: the collection that ends this generation need not look at them
-        super().run_train_fn(_Unwinding(train_fn_ref))
-
-    def quiesce(self, timeout_s: float) -> None:
-        """Unwind the parked training thread.
-
-        Raises:
-            RuntimeError: it does not end.
-        """
-        super().shutdown()
-        context: shapes.TrainContext = get_train_context()
-        thread = context.execution_context.training_thread_runner._thread
-        signals.release()
-        thread.join(timeout_s)
-        if thread.is_alive():
-            raise RuntimeError("the training thread did not unwind")
-
-    def forget(self) -> None:
-        """Leave nothing of the old generation behind."""
-        import ctypes
-        import gc
-        import sys
-
-        import torch
-        import torch.distributed as dist
-
-        if dist.is_initialized():  # Ray leaves out the group of one
-            dist.destroy_process_group()
-        signals.reset()
-        gc.collect()
-        # Without it the resident set grows by about 100 MB a resize: freed arenas that glibc holds on to.
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if "torch._dynamo" in sys.modules:  # else compiled code falls back to eager after eight generations
-            sys.modules["torch._dynamo"].reset()
-
-    def init_train_context(self, *arguments: object, **options: object) -> None:
-        """Ray's; two of the context's defaults are shared by all contexts of a process, and one was shut down."""
-        super().init_train_context(*arguments, **options)
-        context: shapes.TrainContext = get_train_context()
-        context.checkpoint_upload_threadpool = ThreadPoolExecutor(max_workers=1)
-        context.report_order_condition = threading.Condition()
-
-
-class _Unwinding:
-    """Stands in for a reference to the training function."""
-
-    def __init__(self, reference: shapes.TrainFunctionRef) -> None:
-        self._reference = reference
-
-    def get(self) -> Callable[[], object]:
-        """The function; released from its park it returns, and no traceback pins the model."""
-        train = self._reference.get()
-
-        def run() -> object:
-            try:
-                return train()
-            except signals.Released:
-                return None
-
-        return run
-
-
-class _PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
-    """A placement group of one bundle per worker: one may go without the others, since its end kills its actors."""
-
-    def __init__(self, groups: list[shapes.PlacementGroup]) -> None:
-        self._groups = groups
-        self.num_placed = 0
-
-    @property
-    def placement_group(self) -> shapes.PlacementGroup:
-        """Any of them; workers know their own."""
-        return self._groups[0]
-
-    def ready(self) -> shapes.ObjectRef:
-        """The first one's; `wait` sees to all."""
-        return self._groups[0].ready()
-
-    def wait(self, timeout_seconds: float = 30) -> bool:
-        """Whether all have their place in time."""
-        deadline_s = time.monotonic() + timeout_seconds
-        placed = [group.wait(max(_NO_WAIT_S, deadline_s - time.monotonic())) for group in self._groups]
-        self.num_placed = sum(placed)
-        return all(placed)
-
-    def shutdown(self) -> None:
-        """Give all places back."""
-        for group in self._groups:
-            _give_back(group)
-
-
 class KeepingGroup(NewProcessesGroup):
     """Survivors of a planned change keep their processes: they pass to the next group by its policy's hand-over."""
 
@@ -376,7 +214,7 @@ class KeepingGroup(NewProcessesGroup):
         super().__init__(owner, *arguments, **options)
         self._hand_over = owner.hand_over
         self._places: list[Place] = []
-        self._placements = _PlacementGroups([])
+        self._placements = PlacementGroups([])
         self._change: tuple[int, set[str]] | None = None
 
     def start(self) -> None:
@@ -393,7 +231,7 @@ class KeepingGroup(NewProcessesGroup):
             super().start()
         except BaseException as error:
             # Ray leaves the placement groups behind if a callback fails late.
-            _end([*self._places, *self._hand_over.take_newcomers()])
+            end([*self._places, *self._hand_over.take_newcomers()])
             if self._worker_group_state is not None:
                 self._worker_group_state.shutdown()
             if isinstance(error, RayError) and not isinstance(error, WorkerGroupStartupFailedError):
@@ -427,7 +265,7 @@ class KeepingGroup(NewProcessesGroup):
 
     def abandon_newcomers(self) -> None:
         """End them."""
-        _end(self._hand_over.take_newcomers())
+        end(self._hand_over.take_newcomers())
 
     def plan_change(self, world_size: int, leaving: set[str]) -> None:
         """The next shutdown is a planned change to `world_size`; 0: it is not, and nobody is kept."""
@@ -440,7 +278,7 @@ class KeepingGroup(NewProcessesGroup):
             is_useful = is_ready and ray.get(place.metadata, timeout=_RESET_S).node_id not in leaving
             (useful if is_useful else rest).append(place)
         self._hand_over.newcomers = useful
-        _end(rest)
+        end(rest)
 
     # -- what Ray's start calls
 
@@ -456,15 +294,15 @@ class KeepingGroup(NewProcessesGroup):
         self,
         scaling_config: object,  # noqa: ARG002
         worker_group_context: shapes.WorkerGroupContext,
-    ) -> _PlacementGroups:
+    ) -> PlacementGroups:
         missing = worker_group_context.num_workers - len(self._places)
         newcomers = self._hand_over.take_newcomers()
         warmed, surplus = newcomers[:missing], newcomers[missing:]
-        _end(surplus)
+        end(surplus)
         self._places += warmed
         selector = worker_group_context.label_selector
         self._places += self._take_places(missing - len(warmed), selector[0] if selector else None)
-        self._placements = _PlacementGroups([place.group for place in self._places])
+        self._placements = PlacementGroups([place.group for place in self._places])
         return self._placements
 
     def _create_workers(self, num_workers: int, *arguments: object, **options: object) -> list[Worker]:  # noqa: ARG002
@@ -528,11 +366,11 @@ class KeepingGroup(NewProcessesGroup):
         is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
         for callback in self._callbacks:  # the backend's ends the process group, of leavers, too
             callback.before_worker_group_shutdown(self)
-        _end([place for place in self._places if place not in kept])
+        end([place for place in self._places if place not in kept])
         is_clean = is_clean and _all_done([place.actor.forget.remote() for place in kept], _RESET_S)
         self._keep_sync_actor(is_clean=is_clean)
         if not is_clean:
-            _end(kept)
+            end(kept)
         self._clear_state()
         self._hand_over.kept = kept if is_clean else []
         for callback in self._callbacks:
@@ -556,27 +394,6 @@ class KeepingGroup(NewProcessesGroup):
         """A live CUDA process ignores another CUDA_VISIBLE_DEVICES, which Ray writes where a node's workers change."""
         nodes = [worker.metadata.node_id for worker in self.get_workers()]
         return not self._worker_group_context.resources_per_worker.get("GPU") or len(set(nodes)) == len(nodes)
-
-
-def _end(places: Sequence[Place]) -> None:
-    for place in places:
-        ray.kill(place.actor)
-        _give_back(place.group)
-
-
-def _give_back(group: shapes.PlacementGroup) -> None:
-    try:
-        remove_placement_group(group)
-    except RayError:
-        _log.warning("a placement group could not be removed", exc_info=True)
-
-
-def give_back_places_of_the_dead(name: str) -> None:
-    """Places outlive the controller that took them, as long as the driver lives: all whose names begin with this go."""
-    for found in placement_group_table().values():
-        if found["name"].startswith(name) and found["state"] != "REMOVED":
-            with suppress(ValueError):  # Ray's own cleaner was as quick
-                _give_back(get_placement_group(found["name"]))
 
 
 def _all_done(pending: list[shapes.ObjectRef], timeout_s: float) -> bool:

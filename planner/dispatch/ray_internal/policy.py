@@ -27,7 +27,8 @@ from planner.dispatch.pulse import Pulse
 from planner.dispatch.ray_internal import get_word, put_word
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.blame import cause, culprit, has_died, silent_nodes, whereabouts
-from planner.dispatch.ray_internal.groups import GroupFactory, HandOver, give_back_places_of_the_dead
+from planner.dispatch.ray_internal.groups import GroupFactory
+from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
 from planner.dispatch.ray_internal.heartbeats import Heartbeats
 from planner.elastic.asking import Asking
 from planner.elastic.controller import Act, Steward, View

@@ -15,6 +15,8 @@ KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
 _OURS = (
     "dispatch/ray_internal/policy.py",
     "dispatch/ray_internal/groups.py",
+    "dispatch/ray_internal/hand_over.py",
+    "dispatch/ray_internal/kept_worker.py",
     "dispatch/ray_internal/autoscaler.py",
     "dispatch/ray_internal/blame.py",
     "dispatch/ray_internal/heartbeats.py",
