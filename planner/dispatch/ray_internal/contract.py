@@ -251,82 +251,41 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
     ),
     "dispatch/ray_internal/groups.py": (
         *_rows(
-            "tell the policy of a start that failed, and make Ray try again",
+            "start a group of ours in the place of Ray's, with an end to the wait",
             CALLBACKS,
             {
-                "ray.train.v2._internal.exceptions": (
-                    "WorkerGroupStartupFailedError",
-                    "WorkerGroupStartupTimeoutError(num_workers)",
+                _GROUP: ("WorkerGroup",),
+                f"{_GROUP}:WorkerGroup": (
+                    "create(train_run_context, worker_group_context, callbacks)",
+                    "_start",
+                    "_start_impl(worker_group_state_builder)",
                 ),
-                "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError": (".num_workers",),
+                f"{_GROUP}.state:WorkerGroupStateBuilder": (".placement_group_handle",),
+                f"{_GROUP}.placement_group_handle:PlacementGroupHandle": ("shutdown",),
             },
         ),
         *_rows(
-            "end torch's process group in a change in place, as a shutdown does",
-            STOCK,
-            {f"{_EXECUTION}.callback:WorkerGroupCallback": ("before_worker_group_shutdown(worker_group)",)},
-        ),
-        *_rows(
-            "tell Ray's callbacks of a change in place as of a shutdown",
+            "know what the controller wants of a group",
             CALLBACKS,
             {
-                f"{_EXECUTION}.callback:WorkerGroupCallback": (
-                    "after_worker_group_shutdown(worker_group_context)",
-                    "on_worker_group_shutdown",
-                )
-            },
-        ),
-        *_rows(
-            "keep the barrier's process if nobody waits in it",
-            CALLBACKS,
-            {f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor": ("get_counter", "set_required_ranks")},
-        ),
-        *_rows(
-            "give new workers the environment of the run",
-            CALLBACKS,
-            {
+                f"{_GROUP}:WorkerGroup": ("._train_run_context", "._worker_group_context"),
+                f"{_GROUP}.state:WorkerGroupContext": (
+                    ".label_selector",
+                    ".num_workers",
+                    ".placement_strategy",
+                    ".resources_per_worker",
+                ),
                 f"{_EXECUTION}.context:TrainRunContext": (".run_config",),
                 "ray.train:RunConfig": (".worker_runtime_env",),
             },
         ),
-        *_rows("be the group that the controller starts and ends", CALLBACKS, {_GROUP: ("WorkerGroup",)}),
         *_rows(
-            "start a group of ours: the controller calls this by its name",
-            CALLBACKS,
-            {f"{_GROUP}:WorkerGroup": ("create(train_run_context, worker_group_context, callbacks)",)},
-        ),
-        *_rows(
-            "know the workers, and tell the policy when they fail",
-            STOCK,
-            {
-                f"{_GROUP}:WorkerGroup": ("get_workers", "poll_status(timeout)"),
-                f"{_GROUP}.poll:WorkerGroupPollStatus": ("errors",),
-            },
-        ),
-        *_rows(
-            "start a group, with an end to the wait",
+            "name the places of a group, so that the next controller can give them back",
             CALLBACKS,
             {
-                f"{_GROUP}:WorkerGroup": (
-                    "_start",
-                    "_start_impl(worker_group_state_builder)",
-                    "._train_run_context",
-                    "._worker_group_context",
-                )
+                f"{_GROUP}:WorkerGroup": ("_create_placement_group(scaling_config, worker_group_context)",),
+                f"{_GROUP}.placement_group_handle": ("DefaultPlacementGroupHandle", "PlacementGroupHandle"),
             },
-        ),
-        *_rows(
-            "hand the start the barrier of the last group",
-            CALLBACKS,
-            {
-                f"{_GROUP}:WorkerGroup": ("_start_impl[SynchronizationActor]",),
-                f"{_GROUP}.worker_group": ("SynchronizationActor",),
-            },
-        ),
-        *_rows(
-            "name the places, so that the next controller can give them back",
-            CALLBACKS,
-            {f"{_GROUP}:WorkerGroup": ("_create_placement_group(scaling_config, worker_group_context)",)},
         ),
         *_rows(
             "put survivors, newcomers and new workers together into a group",
@@ -337,11 +296,56 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
                     "_create_workers(num_workers)",
                     "_get_worker_runtime_env(custom_runtime_env)",
                     "_worker_cls",
-                )
+                ),
+                f"{_GROUP}.worker": ("Worker(actor, metadata, resources, placement_group_bundle_index)",),
+                f"{_GROUP}.worker:RayTrainWorker": ("get_metadata",),
+                "ray.train.v2._internal.util": ("bundle_to_remote_args(bundle)",),
+            },
+        ),
+        *_rows("warm newcomers up", STOCK, {f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)}),
+        *_rows(
+            "hand the synchronization actor of the last group to the next start",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": ("_start_impl[SynchronizationActor]",),
+                f"{_GROUP}.worker_group": ("SynchronizationActor",),
+                f"{_GROUP}.state": ("_shutdown_sync_actor(sync_actor)",),
+                f"{_GROUP}.state:WorkerGroupState": (".sync_actor",),
+                f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor": ("get_counter", "set_required_ranks"),
             },
         ),
         *_rows(
-            "end a group, and keep the processes of the workers that stay",
+            "tell the policy of a start that failed, and make Ray try again",
+            CALLBACKS,
+            {
+                "ray.train.v2._internal.exceptions": (
+                    "WorkerGroupStartupFailedError",
+                    "WorkerGroupStartupTimeoutError(num_workers)",
+                ),
+                "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError": (".num_workers",),
+                f"{_GROUP}.state:WorkerGroupState": ("shutdown",),
+            },
+        ),
+        *_rows(
+            "know the workers, and tell the policy when they fail",
+            STOCK,
+            {
+                f"{_GROUP}:WorkerGroup": ("get_workers", "poll_status(timeout)"),
+                f"{_GROUP}.poll:WorkerGroupPollStatus": ("errors",),
+                f"{_GROUP}.worker:Worker": (".actor",),
+            },
+        ),
+        *_rows(
+            "know which workers do not answer, and which are on a node that goes",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": ("._world_rank_to_ongoing_poll",),
+                f"{_GROUP}.worker:Worker": (".metadata",),
+                f"{_GROUP}.worker:ActorMetadata": (".node_id",),
+            },
+        ),
+        *_rows(
+            "end a group as Ray does, and keep the processes of the workers that stay",
             CALLBACKS,
             {
                 f"{_GROUP}:WorkerGroup": (
@@ -350,69 +354,18 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
                     "_clear_state",
                     "._callbacks",
                     "._worker_group_state",
-                )
+                ),
+                f"{_EXECUTION}.callback:WorkerGroupCallback": (
+                    "after_worker_group_shutdown(worker_group_context)",
+                    "on_worker_group_shutdown",
+                ),
+                "ray.train.v2._internal.util": ("invoke_context_managers(context_managers)",),
             },
         ),
         *_rows(
-            "know which workers do not answer",
-            CALLBACKS,
-            {f"{_GROUP}:WorkerGroup": ("._world_rank_to_ongoing_poll",)},
-        ),
-        *_rows("end the barrier's process", CALLBACKS, {f"{_GROUP}.state": ("_shutdown_sync_actor(sync_actor)",)}),
-        *_rows(
-            "know what the controller wants of a group",
-            CALLBACKS,
-            {
-                f"{_GROUP}.state:WorkerGroupContext": (
-                    ".label_selector",
-                    ".num_workers",
-                    ".placement_strategy",
-                    ".resources_per_worker",
-                )
-            },
-        ),
-        *_rows(
-            "end what a failed start left", CALLBACKS, {f"{_GROUP}.state:WorkerGroupState": (".sync_actor", "shutdown")}
-        ),
-        *_rows(
-            "give a start up that takes too long: without its places its processes end",
-            CALLBACKS,
-            {f"{_GROUP}.state:WorkerGroupStateBuilder": (".placement_group_handle",)},
-        ),
-        *_rows(
-            "put survivors, newcomers and new workers together into a group",
-            CALLBACKS,
-            {
-                f"{_GROUP}.worker": ("Worker(actor, metadata, resources, placement_group_bundle_index)",),
-                f"{_GROUP}.worker:RayTrainWorker": ("get_metadata",),
-            },
-        ),
-        *_rows(
-            "hold the places of a group in one",
-            CALLBACKS,
-            {f"{_GROUP}.placement_group_handle": ("DefaultPlacementGroupHandle", "PlacementGroupHandle")},
-        ),
-        *_rows(
-            "give back the places of a start that takes too long",
-            CALLBACKS,
-            {f"{_GROUP}.placement_group_handle:PlacementGroupHandle": ("shutdown",)},
-        ),
-        *_rows("know which process is whose", STOCK, {f"{_GROUP}.worker:Worker": (".actor",)}),
-        *_rows(
-            "know which workers are on a node that goes",
-            CALLBACKS,
-            {f"{_GROUP}.worker:Worker": (".metadata",), f"{_GROUP}.worker:ActorMetadata": (".node_id",)},
-        ),
-        *_rows("warm newcomers up", STOCK, {f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)}),
-        *_rows(
-            "start workers and end groups as Ray does",
-            CALLBACKS,
-            {
-                "ray.train.v2._internal.util": (
-                    "bundle_to_remote_args(bundle)",
-                    "invoke_context_managers(context_managers)",
-                )
-            },
+            "end torch's process group where processes are kept",
+            STOCK,
+            {f"{_EXECUTION}.callback:WorkerGroupCallback": ("before_worker_group_shutdown(worker_group)",)},
         ),
     ),
     "dispatch/ray_internal/hand_over.py": (
@@ -439,12 +392,19 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
     ),
     "dispatch/ray_internal/kept_worker.py": (
         *_rows(
-            "end the training thread and keep its process", CALLBACKS, {f"{_EXECUTION}.context": ("get_train_context",)}
-        ),
-        *_rows(
-            "find the training thread",
+            "let a process end one generation and begin the next",
             CALLBACKS,
             {
+                f"{_GROUP}.worker": ("RayTrainWorker",),
+                f"{_GROUP}.worker:RayTrainWorker": ("init_train_context", "run_train_fn(train_fn_ref)", "shutdown"),
+                "ray.train.v2._internal.util:ObjectRefWrapper": ("get",),
+            },
+        ),
+        *_rows(
+            "find the training thread and wait for its end",
+            CALLBACKS,
+            {
+                f"{_EXECUTION}.context": ("get_train_context",),
                 f"{_EXECUTION}.context:TrainContext": (".execution_context",),
                 f"{_EXECUTION}.context:ExecutionContext": (".training_thread_runner",),
                 f"{_GROUP}.thread_runner:ThreadRunner": ("._thread",),
@@ -454,19 +414,6 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             "give each generation its own: Ray shares them within a process, and shuts one down",
             CALLBACKS,
             {f"{_EXECUTION}.context:TrainContext": (".checkpoint_upload_threadpool", ".report_order_condition")},
-        ),
-        *_rows(
-            "let a process end one generation and begin the next",
-            CALLBACKS,
-            {
-                f"{_GROUP}.worker": ("RayTrainWorker",),
-                f"{_GROUP}.worker:RayTrainWorker": (
-                    "init_train_context",
-                    "run_train_fn(train_fn_ref)",
-                    "shutdown",
-                ),
-                "ray.train.v2._internal.util:ObjectRefWrapper": ("get",),
-            },
         ),
     ),
     "dispatch/ray_internal/loopback.py": TORCH_STORE,
