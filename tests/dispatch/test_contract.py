@@ -1,18 +1,35 @@
-"""The table of Ray's private names: it has all that the source uses, nothing else, and this Ray has all of it."""
+"""The table of Ray's private names: it has all that the source uses, nothing else, and this Ray has all of it.
+
+What it says of a Ray without a name is what then happens.
+"""
 
 import ast
 import builtins
 import importlib
 import inspect
+import re
 import sys
 import tomllib
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from planner.dispatch.ray_internal import trainer
-from planner.dispatch.ray_internal.contract import CONTRACT, _lacks, missing
+from planner.dispatch.ray_internal import (
+    drain_node,
+    get_word,
+    presence,
+    put_word,
+    shapes,
+    trainer,
+)
+from planner.dispatch.ray_internal.contract import CONTRACT, TORCH_STORE, Without
+from planner.dispatch.ray_internal.loopback import loopback_torch_config
+from planner.dispatch.ray_internal.own_node import OwnNode
+from planner.dispatch.ray_internal.presence import _lacks, missing
+from planner.errors import UserError
+from planner.local_cluster import supervisor
 from planner.submit.job_client import _OLDEST_RAY
 
 PACKAGE = Path(__file__).parents[2] / "planner"
@@ -41,7 +58,11 @@ LOOKS_INSIDE = [
     for file in FILES
     if file.startswith("dispatch/ray_internal/") or file in {"local_cluster/supervisor.py", "submit/private_names.py"}
 ]
-LOOKS_INSIDE.remove("dispatch/ray_internal/contract.py")  # it asks whatever it is given
+LOOKS_INSIDE.remove("dispatch/ray_internal/presence.py")  # it asks whatever it is given
+# For the local cluster's supervisor: a command, and a process that has ended.
+ADD = {"op": "add", "shape": {"cpus": 1}}
+DEAD = SimpleNamespace(process=SimpleNamespace(poll=lambda: 0))
+OF_FILE = [(file, row) for file, rows in CONTRACT.items() for row in rows]
 
 
 def tree(file):
@@ -64,9 +85,10 @@ def attributes(file):
 
 def listed(file):
     """owner -> names, without their parameters."""
-    return {
-        owner: {name.lstrip(".").partition("(")[0] for name in names} for owner, names in CONTRACT.get(file, {}).items()
-    }
+    found = {}
+    for row in CONTRACT.get(file, ()):
+        found.setdefault(row.owner, set()).update(re.search(r"\w+", name)[0] for name in row.names)
+    return found
 
 
 def listed_names(file):
@@ -80,10 +102,14 @@ def parts_of_modules(file):
 
 def names_of_ours():
     """What planner's dispatch itself defines: functions, classes, and attributes that are set."""
-    for node in chain.from_iterable(map(ast.walk, map(tree, FILES))):
+    shapes_file = "dispatch/ray_internal/shapes.py"  # its types are ours, their members are Ray's
+    files = [file for file in FILES if file != shapes_file]
+    for node in chain(tree(shapes_file).body, *map(ast.walk, map(tree, files))):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
+            case ast.AnnAssign(target=ast.Name(id=name), value=None) if name.startswith("_"):
+                pass  # the type of an attribute that Ray sets
             case ast.Attribute(attr=name, ctx=ast.Store()) | ast.AnnAssign(target=ast.Name(id=name)):
                 yield name
             case ast.Assign(targets=targets):
@@ -102,6 +128,42 @@ def names_of_others(file):
 
 
 OURS = set(names_of_ours())
+
+_EXECUTION = "ray.train.v2._internal.execution"
+_GROUP = f"{_EXECUTION}.worker_group"
+_PROTOBUF = "ray.core.generated.autoscaler_pb2"
+# Each type in `shapes.py`, and whose members it names.
+SHAPES = {
+    "ActorMetadata": f"{_GROUP}.worker:ActorMetadata",
+    "AutoscalingState": f"{_PROTOBUF}:AutoscalingState",
+    "ClusterResourceState": f"{_PROTOBUF}:ClusterResourceState",
+    "ClusterStatus": f"{_PROTOBUF}:GetClusterStatusReply",
+    "Coordinator": "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator:_AutoscalingCoordinatorActor",
+    "ExecutionContext": f"{_EXECUTION}.context:ExecutionContext",
+    "FailedInstanceRequest": f"{_PROTOBUF}:FailedInstanceRequest",
+    "GcsClient": "ray._raylet:InnerGcsClient",
+    "GcsNodeInfo": "ray.core.generated.gcs_pb2:GcsNodeInfo",
+    "PlacementGroupHandle": f"{_GROUP}.placement_group_handle:PlacementGroupHandle",
+    "PollStatus": f"{_GROUP}.poll:WorkerGroupPollStatus",
+    "ScalingConfig": "ray.train:ScalingConfig",
+    "SyncActor": f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor",
+    "ThreadRunner": f"{_GROUP}.thread_runner:ThreadRunner",
+    "TorchConfig": "ray.train.torch:TorchConfig",
+    "TrainFunctionRef": "ray.train.v2._internal.util:ObjectRefWrapper",
+    "TrainContext": f"{_EXECUTION}.context:TrainContext",
+    "TrainRunContext": f"{_EXECUTION}.context:TrainRunContext",
+    "TrainingReport": f"{_EXECUTION}.training_report:_TrainingReport",
+    "Worker": f"{_GROUP}.worker:Worker",
+    "WorkerActor": f"{_GROUP}.worker:RayTrainWorker",
+    "WorkerGroup": f"{_GROUP}:WorkerGroup",
+    "WorkerGroupCallback": f"{_EXECUTION}.callback:WorkerGroupCallback",
+    "WorkerGroupContext": f"{_GROUP}.state:WorkerGroupContext",
+    "WorkerGroupState": f"{_GROUP}.state:WorkerGroupState",
+    "WorkerGroupStateBuilder": f"{_GROUP}.state:WorkerGroupStateBuilder",
+    "WorkerStatus": f"{_GROUP}.poll:WorkerStatus",
+}
+# Ray documents these: actors' methods, placement groups, node ids, trainers and their configuration.
+DOCUMENTED_SHAPES = {"NodeId", "PlacementGroup", "RemoteMethod", "RunConfig", "Trainer"}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -206,6 +268,123 @@ class TestThisRay:
         """Modules, classes, methods, parameters, fields of data classes and of messages, what a function sets."""
         (lack,) = _lacks(owner, (name,))
         assert says in lack
+
+
+def test_every_shape_is_rays_and_documented_or_listed():
+    """The types say of Ray's objects what the table says: a member that no row has would hide from both."""
+    described = {name: shape for name, shape in vars(shapes).items() if getattr(shape, "_is_protocol", False)}
+    assert {*SHAPES, *DOCUMENTED_SHAPES} == set(described) - {"Protocol"}
+    for name, owner in SHAPES.items():
+        shape = described[name]
+        members = {*shape.__annotations__, *(each for each in vars(shape) if inspect.isfunction(vars(shape)[each]))}
+        listed_members = set().union(*(listed(file).get(owner, set()) for file in CONTRACT))
+        assert members - {"__init__", "__len__", "__subclasshook__", "_no_init_or_replace_init"} <= listed_members, name
+
+
+def test_every_row_says_what_it_is_for_and_what_happens_without_it():
+    """The table is read by whoever ports planner to another Ray."""
+    assert all(row.names and row.used_for and row.without != Without() for _, row in OF_FILE)
+
+
+class TestARayWithoutAName:
+    """Each name of the table is taken away by itself."""
+
+    @pytest.fixture
+    def lack(self, monkeypatch):
+        """Let Ray have all but this name."""
+
+        def take_away(owner, name):
+            def lacks(asked, names):
+                yield from (f"{owner} has no {name}" for _ in range(asked == owner and name in names))
+
+            monkeypatch.setattr(presence, "_lacks", lacks)
+
+        return take_away
+
+    def test_the_policy_is_the_one_that_the_table_says(self, lack):
+        """With the name in the warning, unless the policy is ours all the same."""
+        wrong = []
+        for file, row in OF_FILE:
+            for name in row.names:
+                lack(row.owner, name)
+                policy, why = trainer.find_tier()
+                if policy != row.without.policy or (name in why) != (policy != "ours"):
+                    wrong.append(f"{file}: {row.owner} {name}: {policy}, not {row.without.policy}")
+        assert not wrong
+
+    def test_what_is_refused_says_which_name_is_missing(self, lack):
+        """All that the table says is refused, but for the supervisor's, which has Ray's own error."""
+
+        def give_notice():
+            drain_node("node", 1.0, "test")
+
+        def find_node():
+            OwnNode.find("127.0.0.1:1", "")
+
+        doors = {
+            "exchange messages": (lambda: put_word("key", "word"), lambda: get_word("key")),
+            "give a node notice": (give_notice, find_node),
+        }
+        for file, row in OF_FILE:
+            if not row.without.refused or file == "local_cluster/supervisor.py":
+                continue
+            found = (find_node,) if file.endswith("own_node.py") else ()
+            found += tuple(chain.from_iterable(these for use, these in doors.items() if use in row.used_for))
+            assert found, row
+            for name in row.names:
+                lack(row.owner, name)
+                for door in found:
+                    with pytest.raises(UserError, match=re.escape(name)):
+                        door()
+
+    @pytest.mark.usefixtures("ray_environment")
+    def test_torchs_store_is_rays_with_a_warning(self, lack):
+        """Whichever of the names is missing."""
+        from ray.train.torch import TorchConfig
+
+        for row in TORCH_STORE:
+            assert row.without.lost.startswith("torch's store listens on all interfaces")
+            for name in row.names:
+                lack(row.owner, name)
+                with pytest.warns(RuntimeWarning, match=f"listen on all interfaces: .*{re.escape(name)}"):
+                    made = loopback_torch_config("gloo", 60)
+                assert type(made) is TorchConfig
+
+    @pytest.mark.usefixtures("ray_environment")
+    @pytest.mark.parametrize(
+        ("name", "command", "cluster", "node"),
+        [
+            ("address", {"op": "start"}, {}, {}),
+            ("add_node", ADD, {}, {}),
+            ("node_id", ADD, {"add_node": lambda **_: SimpleNamespace()}, {}),
+            ("all_processes", {"op": "nodes"}, {}, {}),
+            ("process", {"op": "nodes"}, {}, {"all_processes": {"raylet": [SimpleNamespace()]}}),
+            ("remove_node", {"op": "remove", "node_id": "a"}, {}, {"all_processes": {"raylet": [DEAD]}}),
+        ],
+    )
+    def test_the_supervisor_passes_on_what_ray_says(self, monkeypatch, name, command, cluster, node):
+        """One line with the name, to a driver that asked for a cluster or a node."""
+        monkeypatch.setattr(supervisor, "_handle_signals", lambda: None)
+        monkeypatch.setattr("ray.cluster_utils.Cluster", lambda **_: SimpleNamespace(**cluster))
+        supervised = supervisor.Supervisor()
+        supervised._cluster, supervised._nodes = SimpleNamespace(**cluster), {"a": SimpleNamespace(**node)}
+        assert name in listed_names("local_cluster/supervisor.py")
+        assert re.search(rf"Ray says .*'{name}'", supervised.answer(command)["error"])
+        monkeypatch.delattr("ray.cluster_utils.Cluster")
+        assert re.search("Ray says .*'Cluster'", supervised.answer({"op": "start"})["error"])
+
+
+def test_the_trainer_asks_for_all_files_that_a_policy_imports():
+    """One that was left out would fail in the midst of a run, not choose another policy before it."""
+    for files, first in ((trainer._OURS, "policy"), (trainer._CALLBACKS, "callback")):
+        needed, new = set(), {f"dispatch/ray_internal/{first}.py"}
+        while new:
+            needed |= new
+            modules = {f"{module}.{name}" for file in new for module, name in imports(file)}
+            modules |= {module for file in new for module, _ in imports(file)}
+            paths = {module.removeprefix("planner.").replace(".", "/") + ".py" for module in modules}
+            new = {path for path in paths if path in CONTRACT} - needed
+        assert set(files) == needed
 
 
 def test_the_releases_that_are_named_are_the_same_everywhere():

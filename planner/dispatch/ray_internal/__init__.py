@@ -1,30 +1,41 @@
 """Everything of Ray's that is not its public interface, in one folder; tested against Ray 2.60.
 
-`contract.py` lists all of it. Nothing here is needed for training itself: without these calls
-a refusal is still a refusal, it is only told less well, one socket listens further than it need, and resizes are
-Ray's own.
+`contract.py` lists all of it, with what happens where a name is missing.
+`presence.py` says what the installed Ray lacks.
 """
 
 import contextlib
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
 
+from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal.contract import DRAIN, KEY_VALUE_STORE
+from planner.dispatch.ray_internal.presence import require
 from planner.errors import RunError
 
 _NAMESPACE = b"planner"
 
 
 def put_word(key: str, word: str) -> None:
-    """Leave a word for the driver in the cluster's key-value store (the GCS), from any of its processes."""
+    """Leave a word for the driver in the cluster's key-value store (the GCS), from any of its processes.
+
+    Raises:
+        UserError: this Ray has no such store.
+    """
+    require(KEY_VALUE_STORE)
     from ray.experimental.internal_kv import _internal_kv_put
 
     _internal_kv_put(key.encode(), word.encode(), overwrite=True, namespace=_NAMESPACE)
 
 
 def get_word(key: str) -> str:
-    """The word left under `key`, or the empty string."""
+    """The word left under `key`, or the empty string.
+
+    Raises:
+        UserError: this Ray has no such store.
+    """
+    require(KEY_VALUE_STORE)
     from ray.experimental.internal_kv import _internal_kv_get
 
     return (_internal_kv_get(key.encode(), namespace=_NAMESPACE) or b"").decode()
@@ -57,14 +68,16 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
 
     Raises:
         RunError: the cluster does not accept it.
+        UserError: this Ray gives no notices, or others.
     """
+    require(DRAIN)
     import ray
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     request_drain(GcsClient(address=ray.get_runtime_context().gcs_address), node_id, deadline_s, message)
 
 
-def request_drain(client: Any, node_id: str, deadline_s: float, message: str) -> None:
+def request_drain(client: shapes.GcsClient, node_id: str, deadline_s: float, message: str) -> None:
     """The same through a `GcsClient`. An infinite `deadline_s`: nobody says when. A later call takes the place of this.
 
     Raises:

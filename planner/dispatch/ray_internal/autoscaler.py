@@ -5,8 +5,9 @@ places are whose. The autoscaler fetches them there, and its newer version (v2) 
 """
 
 import logging
+import math
 import time
-from typing import Any, Literal
+from typing import Literal
 
 import ray
 from ray.core.generated import autoscaler_pb2
@@ -14,6 +15,7 @@ from ray.data._internal.cluster_autoscaler.base_autoscaling_coordinator import R
 from ray.train._internal.autoscaling_coordinator_client import build_train_resource_request
 
 from planner.base.text import counted
+from planner.dispatch.ray_internal import shapes
 
 _log = logging.getLogger(__name__)
 
@@ -35,14 +37,17 @@ class Autoscaler:
         self.words: tuple[str, ...] = ()
         """why nodes do not come, as far as it says so"""
         self._asked_s = self._looked_s = float("-inf")
-        self._seen_from: int | None = None
+        # The number of the look at the cluster from which on the request is seen; infinite until it is known.
+        self._seen_from = math.inf
 
     @property
     def is_due(self) -> bool:
         """Whether the request is to be said again."""
         return time.monotonic() - self._asked_s > _AGAIN_S
 
-    def ask(self, coordinator: Any, requester_id: str, scaling_config: Any, num_workers: int) -> None:
+    def ask(
+        self, coordinator: shapes.Coordinator, requester_id: str, scaling_config: shapes.ScalingConfig, num_workers: int
+    ) -> None:
         """Ask for so many in all; a failure is logged, and the next time is soon."""
         bundles, selectors = build_train_resource_request(scaling_config, num_workers)
         try:
@@ -64,7 +69,7 @@ class Autoscaler:
         is_another = num_workers != self.asked
         self.asked, self._asked_s = num_workers, time.monotonic()
         if is_another:
-            self._seen_from = None
+            self._seen_from = math.inf
             self._read_status()
 
     def verdict(self) -> Literal["taken", "refused", ""]:
@@ -83,18 +88,18 @@ class Autoscaler:
         self.words = self._failure(state)
         return "taken"
 
-    def _read_status(self) -> Any:
+    def _read_status(self) -> shapes.ClusterStatus | None:
         """The cluster's; None if it could not be read. The first after a request tells what came before that."""
         try:
             status = _status()
         except Exception:  # noqa: BLE001  # as above
             _log.warning("the autoscaler's state could not be read", exc_info=True)
             return None
-        if self._seen_from is None:
+        if math.isinf(self._seen_from):
             self._seen_from = status.cluster_resource_state.cluster_resource_state_version
         return status
 
-    def _failure(self, state: Any) -> tuple[str, ...]:
+    def _failure(self, state: shapes.AutoscalingState) -> tuple[str, ...]:
         """The last launch that failed, in words; the cloud's own stand in the autoscaler's log alone."""
         recent = [f for f in state.failed_instance_requests if time.time() - f.failed_ts < _RECENT_S]
         if not recent:
@@ -106,6 +111,8 @@ class Autoscaler:
         )
 
 
-def _status() -> Any:
-    client = ray._private.worker.global_worker.gcs_client
-    return autoscaler_pb2.GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=_ASK_TIMEOUT_S))
+def _status() -> shapes.ClusterStatus:
+    client: shapes.GcsClient = ray._private.worker.global_worker.gcs_client
+    answer = client.get_cluster_status(timeout_s=_ASK_TIMEOUT_S)
+    status: shapes.ClusterStatus = autoscaler_pb2.GetClusterStatusReply.FromString(answer)
+    return status

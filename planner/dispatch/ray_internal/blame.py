@@ -2,13 +2,14 @@
 
 import contextlib
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import ray
 
 from planner.base.text import last_line
 from planner.dispatch import signals
+from planner.dispatch.ray_internal import shapes
 
 # A machine that lives accepts a connection at once, from a data centre's other end, too.
 _PROBE_S = 1.0
@@ -16,7 +17,7 @@ _PROBE_S = 1.0
 _WHERE_S = 3.0
 
 
-def whereabouts(workers: list[Any]) -> str:
+def whereabouts(workers: Sequence[shapes.Worker]) -> str:
     """What each worker of a group that is given up was about: the odd one out is whom the others wait for."""
     asked = [worker.actor.execute.remote(signals.where) for worker in workers]
     ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_WHERE_S)
@@ -51,13 +52,14 @@ def culprit(errors: dict[int, Exception]) -> list[int]:
 
 def silent_nodes(node_ids: set[str]) -> set[str]:
     """The nodes whose raylet does not listen: Ray itself finds a dead node out only seconds later."""
-    known = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    nodes: list[shapes.NodeRow] = ray.nodes()
+    known = {node["NodeID"]: node for node in nodes if node["Alive"]}
     with ThreadPoolExecutor(max_workers=max(len(node_ids), 1)) as threads:
         answers = threads.map(lambda node_id: node_id in known and _listens(known[node_id]), node_ids)
         return {node_id for node_id, answered in zip(node_ids, answers, strict=True) if not answered}
 
 
-def _listens(node: dict[str, Any]) -> bool:
+def _listens(node: shapes.NodeRow) -> bool:
     try:
         socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _PROBE_S).close()
     except OSError:

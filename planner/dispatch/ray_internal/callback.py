@@ -5,11 +5,11 @@ For a Ray whose policy cannot be replaced. It cannot say no: every change of cap
 
 import logging
 import time
-from typing import Any
 
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
 from planner.dispatch import signals
+from planner.dispatch.ray_internal import shapes
 from planner.dispatch.ray_internal.heartbeats import Heartbeats
 
 _log = logging.getLogger(__name__)
@@ -22,17 +22,17 @@ class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[m
     """Holds the controller before a resize until every worker has committed and parked."""
 
     def __init__(self) -> None:
-        self._group: Any = None
+        self._group: shapes.WorkerGroup | None = None
 
-    def after_worker_group_start(self, worker_group: Any) -> None:
+    def after_worker_group_start(self, worker_group: shapes.WorkerGroup) -> None:
         """Remember whom to stop."""
         self._group = worker_group
 
-    def before_worker_group_shutdown(self, worker_group: Any) -> None:  # noqa: ARG002
+    def before_worker_group_shutdown(self, worker_group: shapes.WorkerGroup) -> None:  # noqa: ARG002
         """There is nobody left to stop."""
         self._group = None
 
-    def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:  # noqa: ARG002
+    def before_controller_execute_resize_decision(self, resize_decision: object) -> None:  # noqa: ARG002
         """Stop all workers at one step, and poll them until they are parked, or one fails, or none makes progress."""
         group = self._group
         if group is None or not group.has_started():

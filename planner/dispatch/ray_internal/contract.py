@@ -1,289 +1,564 @@
-"""Every private name of Ray's that planner uses, by file; and which of them the installed Ray lacks.
+"""Every private name of Ray's that planner uses: who has it, what for, and what happens where the Ray at hand lacks it.
 
-`tests/dispatch/test_contract.py` holds the table against the source. A name that is used and not listed fails there,
-and so does a name that is listed and not used. The strings mean:
+`CONTRACT` has the rows by the file that uses them; `presence.py` says which of them the installed Ray lacks.
+`tests/dispatch/test_contract.py` holds the rows against the source, against the installed Ray, and against what
+`trainer.py` does when a name is missing. The strings mean:
 
-    module:Class      who has the names; a module, a class, or a value
+    module:Class      the owner of the names: a module, a class, or a value
     name              a function, a class, a method, or a value
-    name(one, two)    the same, which takes parameters of these names
+    name(one, two)    the same, with parameters of these names
+    name[other]       the same, a function that reads this global name
     .name             an attribute that Ray sets on an instance, or a field of a message
-
-Importing this module does not import Ray.
 """
 
-import dis
-import importlib
-import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
-Section = Mapping[str, tuple[str, ...]]
+Tier = Literal["ours", "callbacks", "stock"]
+"""whose policy trains: ours, Ray's with callbacks that make its resizes graceful, or Ray's alone"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Without:
+    """What happens where Ray lacks a name."""
+
+    policy: Tier = "ours"
+    """the one that `trainer.py` chooses, with a warning if it is not ours"""
+    refused: str = ""
+    """what ends with a `UserError` that says which name is missing"""
+    lost: str = ""
+    """what a run lacks, and goes on"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateName:
+    """Names of one owner that serve one purpose."""
+
+    owner: str
+    names: tuple[str, ...]
+    used_for: str
+    without: Without
+
+
+CALLBACKS, STOCK = Without(policy="callbacks"), Without(policy="stock")
+_NO_FALLBACK = Without(lost="the fallback: where our policy does not fit either, Ray's trains without callbacks")
+_NO_RUN = Without(refused="a run")
+_NOTICES = "notices: `planner notice-agent`, the demo and the rehearsal say what is missing, and end"
+_NO_NOTICE = Without(refused=_NOTICES)
+_STORE_IS_OPEN = Without(lost="torch's store listens on all interfaces, with a warning")
+_NO_LOCAL_CLUSTER = Without(refused="a cluster on this machine: its supervisor passes on what Ray says")
 
 _EXECUTION = "ray.train.v2._internal.execution"
 _GROUP = f"{_EXECUTION}.worker_group"
 _COORDINATOR = "ray.data._internal.cluster_autoscaler"
 
-CONTRACT: Mapping[str, Section] = {
-    "dispatch/ray_internal/__init__.py": {
-        "ray.experimental.internal_kv": (
-            "_internal_kv_get(key, namespace)",
-            "_internal_kv_put(key, value, overwrite, namespace)",
+
+def _rows(used_for: str, without: Without, names: Mapping[str, tuple[str, ...]]) -> Iterator[PrivateName]:
+    """One row for each owner."""
+    return (PrivateName(owner, those, used_for, without) for owner, those in names.items())
+
+
+# Rows that are asked for by themselves.
+KEY_VALUE_STORE = (
+    *_rows(
+        "exchange messages between the driver, the controller and the workers",
+        _NO_RUN,
+        {
+            "ray.experimental.internal_kv": (
+                "_internal_kv_get(key, namespace)",
+                "_internal_kv_put(key, value, overwrite, namespace)",
+            )
+        },
+    ),
+)
+DRAIN = (
+    *_rows(
+        "give a node notice",
+        _NO_NOTICE,
+        {
+            "ray._raylet": ("GcsClient",),
+            "ray._raylet:InnerGcsClient": ("drain_node(node_id, reason, reason_message, deadline_timestamp_ms)",),
+            "ray.core.generated.autoscaler_pb2": ("DrainNodeReason",),
+            "ray.core.generated.autoscaler_pb2:DrainNodeReason": ("Value",),
+        },
+    ),
+    *_rows(
+        "give a node notice, and read the autoscaler's state",
+        Without(policy="callbacks", refused=_NOTICES),
+        {"ray.core.generated": ("autoscaler_pb2",)},
+    ),
+)
+TORCH_STORE = (
+    *_rows(
+        "make torch's process group with a store that listens on 127.0.0.1 alone",
+        _STORE_IS_OPEN,
+        {
+            "ray.train.torch.config": ("_TorchBackend", "_set_torch_distributed_env_vars"),
+            "ray.train.torch.config:_TorchBackend": ("on_start(worker_group, backend_config)",),
+            "ray.train.torch:TorchConfig": ("backend_cls", ".backend", ".timeout_s"),
+            f"{_GROUP}:WorkerGroup": ("execute(fn)", "execute_single(rank, fn)", "execute_single_async(rank, fn)"),
+        },
+    ),
+)
+JOB_CLIENT = (
+    *_rows(
+        "limit the time of each request of `planner submit`",
+        Without(lost="a dashboard that hangs keeps `planner submit` waiting"),
+        {"ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)",)},
+    ),
+    *_rows(
+        "compare the cluster's Ray with ours before a job is sent",
+        Without(lost="a cluster of another Ray is found out only by the job itself"),
+        {"ray.job_submission:JobSubmissionClient": ("._server_ray_version",)},
+    ),
+)
+
+CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
+    "dispatch/ray_internal/__init__.py": (
+        *KEY_VALUE_STORE,
+        *DRAIN,
+        *_rows(
+            "silence the cluster's notices in the driver",
+            Without(lost="the cluster's notices appear between planner's lines"),
+            {"ray._private": ("worker",), "ray._private.worker": ("print_to_stdstream",)},
         ),
-        "ray._private": ("worker",),
-        "ray._private.worker": ("print_to_stdstream",),
-        "ray._raylet": ("GcsClient",),
-        "ray._raylet:InnerGcsClient": ("drain_node(node_id, reason, reason_message, deadline_timestamp_ms)",),
-        "ray.core.generated": ("autoscaler_pb2",),
-        "ray.core.generated.autoscaler_pb2": ("DrainNodeReason",),
-        "ray.core.generated.autoscaler_pb2:DrainNodeReason": ("Value",),
-    },
-    "dispatch/ray_internal/autoscaler.py": {
-        "ray.core.generated": ("autoscaler_pb2",),
-        "ray.core.generated.autoscaler_pb2": ("GetClusterStatusReply",),
-        "ray.core.generated.autoscaler_pb2:GetClusterStatusReply": (
-            "FromString",
-            ".autoscaling_state",
-            ".cluster_resource_state",
+    ),
+    "dispatch/ray_internal/autoscaler.py": (
+        *_rows(
+            "read the autoscaler's state, and give a node notice",
+            Without(policy="callbacks", refused=_NOTICES),
+            {"ray.core.generated": ("autoscaler_pb2",)},
         ),
-        "ray.core.generated.autoscaler_pb2:AutoscalingState": (
-            ".failed_instance_requests",
-            ".infeasible_cluster_resource_constraints",
-            ".last_seen_cluster_resource_state_version",
+        *_rows(
+            "read the autoscaler's state",
+            CALLBACKS,
+            {
+                "ray.core.generated.autoscaler_pb2": ("GetClusterStatusReply",),
+                "ray.core.generated.autoscaler_pb2:GetClusterStatusReply": (
+                    "FromString",
+                    ".autoscaling_state",
+                    ".cluster_resource_state",
+                ),
+                "ray._private.worker": ("global_worker",),
+                "ray._private.worker:connect": (".gcs_client",),
+                "ray._raylet:InnerGcsClient": ("get_cluster_status(timeout_s)",),
+            },
         ),
-        "ray.core.generated.autoscaler_pb2:ClusterResourceState": (".cluster_resource_state_version",),
-        "ray.core.generated.autoscaler_pb2:FailedInstanceRequest": (".failed_ts", ".ray_node_type_name", ".reason"),
-        f"{_COORDINATOR}.base_autoscaling_coordinator": ("ResourceRequestPriority",),
-        f"{_COORDINATOR}.base_autoscaling_coordinator:ResourceRequestPriority": ("HIGH",),
-        f"{_COORDINATOR}.default_autoscaling_coordinator:_AutoscalingCoordinatorActor": (
-            "request_resources(requester_id, resources, label_selectors, expire_after_s, priority, request_remaining)",
+        *_rows(
+            "know whether the autoscaler has seen our request, and whether it refuses it",
+            CALLBACKS,
+            {
+                "ray.core.generated.autoscaler_pb2:AutoscalingState": (
+                    ".failed_instance_requests",
+                    ".infeasible_cluster_resource_constraints",
+                    ".last_seen_cluster_resource_state_version",
+                ),
+                "ray.core.generated.autoscaler_pb2:ClusterResourceState": (".cluster_resource_state_version",),
+            },
         ),
-        "ray.train._internal.autoscaling_coordinator_client": (
-            "build_train_resource_request(scaling_config, num_workers)",
+        *_rows(
+            "tell the user which nodes the cloud does not give",
+            CALLBACKS,
+            {
+                "ray.core.generated.autoscaler_pb2:FailedInstanceRequest": (
+                    ".failed_ts",
+                    ".ray_node_type_name",
+                    ".reason",
+                )
+            },
         ),
-        "ray.train:ScalingConfig": ("_resources_per_worker_not_none",),
-        "ray._private.worker": ("global_worker",),
-        "ray._private.worker:connect": (".gcs_client",),
-        "ray._raylet:InnerGcsClient": ("get_cluster_status(timeout_s)",),
-    },
-    "dispatch/ray_internal/blame.py": {
-        f"{_GROUP}.worker:Worker": (".actor", ".metadata"),
-        f"{_GROUP}.worker:ActorMetadata": (".node_id",),
-        f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
-        "ray.train.v2._internal.exceptions": ("WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError"),
-    },
-    "dispatch/ray_internal/callback.py": {
-        f"{_EXECUTION}.callback": ("ControllerCallback", "WorkerGroupCallback"),
-        f"{_EXECUTION}.callback:ControllerCallback": ("before_controller_execute_resize_decision(resize_decision)",),
-        f"{_EXECUTION}.callback:WorkerGroupCallback": (
-            "after_worker_group_start(worker_group)",
-            "before_worker_group_shutdown(worker_group)",
+        *_rows(
+            "ask with the priority of Ray Train's own requests",
+            CALLBACKS,
+            {
+                f"{_COORDINATOR}.base_autoscaling_coordinator": ("ResourceRequestPriority",),
+                f"{_COORDINATOR}.base_autoscaling_coordinator:ResourceRequestPriority": ("HIGH",),
+            },
         ),
-        f"{_GROUP}:WorkerGroup": ("execute_async(fn)", "get_workers", "has_started", "poll_status(timeout)"),
-        f"{_GROUP}.poll:WorkerGroupPollStatus": (".worker_statuses", "errors"),
-        f"{_GROUP}.poll:WorkerStatus": (".training_report",),
-        f"{_EXECUTION}.training_report:_TrainingReport": (".metrics",),
-    },
-    "dispatch/ray_internal/groups.py": {
-        "ray.train.v2._internal.exceptions": (
-            "WorkerGroupStartupFailedError",
-            "WorkerGroupStartupTimeoutError(num_workers)",
+        *_rows(
+            "ask for as many workers as help, not for `max_workers`",
+            CALLBACKS,
+            {
+                f"{_COORDINATOR}.default_autoscaling_coordinator:_AutoscalingCoordinatorActor": (
+                    "request_resources(requester_id, resources, label_selectors, expire_after_s)",
+                    "request_resources(priority, request_remaining)",
+                ),
+                "ray.train._internal.autoscaling_coordinator_client": (
+                    "build_train_resource_request(scaling_config, num_workers)",
+                ),
+            },
         ),
-        "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError": (".num_workers",),
-        f"{_EXECUTION}.callback:WorkerGroupCallback": (
-            "after_worker_group_shutdown(worker_group_context)",
-            "before_worker_group_shutdown(worker_group)",
-            "on_worker_group_shutdown",
+        *_rows(
+            "know the resources of a worker",
+            CALLBACKS,
+            {"ray.train:ScalingConfig": ("_resources_per_worker_not_none",)},
         ),
-        f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor": ("get_counter", "set_required_ranks"),
-        f"{_EXECUTION}.context": ("get_train_context",),
-        f"{_EXECUTION}.context:TrainRunContext": (".run_config",),
-        f"{_EXECUTION}.context:TrainContext": (
-            ".checkpoint_upload_threadpool",
-            ".execution_context",
-            ".report_order_condition",
+    ),
+    "dispatch/ray_internal/blame.py": (
+        *_rows(
+            "ask a worker where in the code it is",
+            STOCK,
+            {f"{_GROUP}.worker:Worker": (".actor",), f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)},
         ),
-        f"{_EXECUTION}.context:ExecutionContext": (".training_thread_runner",),
-        f"{_GROUP}.thread_runner:ThreadRunner": ("._thread",),
-        "ray.train:RunConfig": (".worker_runtime_env",),
-        f"{_GROUP}": ("WorkerGroup", "worker_group"),
-        f"{_GROUP}.worker_group": ("SynchronizationActor",),
-        f"{_GROUP}:WorkerGroup": (
-            "create(train_run_context, worker_group_context, callbacks)",
-            "get_workers",
-            "poll_status(timeout)",
-            "shutdown",
-            "_assert_active",
-            "_assign_worker_ranks(workers)",
-            "_clear_state",
-            "_create_placement_group(scaling_config, worker_group_context)",
-            "_create_workers(num_workers)",
-            "_get_worker_runtime_env(custom_runtime_env)",
-            "_start",
-            "_start_impl(worker_group_state_builder)",
-            "_worker_cls",
-            "._callbacks",
-            "._train_run_context",
-            "._worker_group_context",
-            "._worker_group_state",
-            "._world_rank_to_ongoing_poll",
+        *_rows(
+            "name the node of a worker that failed",
+            CALLBACKS,
+            {f"{_GROUP}.worker:Worker": (".metadata",), f"{_GROUP}.worker:ActorMetadata": (".node_id",)},
         ),
-        f"{_GROUP}.placement_group_handle": ("DefaultPlacementGroupHandle", "PlacementGroupHandle"),
-        f"{_GROUP}.placement_group_handle:PlacementGroupHandle": (
-            "placement_group",
-            "ready",
-            "shutdown",
-            "wait(timeout_seconds)",
+        *_rows(
+            "distinguish a worker that died from one that raised, by the names of these classes",
+            CALLBACKS,
+            {"ray.train.v2._internal.exceptions": ("WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError")},
         ),
-        f"{_GROUP}.poll:WorkerGroupPollStatus": ("errors",),
-        f"{_GROUP}.state": ("_shutdown_sync_actor(sync_actor)",),
-        f"{_GROUP}.state:WorkerGroupContext": (
-            ".label_selector",
-            ".num_workers",
-            ".placement_strategy",
-            ".resources_per_worker",
+    ),
+    "dispatch/ray_internal/callback.py": (
+        *_rows(
+            "hold the controller before a resize until all workers have committed",
+            _NO_FALLBACK,
+            {
+                f"{_EXECUTION}.callback": ("ControllerCallback", "WorkerGroupCallback"),
+                f"{_EXECUTION}.callback:ControllerCallback": (
+                    "before_controller_execute_resize_decision(resize_decision)",
+                ),
+            },
         ),
-        f"{_GROUP}.state:WorkerGroupState": (".sync_actor", "shutdown"),
-        f"{_GROUP}.state:WorkerGroupStateBuilder": (".placement_group_handle",),
-        f"{_GROUP}.worker": (
-            "RayTrainWorker",
-            "Worker(actor, metadata, resources, placement_group_bundle_index)",
+        *_rows(
+            "know which group to stop",
+            _NO_FALLBACK,
+            {
+                f"{_EXECUTION}.callback:WorkerGroupCallback": ("after_worker_group_start(worker_group)",),
+                f"{_GROUP}:WorkerGroup": ("has_started",),
+            },
         ),
-        f"{_GROUP}.worker:Worker": (".actor", ".metadata"),
-        f"{_GROUP}.worker:ActorMetadata": (".node_id",),
-        f"{_GROUP}.worker:RayTrainWorker": (
-            "execute(fn)",
-            "get_metadata",
-            "init_train_context",
-            "run_train_fn(train_fn_ref)",
-            "shutdown",
+        *_rows(
+            "know when a group is not to be stopped any more",
+            STOCK,
+            {f"{_EXECUTION}.callback:WorkerGroupCallback": ("before_worker_group_shutdown(worker_group)",)},
         ),
-        "ray.train.v2._internal.util": ("bundle_to_remote_args(bundle)", "invoke_context_managers(context_managers)"),
-    },
-    "dispatch/ray_internal/heartbeats.py": {
-        f"{_GROUP}.worker:Worker": (".actor",),
-        f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
-    },
-    "dispatch/ray_internal/loopback.py": {
-        "ray.train.torch.config": ("_TorchBackend", "_set_torch_distributed_env_vars"),
-        "ray.train.torch.config:_TorchBackend": ("on_start(worker_group, backend_config)",),
-        "ray.train.torch:TorchConfig": ("backend_cls", ".backend", ".timeout_s"),
-        f"{_GROUP}:WorkerGroup": ("execute(fn)", "execute_single(rank, fn)", "execute_single_async(rank, fn)"),
-    },
-    "dispatch/ray_internal/own_node.py": {
-        "ray._private.services": ("canonicalize_bootstrap_address(addr)", "find_node_ids"),
-        "ray._private.authentication.authentication_token_setup": (
-            "ensure_token_if_auth_enabled(create_token_if_missing)",
+        *_rows("ask all workers to stop", _NO_FALLBACK, {f"{_GROUP}:WorkerGroup": ("execute_async(fn)",)}),
+        *_rows(
+            "see who has committed, and who has failed",
+            STOCK,
+            {
+                f"{_GROUP}:WorkerGroup": ("get_workers", "poll_status(timeout)"),
+                f"{_GROUP}.poll:WorkerGroupPollStatus": (".worker_statuses", "errors"),
+                f"{_GROUP}.poll:WorkerStatus": (".training_report",),
+                f"{_EXECUTION}.training_report:_TrainingReport": (".metrics",),
+            },
         ),
-        "ray._raylet": ("GcsClient",),
-        "ray._raylet:InnerGcsClient": ("check_alive(node_ids, timeout)", "get_all_node_info(timeout)"),
-        "ray.core.generated.gcs_pb2:GcsNodeInfo": (".is_head_node", ".resources_total", ".state"),
-    },
-    "dispatch/ray_internal/policy.py": {
-        f"{_COORDINATOR}.default_autoscaling_coordinator": ("get_or_create_autoscaling_coordinator",),
-        f"{_COORDINATOR}.default_autoscaling_coordinator:_AutoscalingCoordinatorActor": (
-            "cancel_request(requester_id)",
-            "get_reserved_resources(requester_id, recompute)",
+    ),
+    "dispatch/ray_internal/groups.py": (
+        *_rows(
+            "start a group of ours in the place of Ray's, with an end to the wait",
+            CALLBACKS,
+            {
+                _GROUP: ("WorkerGroup",),
+                f"{_GROUP}:WorkerGroup": (
+                    "create(train_run_context, worker_group_context, callbacks)",
+                    "_start",
+                    "_start_impl(worker_group_state_builder)",
+                ),
+                f"{_GROUP}.state:WorkerGroupStateBuilder": (".placement_group_handle",),
+                f"{_GROUP}.placement_group_handle:PlacementGroupHandle": ("shutdown",),
+            },
         ),
-        f"{_EXECUTION}.controller": ("TrainController",),
-        f"{_EXECUTION}.controller:TrainController": ("worker_group_cls",),
-        f"{_EXECUTION}.scaling_policy": ("ElasticScalingPolicy", "NoopDecision", "ResizeDecision"),
-        f"{_EXECUTION}.scaling_policy:ElasticScalingPolicy": (
-            "after_controller_start(train_run_context)",
-            "make_decision_for_non_running_worker_group",
-            "make_decision_for_running_worker_group(worker_group_state, worker_group_status)",
-            "on_controller_start_worker_group(scaling_config, num_workers)",
-            "_autoscaling_coordinator",
-            "_get_num_workers_for_resource_request",
-            "_get_resize_decision(num_workers)",
-            "_maybe_send_resource_request",
-            "_send_resource_request",
-            "._requester_id",
-            ".scaling_config",
+        *_rows(
+            "know what the controller wants of a group",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": ("._train_run_context", "._worker_group_context"),
+                f"{_GROUP}.state:WorkerGroupContext": (
+                    ".label_selector",
+                    ".num_workers",
+                    ".placement_strategy",
+                    ".resources_per_worker",
+                ),
+                f"{_EXECUTION}.context:TrainRunContext": (".run_config",),
+                "ray.train:RunConfig": (".worker_runtime_env",),
+            },
         ),
-        "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": (
-            "_initialize_and_run_controller(controller_init_kwargs)",
-            "_register_sigint_handler(controller)",
-            ".scaling_config",
+        *_rows(
+            "name the places of a group, so that the next controller can give them back",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": ("_create_placement_group(scaling_config, worker_group_context)",),
+                f"{_GROUP}.placement_group_handle": ("DefaultPlacementGroupHandle", "PlacementGroupHandle"),
+            },
         ),
-        "ray.train:ScalingConfig": ("_resources_per_worker_not_none",),
-        "ray._private.state": ("state",),
-        "ray._private.state:state": ("get_draining_nodes",),
-        f"{_GROUP}:WorkerGroup": ("get_workers",),
-        f"{_GROUP}.poll:WorkerGroupPollStatus": (".worker_statuses",),
-        f"{_GROUP}.poll:WorkerStatus": (".training_report",),
-        f"{_EXECUTION}.training_report:_TrainingReport": (".metrics",),
-        f"{_GROUP}.state:WorkerGroupState": (".workers", "num_workers"),
-        f"{_GROUP}.worker:Worker": (".actor", ".metadata"),
-        f"{_GROUP}.worker:ActorMetadata": (".node_id",),
-        f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",),
-    },
-    "submit/private_names.py": {
-        "ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)", "._server_ray_version"),
-    },
-    "local_cluster/supervisor.py": {
-        "ray.cluster_utils": ("Cluster",),
-        "ray.cluster_utils:Cluster": ("add_node", "address", "remove_node(node, allow_graceful)"),
-        "ray._private.node:Node": (".all_processes", "node_id"),
-        "ray._private.services:ProcessInfo": ("process",),
-    },
+        *_rows(
+            "put survivors, newcomers and new workers together into a group",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": (
+                    "_assign_worker_ranks(workers)",
+                    "_create_workers(num_workers)",
+                    "_get_worker_runtime_env(custom_runtime_env)",
+                    "_worker_cls",
+                ),
+                f"{_GROUP}.worker": ("Worker(actor, metadata, resources, placement_group_bundle_index)",),
+                f"{_GROUP}.worker:RayTrainWorker": ("get_metadata",),
+                "ray.train.v2._internal.util": ("bundle_to_remote_args(bundle)",),
+            },
+        ),
+        *_rows("warm newcomers up", STOCK, {f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)}),
+        *_rows(
+            "hand the synchronization actor of the last group to the next start",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": ("_start_impl[SynchronizationActor]",),
+                f"{_GROUP}.worker_group": ("SynchronizationActor",),
+                f"{_GROUP}.state": ("_shutdown_sync_actor(sync_actor)",),
+                f"{_GROUP}.state:WorkerGroupState": (".sync_actor",),
+                f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor": ("get_counter", "set_required_ranks"),
+            },
+        ),
+        *_rows(
+            "tell the policy of a start that failed, and make Ray try again",
+            CALLBACKS,
+            {
+                "ray.train.v2._internal.exceptions": (
+                    "WorkerGroupStartupFailedError",
+                    "WorkerGroupStartupTimeoutError(num_workers)",
+                ),
+                "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError": (".num_workers",),
+                f"{_GROUP}.state:WorkerGroupState": ("shutdown",),
+            },
+        ),
+        *_rows(
+            "know the workers, and tell the policy when they fail",
+            STOCK,
+            {
+                f"{_GROUP}:WorkerGroup": ("get_workers", "poll_status(timeout)"),
+                f"{_GROUP}.poll:WorkerGroupPollStatus": ("errors",),
+                f"{_GROUP}.worker:Worker": (".actor",),
+            },
+        ),
+        *_rows(
+            "know which workers do not answer, and which are on a node that goes",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": ("._world_rank_to_ongoing_poll",),
+                f"{_GROUP}.worker:Worker": (".metadata",),
+                f"{_GROUP}.worker:ActorMetadata": (".node_id",),
+            },
+        ),
+        *_rows(
+            "end a group as Ray does, and keep the processes of the workers that stay",
+            CALLBACKS,
+            {
+                f"{_GROUP}:WorkerGroup": (
+                    "shutdown",
+                    "_assert_active",
+                    "_clear_state",
+                    "._callbacks",
+                    "._worker_group_state",
+                ),
+                f"{_EXECUTION}.callback:WorkerGroupCallback": (
+                    "after_worker_group_shutdown(worker_group_context)",
+                    "on_worker_group_shutdown",
+                ),
+                "ray.train.v2._internal.util": ("invoke_context_managers(context_managers)",),
+            },
+        ),
+        *_rows(
+            "end torch's process group where processes are kept",
+            STOCK,
+            {f"{_EXECUTION}.callback:WorkerGroupCallback": ("before_worker_group_shutdown(worker_group)",)},
+        ),
+    ),
+    "dispatch/ray_internal/hand_over.py": (
+        *_rows(
+            "hold the places of a group, one for each worker: Ray calls these by their names",
+            CALLBACKS,
+            {
+                f"{_GROUP}.placement_group_handle": ("PlacementGroupHandle",),
+                f"{_GROUP}.placement_group_handle:PlacementGroupHandle": (
+                    "placement_group",
+                    "ready",
+                    "shutdown",
+                    "wait(timeout_seconds)",
+                ),
+            },
+        ),
+    ),
+    "dispatch/ray_internal/heartbeats.py": (
+        *_rows(
+            "ask a worker how much it has done",
+            STOCK,
+            {f"{_GROUP}.worker:Worker": (".actor",), f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)},
+        ),
+    ),
+    "dispatch/ray_internal/kept_worker.py": (
+        *_rows(
+            "let a process end one generation and begin the next",
+            CALLBACKS,
+            {
+                f"{_GROUP}.worker": ("RayTrainWorker",),
+                f"{_GROUP}.worker:RayTrainWorker": ("init_train_context", "run_train_fn(train_fn_ref)", "shutdown"),
+                "ray.train.v2._internal.util:ObjectRefWrapper": ("get",),
+            },
+        ),
+        *_rows(
+            "find the training thread and wait for its end",
+            CALLBACKS,
+            {
+                f"{_EXECUTION}.context": ("get_train_context",),
+                f"{_EXECUTION}.context:TrainContext": (".execution_context",),
+                f"{_EXECUTION}.context:ExecutionContext": (".training_thread_runner",),
+                f"{_GROUP}.thread_runner:ThreadRunner": ("._thread",),
+            },
+        ),
+        *_rows(
+            "give each generation its own: Ray shares them within a process, and shuts one down",
+            CALLBACKS,
+            {f"{_EXECUTION}.context:TrainContext": (".checkpoint_upload_threadpool", ".report_order_condition")},
+        ),
+    ),
+    "dispatch/ray_internal/loopback.py": TORCH_STORE,
+    "dispatch/ray_internal/own_node.py": (
+        *_rows(
+            "find this machine's cluster and node",
+            _NO_NOTICE,
+            {"ray._private.services": ("canonicalize_bootstrap_address(addr)", "find_node_ids")},
+        ),
+        *_rows(
+            "know the cluster's nodes, and whether this one still is among them",
+            _NO_NOTICE,
+            {
+                "ray._private.authentication.authentication_token_setup": (
+                    "ensure_token_if_auth_enabled(create_token_if_missing)",
+                ),
+                "ray._raylet": ("GcsClient",),
+                "ray._raylet:InnerGcsClient": ("check_alive(node_ids, timeout)", "get_all_node_info(timeout)"),
+            },
+        ),
+        *_rows(
+            "drain no dead node, and no head without room for workers",
+            _NO_NOTICE,
+            {"ray.core.generated.gcs_pb2:GcsNodeInfo": (".is_head_node", ".resources_total", ".state")},
+        ),
+    ),
+    "dispatch/ray_internal/policy.py": (
+        *_rows(
+            "cancel the request that a killed driver left",
+            CALLBACKS,
+            {
+                f"{_COORDINATOR}.default_autoscaling_coordinator": ("get_or_create_autoscaling_coordinator",),
+                f"{_COORDINATOR}.default_autoscaling_coordinator:_AutoscalingCoordinatorActor": (
+                    "cancel_request(requester_id)",
+                ),
+            },
+        ),
+        *_rows(
+            "know at once which places are ours, by node",
+            CALLBACKS,
+            {
+                f"{_COORDINATOR}.default_autoscaling_coordinator:_AutoscalingCoordinatorActor": (
+                    "get_reserved_resources(requester_id, recompute)",
+                )
+            },
+        ),
+        *_rows(
+            "give the controller worker groups of ours",
+            CALLBACKS,
+            {
+                f"{_EXECUTION}.controller": ("TrainController",),
+                f"{_EXECUTION}.controller:TrainController": ("worker_group_cls", "._scaling_policy"),
+            },
+        ),
+        *_rows(
+            "be the policy, and say what is to be done",
+            CALLBACKS,
+            {f"{_EXECUTION}.scaling_policy": ("ElasticScalingPolicy", "NoopDecision", "ResizeDecision")},
+        ),
+        *_rows(
+            "be the policy: the controller calls these by their names",
+            CALLBACKS,
+            {
+                f"{_EXECUTION}.scaling_policy:ElasticScalingPolicy": (
+                    "after_controller_start(train_run_context)",
+                    "make_decision_for_non_running_worker_group",
+                    "make_decision_for_running_worker_group(worker_group_state, worker_group_status)",
+                    "on_controller_start_worker_group(scaling_config, num_workers)",
+                    "_get_resize_decision(num_workers)",
+                    ".scaling_config",
+                )
+            },
+        ),
+        *_rows(
+            "ask for as many workers as help",
+            CALLBACKS,
+            {
+                f"{_EXECUTION}.scaling_policy:ElasticScalingPolicy": (
+                    "_autoscaling_coordinator",
+                    "_get_num_workers_for_resource_request",
+                    "_maybe_send_resource_request",
+                    "_send_resource_request",
+                    "._requester_id",
+                )
+            },
+        ),
+        *_rows(
+            "hand the controller our policy",
+            CALLBACKS,
+            {
+                "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": (
+                    "_initialize_and_run_controller(controller_init_kwargs)",
+                    ".scaling_config",
+                )
+            },
+        ),
+        *_rows(
+            "let the first Ctrl-C commit, and end a controller that hangs",
+            CALLBACKS,
+            {"ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": ("_register_sigint_handler(controller)",)},
+        ),
+        *_rows(
+            "know the resources of a worker",
+            CALLBACKS,
+            {"ray.train:ScalingConfig": ("_resources_per_worker_not_none",)},
+        ),
+        *_rows(
+            "know which nodes drain, and until when",
+            CALLBACKS,
+            {"ray._private.state": ("state",), "ray._private.state:state": ("get_draining_nodes",)},
+        ),
+        *_rows("know the workers of a group", STOCK, {f"{_GROUP}:WorkerGroup": ("get_workers",)}),
+        *_rows(
+            "hear of steps, and of who is parked",
+            STOCK,
+            {
+                f"{_GROUP}.poll:WorkerGroupPollStatus": (".worker_statuses",),
+                f"{_GROUP}.poll:WorkerStatus": (".training_report",),
+                f"{_EXECUTION}.training_report:_TrainingReport": (".metrics",),
+            },
+        ),
+        *_rows(
+            "know the workers of a group", CALLBACKS, {f"{_GROUP}.state:WorkerGroupState": (".workers", "num_workers")}
+        ),
+        *_rows(
+            "ask all workers to stop",
+            STOCK,
+            {f"{_GROUP}.worker:Worker": (".actor",), f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)},
+        ),
+        *_rows(
+            "know the nodes of a group",
+            CALLBACKS,
+            {f"{_GROUP}.worker:Worker": (".metadata",), f"{_GROUP}.worker:ActorMetadata": (".node_id",)},
+        ),
+    ),
+    "submit/private_names.py": JOB_CLIENT,
+    "local_cluster/supervisor.py": (
+        *_rows(
+            "start and end nodes on this machine",
+            _NO_LOCAL_CLUSTER,
+            {
+                "ray.cluster_utils": ("Cluster",),
+                "ray.cluster_utils:Cluster": ("add_node", "address", "remove_node(node, allow_graceful)"),
+                "ray._private.node:Node": (".all_processes", "node_id"),
+                "ray._private.services:ProcessInfo": ("process",),
+            },
+        ),
+    ),
 }
-
-
-def missing(*files: str) -> Iterator[str]:
-    """What the Ray at hand lacks of what these files use, each in words. Imports Ray."""
-    for file in files:
-        for owner, names in CONTRACT[file].items():
-            yield from _lacks(owner, names)
-
-
-def _lacks(owner: str, names: tuple[str, ...]) -> Iterator[str]:
-    module, _, path = owner.partition(":")
-    try:
-        found = importlib.import_module(module)
-        if path:
-            found = getattr(found, path)
-    except (ImportError, AttributeError) as error:
-        yield f"{owner}: {error}"
-        return
-    for name in names:
-        yield from (f"{owner} has no {part}" for part in _lacking_parts(found, name))
-
-
-def _lacking_parts(owner: Any, name: str) -> Iterator[str]:
-    if name.startswith("."):
-        if name[1:] not in _instance_names(owner):
-            yield name
-        return
-    plain, _, parameters = name.rstrip(")").partition("(")
-    if not hasattr(owner, plain):
-        yield plain
-    elif parameters:
-        known = _parameters(getattr(owner, plain))
-        yield from (f"{plain}({parameter})" for parameter in parameters.split(", ") if parameter not in known)
-
-
-def _parameters(found: Any) -> Collection[str]:
-    """The names of its parameters; none if it is no function, or one whose parameters Python cannot tell."""
-    try:
-        return inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return ()
-
-
-def _instance_names(owner: Any) -> set[str]:
-    """What instances have beside what their class has: fields of a message or a data class, and what code sets."""
-    if hasattr(owner, "DESCRIPTOR"):
-        return set(owner.DESCRIPTOR.fields_by_name)
-    if inspect.isfunction(owner):
-        return _stored(inspect.unwrap(owner))
-    names: set[str] = set()
-    for base in inspect.getmro(owner) if inspect.isclass(owner) else ():
-        names |= {*getattr(base, "__annotations__", {}), *vars(base)}
-        for function in filter(inspect.isfunction, vars(base).values()):
-            names |= _stored(function)
-    return names
-
-
-def _stored(function: Callable[..., Any]) -> set[str]:
-    """The attributes that a function sets."""
-    return {step.argval for step in dis.get_instructions(function) if step.opname == "STORE_ATTR"}

@@ -1,7 +1,7 @@
-"""Worker groups for Ray Train's controller: Ray's own with its ears open, and one that keeps surviving processes.
+"""Worker groups for Ray Train's controller: Ray's own, which reports to our policy, and one that keeps processes.
 
     Ray:   resize = end all processes, start new ones (6 to 9 s: imports, process group, load)
-    here:  after a clean park, who stays keeps his process; newcomers were started while the others still trained
+    here:  after a clean park, workers that stay keep their processes; newcomers were started while the others trained
 
 Anything that goes wrong falls back to new processes, with nothing lost: all is committed before this begins.
 """
@@ -9,36 +9,30 @@ Anything that goes wrong falls back to new processes, with nothing lost: all is 
 import dataclasses
 import logging
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Literal, Protocol, Self
 
 import ray
-import ray.train.v2._internal.execution.worker_group.worker_group as stock
 from ray.exceptions import RayActorError, RayError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
-from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import (
     DefaultPlacementGroupHandle,
     PlacementGroupHandle,
 )
 from ray.train.v2._internal.execution.worker_group.state import _shutdown_sync_actor
-from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker, Worker
+from ray.train.v2._internal.execution.worker_group.worker import Worker
 from ray.train.v2._internal.util import bundle_to_remote_args, invoke_context_managers
-from ray.util.placement_group import (
-    get_placement_group,
-    placement_group,
-    placement_group_table,
-    remove_placement_group,
-)
+from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
-from planner.dispatch import signals
+from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal.hand_over import HandOver, Place, PlacementGroups, end
+from planner.dispatch.ray_internal.kept_worker import KeepingRayTrainWorker
 
 _log = logging.getLogger(__name__)
 
@@ -48,31 +42,86 @@ _RESET_S = 30.0
 # None of Ray's waits for a worker that starts has an end. Its own limit for a worker's environment is 10 min, and the
 # rest is imports and a handshake.
 _START_MOST_S = 900.0
-# Ray takes no zero.
-_NO_WAIT_S = 0.05
+
+
+class GroupOwner(Protocol):
+    """What a worker group needs of its policy."""
+
+    hand_over: HandOver
+    warm_up: Callable[[], None]
+
+    @property
+    def places_name(self) -> str:
+        """How the names of the placement groups begin."""
+
+    def label_selector(self, num_workers: int) -> dict[str, str] | None:
+        """What the nodes of so many workers must be like."""
+
+    def group_started(self, group: "NewProcessesGroup") -> None:
+        """It trains."""
+
+    def group_failed(self, group: "NewProcessesGroup", errors: dict[int, Exception]) -> None:
+        """Workers of it have failed."""
+
+    def start_failed(self, error: Exception) -> None:
+        """Workers died before they trained."""
+
+    def unplaced(self, placed: int, asked: int) -> None:
+        """Places that were counted cannot be had."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupFactory:
+    """Makes the worker groups of one policy. Ray's controller takes it for its worker group class.
+
+    Ray calls `create` on that class and hands it nothing of ours. An object can hold the policy, where a class would
+    share it with every other policy of the process.
+    """
+
+    owner: GroupOwner
+    keeps_processes: bool
+
+    def create(self, *arguments: object, **options: object) -> "NewProcessesGroup":
+        """Start a group; called by Ray's controller in the place of `WorkerGroup.create`."""
+        group = (KeepingGroup if self.keeps_processes else NewProcessesGroup)(self.owner, *arguments, **options)
+        group.start()
+        self.owner.group_started(group)
+        return group
 
 
 class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
-    """Ray's worker group; it tells the policy when it was started and when it fails."""
+    """Ray's worker group; it tells its policy when it was started and when it fails."""
 
-    policy: Any = None
-    """the one policy of this controller; set on a subclass"""
+    # What Ray sets.
+    _callbacks: Sequence[shapes.WorkerGroupCallback]
+    _train_run_context: shapes.TrainRunContext
+    _worker_group_context: shapes.WorkerGroupContext
+    _worker_group_state: shapes.WorkerGroupState | None
+    _world_rank_to_ongoing_poll: Mapping[int, object]
 
-    @classmethod
-    def create(cls, *arguments: Any, **options: Any) -> Any:
-        """Start a group."""
-        # Ray takes all places or none, and does not say how many there were.
-        with _start_failures_told(cls.policy, lambda asked: asked - 1):
-            group = super().create(*arguments, **options)
-        cls.policy.group_started(group)
-        return group
+    def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)
+        self._owner = owner
 
-    def _start_impl(self, worker_group_state_builder: Any) -> None:
+    def start(self) -> None:
+        """Start all workers, or raise what the controller takes for a failed start."""
+        with _start_failures_told(self._owner, self._num_placed):
+            self._start()
+
+    def _num_placed(self, asked: int) -> int:
+        """Ray takes all places or none, and does not say how many there were."""
+        return asked - 1
+
+    def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
         """Ray's, with an end."""
         with _given_up_after(_START_MOST_S, worker_group_state_builder):
             super()._start_impl(worker_group_state_builder)
 
-    def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> Any:  # noqa: ARG002
+    def _create_placement_group(
+        self,
+        scaling_config: object,  # noqa: ARG002
+        worker_group_context: shapes.WorkerGroupContext,
+    ) -> PlacementGroupHandle:
         """Ray's for CPUs and GPUs, under a name by which the next controller finds it."""
         context = worker_group_context
         return DefaultPlacementGroupHandle(
@@ -85,13 +134,13 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         )
 
     def _new_name(self) -> str:
-        return f"{self.policy.places_name}{uuid.uuid4().hex}"
+        return f"{self._owner.places_name}{uuid.uuid4().hex}"
 
-    def poll_status(self, timeout: float | None = None) -> Any:
+    def poll_status(self, timeout: float | None = None) -> shapes.PollStatus:
         """Ray's poll; failures are told to the policy, which may end the run."""
-        status = super().poll_status(timeout)
+        status: shapes.PollStatus = super().poll_status(timeout)
         if status.errors:
-            self.policy.group_failed(self, status.errors)
+            self._owner.group_failed(self, status.errors)
         return status
 
     def silent_ranks(self) -> list[int]:
@@ -115,20 +164,20 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
 
 
 @contextmanager
-def _start_failures_told(policy: Any, num_placed: Callable[[int], int]) -> Iterator[None]:
+def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) -> Iterator[None]:
     """A place that is not there in time is no failure; workers that die before they train are one."""
     try:
         yield
     except WorkerGroupStartupFailedError as error:
-        policy.start_failed(error)
+        owner.start_failed(error)
         raise
     except WorkerGroupStartupTimeoutError as error:
-        policy.unplaced(num_placed(error.num_workers), error.num_workers)
+        owner.unplaced(num_placed(error.num_workers), error.num_workers)
         raise
 
 
 @contextmanager
-def _given_up_after(most_s: float, builder: Any) -> Iterator[None]:
+def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
     """A start that takes longer loses its places, and with them its processes: whoever waits for one is told.
 
     Raises:
@@ -136,12 +185,12 @@ def _given_up_after(most_s: float, builder: Any) -> Iterator[None]:
     """
     is_late = threading.Event()
 
-    def end() -> None:
+    def give_up() -> None:
         is_late.set()
         if builder.placement_group_handle is not None:
             builder.placement_group_handle.shutdown()
 
-    timer = threading.Timer(most_s, end)
+    timer = threading.Timer(most_s, give_up)
     timer.daemon = True
     timer.start()
     try:
@@ -156,157 +205,49 @@ def _given_up_after(most_s: float, builder: Any) -> Iterator[None]:
         timer.cancel()
 
 
-class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
-    """A worker whose process may serve one generation after another."""
-
-    def run_train_fn(self, train_fn_ref: Any) -> None:
-        """Ray's, with a way out for a parked thread that neither finishes nor fails."""
-        import gc
-
-        gc.freeze()  # modules and Ray: the collection that ends this generation need not look at them
-        super().run_train_fn(_Unwinding(train_fn_ref))
-
-    def quiesce(self, timeout_s: float) -> None:
-        """Unwind the parked training thread.
-
-        Raises:
-            RuntimeError: it does not end.
-        """
-        super().shutdown()
-        thread = get_train_context().execution_context.training_thread_runner._thread
-        signals.release()
-        thread.join(timeout_s)
-        if thread.is_alive():
-            raise RuntimeError("the training thread did not unwind")
-
-    def forget(self) -> None:
-        """Leave nothing of the old generation behind."""
-        import ctypes
-        import gc
-        import sys
-
-        import torch
-        import torch.distributed as dist
-
-        if dist.is_initialized():  # Ray leaves out the group of one
-            dist.destroy_process_group()
-        signals.reset()
-        gc.collect()
-        # Without it the resident set grows by about 100 MB a resize: freed arenas that glibc holds on to.
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if "torch._dynamo" in sys.modules:  # else compiled code falls back to eager after eight generations
-            sys.modules["torch._dynamo"].reset()
-
-    def init_train_context(self, *arguments: Any, **options: Any) -> None:
-        """Ray's; two of the context's defaults are shared by all contexts of a process, and one was shut down."""
-        super().init_train_context(*arguments, **options)
-        context = get_train_context()
-        context.checkpoint_upload_threadpool = ThreadPoolExecutor(max_workers=1)
-        context.report_order_condition = threading.Condition()
-
-
-class _Unwinding:
-    """Stands in for a reference to the training function."""
-
-    def __init__(self, reference: Any) -> None:
-        self._reference = reference
-
-    def get(self) -> Any:
-        """The function; released from its park it returns, and no traceback pins the model."""
-        train = self._reference.get()
-
-        def run() -> Any:
-            try:
-                return train()
-            except signals.Released:
-                return None
-
-        return run
-
-
-class _PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
-    """A placement group of one bundle per worker: one may go without the others, since its end kills its actors."""
-
-    def __init__(self, groups: list[Any]) -> None:
-        self._groups = groups
-        self.num_placed = 0
-
-    @property
-    def placement_group(self) -> Any:
-        """Any of them; workers know their own."""
-        return self._groups[0]
-
-    def ready(self) -> Any:
-        """The first one's; `wait` sees to all."""
-        return self._groups[0].ready()
-
-    def wait(self, timeout_seconds: float = 30) -> bool:
-        """Whether all have their place in time."""
-        deadline_s = time.monotonic() + timeout_seconds
-        placed = [group.wait(max(_NO_WAIT_S, deadline_s - time.monotonic())) for group in self._groups]
-        self.num_placed = sum(placed)
-        return all(placed)
-
-    def shutdown(self) -> None:
-        """Give all places back."""
-        for group in self._groups:
-            _give_back(group)
-
-
 class KeepingGroup(NewProcessesGroup):
-    """Survivors of a planned change keep their processes. State passes from one group to the next by the class."""
+    """Survivors of a planned change keep their processes: they pass to the next group by its policy's hand-over."""
 
     _worker_cls = KeepingRayTrainWorker
-    # From one group to the next; a controller has one group at a time.
-    _handed_over: "list[_Place]" = []  # noqa: RUF012
-    _newcomers: "list[_Place]" = []  # noqa: RUF012
-    _sync_actor: Any = None
-    _broken = False
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._places: list[_Place] = []
-        self._placements = _PlacementGroups([])
+    def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
+        super().__init__(owner, *arguments, **options)
+        self._hand_over = owner.hand_over
+        self._places: list[Place] = []
+        self._placements = PlacementGroups([])
         self._change: tuple[int, set[str]] | None = None
 
-    @classmethod
-    def create(cls, *arguments: Any, **options: Any) -> Any:
-        """Start a group out of those who were kept, those who were warmed, and new ones.
+    def start(self) -> None:
+        """Start the group out of those who were kept, those who were warmed, and new ones.
 
         Raises:
             WorkerGroupStartupFailedError: a change in place went wrong; Ray tries again with new processes.
         """
-        kept, KeepingGroup._handed_over = KeepingGroup._handed_over, []
-        if KeepingGroup._broken:
+        self._places = self._hand_over.take_kept()
+        if self._hand_over.take_is_broken():
             # Raised here: an exception out of `shutdown` would leave the controller without a group, spinning.
-            KeepingGroup._broken = False
             raise WorkerGroupStartupFailedError("a survivor failed in a change in place; starting new processes")
-        group = cls(*arguments, **options)
-        group._places = kept
         try:
-            with _start_failures_told(cls.policy, lambda _asked: group._placements.num_placed):
-                group._start()
+            super().start()
         except BaseException as error:
             # Ray leaves the placement groups behind if a callback fails late.
-            _end([*group._places, *KeepingGroup._newcomers])
-            KeepingGroup._newcomers = []
-            if group._worker_group_state is not None:
-                group._worker_group_state.shutdown()
+            end([*self._places, *self._hand_over.take_newcomers()])
+            if self._worker_group_state is not None:
+                self._worker_group_state.shutdown()
             if isinstance(error, RayError) and not isinstance(error, WorkerGroupStartupFailedError):
                 raise WorkerGroupStartupFailedError(f"a group could not be started: {error}") from error
             raise
-        cls.policy.group_started(group)
-        return group
+
+    def _num_placed(self, asked: int) -> int:  # noqa: ARG002
+        return self._placements.num_placed
 
     # -- newcomers
 
     def newcomers(self) -> Literal["none", "warming", "ready", "failed"]:
         """How far they are."""
-        if not KeepingGroup._newcomers:
+        if not self._hand_over.newcomers:
             return "none"
-        pending = [place.warmed for place in KeepingGroup._newcomers]
+        pending = [place.warmed for place in self._hand_over.newcomers]
         done, rest = ray.wait(pending, num_returns=len(pending), timeout=0)
         try:
             ray.get(done)
@@ -317,50 +258,54 @@ class KeepingGroup(NewProcessesGroup):
     def warm(self, count: int) -> None:
         """Start processes that import and rehearse while the group trains on."""
         # Which nodes are good may have changed since this group was started.
-        places = self._take_places(count, self.policy.label_selector(len(self._places) + count))
+        places = self._take_places(count, self._owner.label_selector(len(self._places) + count))
         for place in places:
-            place.warmed = place.actor.execute.remote(self.policy.warm_up)
-        KeepingGroup._newcomers = [*KeepingGroup._newcomers, *places]
+            place.warmed = place.actor.execute.remote(self._owner.warm_up)
+        self._hand_over.newcomers += places
 
     def abandon_newcomers(self) -> None:
         """End them."""
-        places, KeepingGroup._newcomers = KeepingGroup._newcomers, []
-        _end(places)
+        end(self._hand_over.take_newcomers())
 
     def plan_change(self, world_size: int, leaving: set[str]) -> None:
         """The next shutdown is a planned change to `world_size`; 0: it is not, and nobody is kept."""
         self._change = (world_size, leaving) if world_size else None
-        useful: list[_Place] = []
-        rest: list[_Place] = []
-        for place in KeepingGroup._newcomers:
+        useful: list[Place] = []
+        rest: list[Place] = []
+        for place in self._hand_over.newcomers:
             # One that is not ready would keep the others waiting, and one on a node that goes would go with it.
             is_ready = bool(ray.wait([place.warmed], timeout=0)[0])
-            (useful if is_ready and ray.get(place.metadata, timeout=_RESET_S).node_id not in leaving else rest).append(
-                place
-            )
-        KeepingGroup._newcomers = useful
-        _end(rest)
+            is_useful = is_ready and ray.get(place.metadata, timeout=_RESET_S).node_id not in leaving
+            (useful if is_useful else rest).append(place)
+        self._hand_over.newcomers = useful
+        end(rest)
 
     # -- what Ray's start calls
 
-    def _start_impl(self, worker_group_state_builder: Any) -> None:
+    def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
         """Ray's, with the idle synchronisation actor of the last group: a new one is a process of its own."""
-        with _synchronised_by(KeepingGroup._sync_actor):
-            KeepingGroup._sync_actor = None
-            super()._start_impl(worker_group_state_builder)
+        start = WorkerGroup._start_impl
+        if (actor := self._hand_over.take_sync_actor()) is not None:
+            start = _with_globals(start, {"SynchronizationActor": _Started(actor)})
+        with _given_up_after(_START_MOST_S, worker_group_state_builder):
+            start(self, worker_group_state_builder)
 
-    def _create_placement_group(self, scaling_config: Any, worker_group_context: Any) -> _PlacementGroups:  # noqa: ARG002
+    def _create_placement_group(
+        self,
+        scaling_config: object,  # noqa: ARG002
+        worker_group_context: shapes.WorkerGroupContext,
+    ) -> PlacementGroups:
         missing = worker_group_context.num_workers - len(self._places)
-        warmed, surplus = KeepingGroup._newcomers[:missing], KeepingGroup._newcomers[missing:]
-        KeepingGroup._newcomers = []
-        _end(surplus)
+        newcomers = self._hand_over.take_newcomers()
+        warmed, surplus = newcomers[:missing], newcomers[missing:]
+        end(surplus)
+        self._places += warmed
         selector = worker_group_context.label_selector
-        cold = self._take_places(missing - len(warmed), selector[0] if selector else None)
-        self._places = [*self._places, *warmed, *cold]
-        self._placements = _PlacementGroups([place.group for place in self._places])
+        self._places += self._take_places(missing - len(warmed), selector[0] if selector else None)
+        self._placements = PlacementGroups([place.group for place in self._places])
         return self._placements
 
-    def _create_workers(self, num_workers: int, *arguments: Any, **options: Any) -> Any:  # noqa: ARG002
+    def _create_workers(self, num_workers: int, *arguments: object, **options: object) -> list[Worker]:  # noqa: ARG002
         """The workers of our places, ranked anew.
 
         Raises:
@@ -375,9 +320,10 @@ class KeepingGroup(NewProcessesGroup):
             Worker(place.actor, metadata, resources, placement_group_bundle_index=0)
             for place, metadata in zip(self._places, found, strict=True)
         ]
-        return WorkerGroup._assign_worker_ranks(workers)
+        ranked: list[Worker] = WorkerGroup._assign_worker_ranks(workers)
+        return ranked
 
-    def _take_places(self, count: int, selector: dict[str, str] | None) -> "list[_Place]":
+    def _take_places(self, count: int, selector: dict[str, str] | None) -> list[Place]:
         """So many actors, each in a placement group of its own; nothing here waits."""
         context = self._worker_group_context
         resources = context.resources_per_worker
@@ -394,7 +340,7 @@ class KeepingGroup(NewProcessesGroup):
             )
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
             actor = actor_class.options(scheduling_strategy=where).remote()
-            places.append(_Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
+            places.append(Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
         return places
 
     # -- the end of a group
@@ -408,38 +354,37 @@ class KeepingGroup(NewProcessesGroup):
             return
         self._assert_active()
         with invoke_context_managers([callback.on_worker_group_shutdown for callback in self._callbacks]):
-            KeepingGroup._broken = not self._hand_over(*change)
-        if KeepingGroup._broken:
+            self._hand_over.is_broken = not self._keep(*change)
+        if self._hand_over.is_broken:
             self.abandon_newcomers()
 
-    def _hand_over(self, world_size: int, leaving: set[str]) -> bool:
+    def _keep(self, world_size: int, leaving: set[str]) -> bool:
         """Keep at most `world_size` workers, end the rest; false if none could be kept."""
-        by_actor = {place.actor: place for place in self._places}
-        workers = self.get_workers()
-        staying = [worker for worker in workers if worker.metadata.node_id not in leaving][:world_size]
-        actors = [worker.actor for worker in staying]
-        is_clean = _all_done([actor.quiesce.remote(_UNWIND_S) for actor in actors], _UNWIND_S + 5)
+        by_actor: dict[shapes.WorkerActor, Place] = {place.actor: place for place in self._places}
+        workers: Sequence[shapes.Worker] = self.get_workers()
+        kept = [by_actor[worker.actor] for worker in workers if worker.metadata.node_id not in leaving][:world_size]
+        is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
         for callback in self._callbacks:  # the backend's ends the process group, of leavers, too
             callback.before_worker_group_shutdown(self)
-        _end([by_actor[worker.actor] for worker in workers if worker.actor not in actors])
-        is_clean = is_clean and _all_done([actor.forget.remote() for actor in actors], _RESET_S)
+        end([place for place in self._places if place not in kept])
+        is_clean = is_clean and _all_done([place.actor.forget.remote() for place in kept], _RESET_S)
         self._keep_sync_actor(is_clean=is_clean)
-        kept = [by_actor[actor] for actor in actors]
         if not is_clean:
-            _end(kept)
+            end(kept)
         self._clear_state()
-        KeepingGroup._handed_over = kept if is_clean else []
+        self._hand_over.kept = kept if is_clean else []
         for callback in self._callbacks:
             callback.after_worker_group_shutdown(self._worker_group_context)
         return is_clean
 
     def _keep_sync_actor(self, *, is_clean: bool) -> None:
         """It serves the next group, if nobody waits in its barrier."""
+        assert self._worker_group_state is not None, "asserted to be active"
         actor = self._worker_group_state.sync_actor
         try:
             if is_clean and ray.get(actor.get_counter.remote(), timeout=2) == 0:
                 ray.get(actor.set_required_ranks.remote(None), timeout=2)
-                KeepingGroup._sync_actor = actor
+                self._hand_over.sync_actor = actor
                 return
         except RayError:
             _log.warning("the synchronisation actor does not answer; a new one is started", exc_info=True)
@@ -451,40 +396,7 @@ class KeepingGroup(NewProcessesGroup):
         return not self._worker_group_context.resources_per_worker.get("GPU") or len(set(nodes)) == len(nodes)
 
 
-@dataclasses.dataclass
-class _Place:
-    """A worker process, and the placement group that holds its resources."""
-
-    actor: Any
-    group: Any
-    metadata: Any
-    """a reference to it"""
-    warmed: Any = None
-    """a reference that is ready when a newcomer is"""
-
-
-def _end(places: list[_Place]) -> None:
-    for place in places:
-        ray.kill(place.actor)
-        _give_back(place.group)
-
-
-def _give_back(group: Any) -> None:
-    try:
-        remove_placement_group(group)
-    except RayError:
-        _log.warning("a placement group could not be removed", exc_info=True)
-
-
-def give_back_places_of_the_dead(name: str) -> None:
-    """Places outlive the controller that took them, as long as the driver lives: all whose names begin with this go."""
-    for found in placement_group_table().values():
-        if found["name"].startswith(name) and found["state"] != "REMOVED":
-            with suppress(ValueError):  # Ray's own cleaner was as quick
-                _give_back(get_placement_group(found["name"]))
-
-
-def _all_done(pending: list[Any], timeout_s: float) -> bool:
+def _all_done(pending: list[shapes.ObjectRef], timeout_s: float) -> bool:
     try:
         ray.get(pending, timeout=timeout_s)
     except RayError:
@@ -493,24 +405,31 @@ def _all_done(pending: list[Any], timeout_s: float) -> bool:
     return True
 
 
-@contextmanager
-def _synchronised_by(actor: Any) -> Iterator[None]:
-    """Ray's start makes its synchronisation actor by this name; hand it the old one."""
-    if actor is None:
-        yield
-        return
+class _Started:
+    """Stands where Ray expects the class of an actor, and "starts" the one that is there already."""
 
-    class Same:
-        @staticmethod
-        def options(**_: Any) -> "type[Same]":
-            return Same
+    def __init__(self, actor: shapes.SyncActor) -> None:
+        self._actor = actor
 
-        @staticmethod
-        def remote(**_: Any) -> Any:
-            return actor
+    def options(self, **_: object) -> Self:
+        """Of an actor that runs, nothing can be chosen."""
+        return self
 
-    made_by, stock.SynchronizationActor = stock.SynchronizationActor, Same
-    try:
-        yield
-    finally:
-        stock.SynchronizationActor = made_by
+    def remote(self, **_: object) -> shapes.SyncActor:
+        """The actor."""
+        return self._actor
+
+
+def _with_globals(function: FunctionType, others: dict[str, object]) -> FunctionType:
+    """A copy of a function that finds these in the place of its module's globals of the same names.
+
+    Ray's start makes its synchronisation actor by a global name, and takes none from outside. The copy leaves the
+    module alone, for other groups and other threads too, and leaves nothing to undo.
+    """
+    return FunctionType(
+        function.__code__,
+        {**function.__globals__, **others},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )

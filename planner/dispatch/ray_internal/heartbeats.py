@@ -2,13 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import ray
 from ray.exceptions import RayError
 
 from planner.base import heartbeat
+from planner.dispatch.ray_internal import shapes
 
 # A question takes a worker's main thread a few ms, while another thread trains.
 _ASK_S = 5.0
@@ -20,10 +20,10 @@ class Heartbeats:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked_s = float("-inf")
-        self._pending: dict[int, Any] = {}
+        self._pending: dict[int, shapes.ObjectRef] = {}
         self._counts: dict[int, int] = {}
 
-    def total(self, workers: list[Any]) -> int:
+    def total(self, workers: Sequence[shapes.Worker]) -> int:
         """Units of work of all workers, by their last answers. A worker is asked again after it has answered."""
         self._hear()
         if self._clock() - self._asked_s >= _ASK_S:

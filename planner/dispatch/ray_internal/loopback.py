@@ -5,12 +5,14 @@ import socket
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
+from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal.contract import TORCH_STORE
+from planner.dispatch.ray_internal.presence import lacking
 from planner.local_cluster.environment import LOOPBACK
 
 
-def loopback_torch_config(backend: str, timeout_s: float) -> Any:
+def loopback_torch_config(backend: str, timeout_s: float) -> shapes.TorchConfig:
     """A `TorchConfig` whose workers are all on this machine: rank 0's store listens on 127.0.0.1 alone.
 
     With Ray's own `TorchConfig` it listens on all interfaces, and anybody who reaches it can read and write it.
@@ -18,25 +20,23 @@ def loopback_torch_config(backend: str, timeout_s: float) -> Any:
     """
     from ray.train.torch import TorchConfig
 
-    try:
-        return _loopback_config_class()(backend=backend, timeout_s=timeout_s)
-    except (ImportError, AttributeError) as error:
-        text = f"torch's store will listen on all interfaces: Ray's internals are not those of 2.60 ({error})"
+    if lack := next(lacking(TORCH_STORE), ""):
+        text = f"torch's store will listen on all interfaces: Ray's internals are not those of 2.60 ({lack})"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return TorchConfig(backend=backend, timeout_s=timeout_s)
+        stock: shapes.TorchConfig = TorchConfig(backend=backend, timeout_s=timeout_s)
+        return stock
+    return _loopback_config_class()(backend=backend, timeout_s=timeout_s)
 
 
-def _loopback_config_class() -> Any:
+def _loopback_config_class() -> Callable[..., shapes.TorchConfig]:
     """The class, made only here since a module of ours must load without Ray; pickled by value, as Ray does."""
     from ray.train.torch import TorchConfig
     from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
 
-    _ = _TorchBackend.on_start  # a hook by another name would leave ours uncalled, and nobody the wiser
-
     class LoopbackBackend(_TorchBackend):  # type: ignore[misc]
         """Ray's backend with another start."""
 
-        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        def on_start(self, worker_group: shapes.WorkerGroup, backend_config: shapes.TorchConfig) -> None:
             """Make the process group; Ray calls it in the controller."""
             _start_group(worker_group, backend_config, _set_torch_distributed_env_vars)
 
@@ -51,7 +51,9 @@ def _loopback_config_class() -> Any:
     return LoopbackTorchConfig
 
 
-def _start_group(worker_group: Any, config: Any, set_rank_variables: Callable[[], None]) -> None:
+def _start_group(
+    worker_group: shapes.WorkerGroup, config: shapes.TorchConfig, set_rank_variables: Callable[[], None]
+) -> None:
     """What the stock `on_start` does on the CPU or on GPUs, but for where rank 0 listens."""
     import ray
 

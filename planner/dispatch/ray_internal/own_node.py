@@ -6,11 +6,15 @@ It talks to the head alone (the GCS), as `ray drain-node` does. No driver is reg
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self, TypeVar
 
-from planner.dispatch.ray_internal import request_drain
+from planner.dispatch.ray_internal import request_drain, shapes
+from planner.dispatch.ray_internal.contract import CONTRACT, DRAIN
+from planner.dispatch.ray_internal.presence import require
 from planner.dispatch.refused import refusal
 from planner.errors import RunError, UserError
+
+Answer = TypeVar("Answer")
 
 _CONNECT_S = 3.0
 _ASK_S = 5.0
@@ -19,7 +23,7 @@ _ASK_S = 5.0
 class OwnNode:
     """A node of a cluster, by the head's address and the node's id."""
 
-    def __init__(self, client: Any, address: str, node_id: str) -> None:
+    def __init__(self, client: shapes.GcsClient, address: str, node_id: str) -> None:
         self.address = address
         self.node_id = node_id
         self._client = client
@@ -30,8 +34,10 @@ class OwnNode:
 
         Raises:
             RunError: there is none so far.
-            UserError: it cannot be told which, or this is a head without room, which nobody should drain.
+            UserError: it cannot be told which, this is a head without room, which nobody should drain, or Ray has other
+                internals.
         """
+        require((*CONTRACT["dispatch/ray_internal/own_node.py"], *DRAIN))
         address = address or _asked(_address)
         _require_listener(address)
         client = _asked(lambda: _connect(address))
@@ -101,7 +107,7 @@ def _in_time(work: Callable[[], None]) -> None:
         raise errors[0]
 
 
-def _asked(question: Callable[[], Any]) -> Any:
+def _asked(question: Callable[[], Answer]) -> Answer:
     """The answer to a question to Ray.
 
     Raises:
@@ -121,12 +127,13 @@ def _address() -> str:
     return str(canonicalize_bootstrap_address("auto"))
 
 
-def _connect(address: str) -> Any:
+def _connect(address: str) -> shapes.GcsClient:
     from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     ensure_token_if_auth_enabled(create_token_if_missing=False)
-    return GcsClient(address=address)
+    client: shapes.GcsClient = GcsClient(address=address)
+    return client
 
 
 def _local_ids() -> set[str]:
@@ -145,7 +152,7 @@ def _require_listener(address: str) -> None:
         raise RunError(f"nobody answers at {address}: {error}") from error
 
 
-def _has_room(info: Any) -> bool:
+def _has_room(info: shapes.GcsNodeInfo) -> bool:
     """Ray ends an idle node as soon as it is drained, and with a head its cluster."""
     offers = info.resources_total
     return bool(not info.is_head_node or offers.get("CPU", 0) or offers.get("GPU", 0))

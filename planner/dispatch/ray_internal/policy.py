@@ -9,9 +9,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import ray
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
@@ -24,10 +23,11 @@ from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy
 from planner.base.text import counted, last_line
 from planner.dispatch import signals
 from planner.dispatch.pulse import Pulse
-from planner.dispatch.ray_internal import get_word, put_word
+from planner.dispatch.ray_internal import get_word, put_word, shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.blame import cause, culprit, has_died, silent_nodes, whereabouts
-from planner.dispatch.ray_internal.groups import KeepingGroup, NewProcessesGroup, give_back_places_of_the_dead
+from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
+from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
 from planner.dispatch.ray_internal.heartbeats import Heartbeats
 from planner.elastic.asking import Asking
 from planner.elastic.controller import Act, Steward, View
@@ -35,9 +35,6 @@ from planner.errors import PlannerError
 from planner.plan import workers_on_node
 
 _log = logging.getLogger(__name__)
-
-SignalHandler = Any
-"""what `signal.signal` takes"""
 
 # Ray puts it on every node (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html).
 NODE_ID_LABEL = "ray.io/node-id"
@@ -55,7 +52,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def __init__(
         self,
-        scaling_config: Any,
+        scaling_config: shapes.ScalingConfig,
         steward: Steward,
         *,
         run: str,
@@ -65,6 +62,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     ) -> None:
         super().__init__(scaling_config)
         self.warm_up = warm_up
+        self.hand_over = HandOver()
         self._steward, self._run, self._launch_id = steward, run, launch_id
         self._state = self._loading = ""
         self._keep = keep_processes
@@ -75,13 +73,13 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._suspects: set[str] = set()
         self._probed_s = float("-inf")
         self._num_bad = 0
-        self._group: Any = None
+        self._group: NewProcessesGroup | None = None
         self._heartbeats = Heartbeats()
         self._pulse: Pulse | None = None
         self._asking = Asking(time.monotonic)
         self._autoscaler = Autoscaler()
 
-    def after_controller_start(self, train_run_context: Any) -> None:
+    def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
         """Put our worker group in the place of Ray's, in this process alone."""
         # First of all: who waits here for a head that hangs is known by its beats, which end after a while.
         self._pulse = Pulse(partial(put_word, signals.pulse_key(self._launch_id)))
@@ -92,8 +90,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._give_back_places_of_the_dead()
         super().after_controller_start(train_run_context)
         put_word(f"requester-{self._run}", self._requester_id)
-        base = KeepingGroup if self._keep and not self._nodes_hold_several() else NewProcessesGroup
-        TrainController.worker_group_cls = type("PlannerWorkerGroup", (base,), {"policy": self})
+        self.groups = GroupFactory(self, keeps_processes=self._keep and not self._nodes_hold_several())
+        # Ray makes the controller itself, and this attribute of its class is the way in: each finds its own policy's.
+        TrainController.worker_group_cls = property(lambda controller: controller._scaling_policy.groups)
 
     def _nodes_hold_several(self) -> bool:
         """Workers that share a node's GPUs cannot keep their processes, and Ray packs them better as one group."""
@@ -141,7 +140,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return self._get_resize_decision(act.world_size)
 
     def make_decision_for_running_worker_group(
-        self, worker_group_state: Any, worker_group_status: Any
+        self, worker_group_state: shapes.WorkerGroupState, worker_group_status: shapes.PollStatus
     ) -> NoopDecision | ResizeDecision:
         """Leave the group alone, prepare a change, or make it."""
         self._turned()
@@ -204,7 +203,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             if self._autoscaler.asked != asked:
                 self._steward.tell(f"the autoscaler cannot have {asked} workers: asking for {self._autoscaler.asked}")
 
-    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
+    def on_controller_start_worker_group(self, *, scaling_config: object, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
         """Keep workers off nodes that are no good, where there is room enough without them."""
         return self.label_selector(num_workers)
 
@@ -218,7 +217,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     # -- told by the worker group
 
-    def group_started(self, group: Any) -> None:
+    def group_started(self, group: NewProcessesGroup) -> None:
         """A group trains."""
         self._group, self._heartbeats = group, Heartbeats()
         self._parked.clear()
@@ -229,7 +228,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         for words in self._steward.take_words():
             _tell(workers, words)
 
-    def group_failed(self, group: Any, errors: dict[int, Exception]) -> None:
+    def group_failed(self, group: NewProcessesGroup, errors: dict[int, Exception]) -> None:
         """Workers of the group have failed.
 
         Raises:
@@ -301,7 +300,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._num_bad = sum(self._room.get(node, 0) for node in self._steward.bad_nodes)
         return True
 
-    def _hear(self, status: Any) -> None:
+    def _hear(self, status: shapes.PollStatus) -> None:
         """Pass on the steps that rank 0 reports, and who is parked."""
         for rank, worker in status.worker_statuses.items():
             report = worker.training_report
@@ -315,7 +314,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 self._steward.reported(report.metrics)
                 self._stepped()
 
-    def _view(self, workers: list[Any]) -> View:
+    def _view(self, workers: Sequence[shapes.Worker]) -> View:
         return View(
             room=self._room,
             draining=self._draining,
@@ -348,7 +347,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     # -- hands
 
-    def _do(self, act: Act, state: Any) -> NoopDecision | ResizeDecision:
+    def _do(self, act: Act, state: shapes.WorkerGroupState) -> NoopDecision | ResizeDecision:
+        assert self._group is not None, "it was told when it started"
         for words in act.words:
             _tell(state.workers, words)
         if act.kind == "warm":
@@ -376,15 +376,15 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
 
     def __init__(
         self,
-        *arguments: Any,
+        *arguments: object,
         steward: Steward,
         run: str,
         launch_id: str,
         warm_up: Callable[[], None],
         keep_processes: bool,
-        soften: Callable[[SignalHandler], SignalHandler],
+        soften: Callable[[shapes.SignalHandler], Callable[..., None]],
         listen_to: Callable[[Callable[[], None]], None],
-        **options: Any,
+        **options: object,
     ) -> None:
         super().__init__(*arguments, **options)
         self._soften, self._listen_to = soften, listen_to
@@ -397,16 +397,16 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
             keep_processes=keep_processes,
         )
 
-    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+    def _initialize_and_run_controller(self, **arguments: object) -> object:
         arguments["scaling_policy"] = self._policy
         return super()._initialize_and_run_controller(**arguments)
 
-    def _register_sigint_handler(self, controller: Any) -> None:
+    def _register_sigint_handler(self, controller: object) -> None:
         super()._register_sigint_handler(controller)
         self._listen_to(partial(ray.kill, controller))
         signal.signal(signal.SIGINT, self._soften(signal.getsignal(signal.SIGINT)))
 
 
-def _tell(workers: list[Any], words: str) -> None:
+def _tell(workers: Sequence[shapes.Worker], words: str) -> None:
     """Rank 0 writes the ledger."""
     workers[0].actor.execute.remote(signals.tell, words)

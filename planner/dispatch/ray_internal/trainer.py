@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
 
-from planner.dispatch.ray_internal.contract import missing
+from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal.contract import Tier
+from planner.dispatch.ray_internal.presence import missing
 from planner.elastic.controller import Steward
 
 # Processes are kept only on releases that were run (docs/elastic.md).
@@ -14,25 +15,27 @@ KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
 _OURS = (
     "dispatch/ray_internal/policy.py",
     "dispatch/ray_internal/groups.py",
+    "dispatch/ray_internal/hand_over.py",
+    "dispatch/ray_internal/kept_worker.py",
     "dispatch/ray_internal/autoscaler.py",
     "dispatch/ray_internal/blame.py",
+    "dispatch/ray_internal/heartbeats.py",
 )
-_CALLBACKS = ("dispatch/ray_internal/callback.py",)
-
-Tier = Literal["ours", "callbacks", "stock"]
+_CALLBACKS = ("dispatch/ray_internal/callback.py", "dispatch/ray_internal/heartbeats.py")
 
 
 def make_trainer(
     steward: Steward,
-    *arguments: Any,
+    *arguments: object,
     run: str,
     launch_id: str,
     warm_up: Callable[[], None],
     keep_processes: bool,
-    soften: Callable[[Any], Any],
+    soften: Callable[[shapes.SignalHandler], Callable[..., None]],
     listen_to: Callable[[Callable[[], None]], None],
-    **options: Any,
-) -> Any:
+    run_config: shapes.RunConfig,
+    **options: object,
+) -> shapes.Trainer:
     """The best trainer that Ray's internals allow, with a warning where that is not ours.
 
     `run` and `launch_id` name what is run. `warm_up` is called in newcomers while the others still train. `soften`
@@ -43,7 +46,7 @@ def make_trainer(
     if tier == "ours":
         from planner.dispatch.ray_internal.policy import ElasticTrainer
 
-        return ElasticTrainer(
+        ours: shapes.Trainer = ElasticTrainer(
             *arguments,
             steward=steward,
             run=run,
@@ -52,18 +55,21 @@ def make_trainer(
             keep_processes=keep_processes and can_keep_processes(),
             soften=soften,
             listen_to=listen_to,
+            run_config=run_config,
             **options,
         )
+        return ours
     from ray.train.torch import TorchTrainer
 
     if tier == "callbacks":
         from planner.dispatch.ray_internal.callback import GracefulResize
 
-        options["run_config"].callbacks = [*(options["run_config"].callbacks or []), GracefulResize()]
+        run_config.callbacks = [*(run_config.callbacks or []), GracefulResize()]
         warnings.warn(f"every change of capacity resizes the run, worth it or not: {why}", RuntimeWarning, stacklevel=2)
     else:
         warnings.warn(f"resizes lose the steps since the last commit: {why}", RuntimeWarning, stacklevel=2)
-    return TorchTrainer(*arguments, **options)
+    stock: shapes.Trainer = TorchTrainer(*arguments, run_config=run_config, **options)
+    return stock
 
 
 def find_tier() -> tuple[Tier, str]:

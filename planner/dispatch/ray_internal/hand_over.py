@@ -1,0 +1,117 @@
+"""What one worker group leaves to the next: worker processes, and the placement groups that hold their resources."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import ray
+from ray.exceptions import RayError
+from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
+from ray.util.placement_group import get_placement_group, placement_group_table, remove_placement_group
+
+from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal.kept_worker import KeptWorkerActor
+
+_log = logging.getLogger(__name__)
+
+# Ray takes no zero.
+_NO_WAIT_S = 0.05
+
+
+@dataclasses.dataclass(eq=False)
+class Place:
+    """A worker process, and the placement group that holds its resources."""
+
+    actor: KeptWorkerActor
+    group: shapes.PlacementGroup
+    metadata: shapes.ObjectRef
+    """of the worker's `ActorMetadata`"""
+    warmed: shapes.ObjectRef | None = None
+    """ready when a newcomer is; None for one that was started with its group"""
+
+
+@dataclasses.dataclass
+class HandOver:
+    """What one worker group leaves to the next one of the same policy. A policy has one group at a time."""
+
+    kept: list[Place] = dataclasses.field(default_factory=list)
+    """survivors of the last group, whose processes the next one takes over"""
+    newcomers: list[Place] = dataclasses.field(default_factory=list)
+    """started while the last group trained"""
+    sync_actor: shapes.SyncActor | None = None
+    """idle; None: the next group starts one"""
+    is_broken: bool = False
+    """a survivor failed in the last change: the next start is refused once, so that Ray starts new processes"""
+
+    def take_kept(self) -> list[Place]:
+        """The survivors; from now on the caller's to end."""
+        taken, self.kept = self.kept, []
+        return taken
+
+    def take_newcomers(self) -> list[Place]:
+        """The newcomers; from now on the caller's to end."""
+        taken, self.newcomers = self.newcomers, []
+        return taken
+
+    def take_sync_actor(self) -> shapes.SyncActor | None:
+        """The synchronisation actor, for one group alone."""
+        taken, self.sync_actor = self.sync_actor, None
+        return taken
+
+    def take_is_broken(self) -> bool:
+        """Whether the last change went wrong; said once."""
+        taken, self.is_broken = self.is_broken, False
+        return taken
+
+
+class PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
+    """A placement group of one bundle per worker: one may go without the others, since its end kills its actors."""
+
+    def __init__(self, groups: list[shapes.PlacementGroup]) -> None:
+        self._groups = groups
+        self.num_placed = 0
+
+    @property
+    def placement_group(self) -> shapes.PlacementGroup:
+        """Any of them; workers know their own."""
+        return self._groups[0]
+
+    def ready(self) -> shapes.ObjectRef:
+        """The first one's; `wait` sees to all."""
+        return self._groups[0].ready()
+
+    def wait(self, timeout_seconds: float = 30) -> bool:
+        """Whether all have their place in time."""
+        deadline_s = time.monotonic() + timeout_seconds
+        placed = [group.wait(max(_NO_WAIT_S, deadline_s - time.monotonic())) for group in self._groups]
+        self.num_placed = sum(placed)
+        return all(placed)
+
+    def shutdown(self) -> None:
+        """Give all places back."""
+        for group in self._groups:
+            _give_back(group)
+
+
+def end(places: Sequence[Place]) -> None:
+    """End these processes, and give their resources back."""
+    for place in places:
+        ray.kill(place.actor)
+        _give_back(place.group)
+
+
+def _give_back(group: shapes.PlacementGroup) -> None:
+    try:
+        remove_placement_group(group)
+    except RayError:
+        _log.warning("a placement group could not be removed", exc_info=True)
+
+
+def give_back_places_of_the_dead(name: str) -> None:
+    """Places outlive the controller that took them, as long as the driver lives: all whose names begin with this go."""
+    for found in placement_group_table().values():
+        if found["name"].startswith(name) and found["state"] != "REMOVED":
+            with suppress(ValueError):  # Ray's own cleaner was as quick
+                _give_back(get_placement_group(found["name"]))

@@ -1,0 +1,249 @@
+"""What one worker group hands over to the next, without a cluster: Ray's own start runs, its actors are stand-ins."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("ray_environment")
+
+
+class Actor:
+    """A worker's process; a call returns its answer at once."""
+
+    def __init__(self, node_id="a"):
+        self.killed = False
+        self.node_id = node_id
+        self.failing = set()
+
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=lambda *_, **__: self._answer(name))
+
+    def _answer(self, name):
+        if name in self.failing:
+            return RuntimeError(name)
+        answers = {
+            "get_metadata": SimpleNamespace(node_id=self.node_id, node_ip="127.0.0.1", pid=1, accelerator_ids={})
+        }
+        return answers.get(name, 0)
+
+
+class Ray:
+    """As much of Ray as the groups call; references are the answers themselves."""
+
+    def __init__(self):
+        self.given_back = []
+
+    def get(self, answers, **_):
+        from ray.exceptions import RayError
+
+        for answer in answers if isinstance(answers, list) else [answers]:
+            if isinstance(answer, Exception):
+                raise RayError(answer)
+        return answers
+
+    def wait(self, pending, **_):
+        return pending, []
+
+    def kill(self, actor):
+        actor.killed = True
+
+
+class Owner:
+    """What a group needs of its policy."""
+
+    places_name = "planner-test-"
+
+    def __init__(self, groups):
+        self.hand_over = groups.HandOver()
+        self.warm_up = lambda: None
+        self.groups = groups.GroupFactory(self, keeps_processes=True)
+        self.started, self.failures = [], []
+
+    def label_selector(self, _num_workers):
+        return None
+
+    def group_started(self, group):
+        self.started.append(group)
+
+    def start_failed(self, error):
+        self.failures.append(error)
+
+    def new_group(self, num_workers):
+        """Ray's controller starts a group."""
+        run_config = SimpleNamespace(storage_context=None, worker_runtime_env={})
+        run = SimpleNamespace(run_config=run_config, backend_config=None, scaling_config=None)
+        context = SimpleNamespace(
+            num_workers=num_workers, resources_per_worker={"CPU": 1}, label_selector=None, train_fn_ref=None
+        )
+        return self.groups.create(train_run_context=run, worker_group_context=context, callbacks=[])
+
+
+@pytest.fixture
+def ray():
+    return Ray()
+
+
+@pytest.fixture
+def sync_actors():
+    """The synchronisation actors that Ray's start has made."""
+    return []
+
+
+@pytest.fixture
+def groups(monkeypatch, ray, sync_actors):
+    """The module, with stand-ins for actors, placement groups and the cluster."""
+    import ray as real
+    from ray.train.v2._internal.execution.worker_group import worker_group as stock
+
+    from planner.dispatch.ray_internal import groups, hand_over
+
+    def take_places(_self, count, _selector):
+        made = []
+        for _ in range(count):
+            actor = Actor(node_id=f"node-{len(made)}")
+            group = SimpleNamespace(wait=lambda _seconds: True)
+            made.append(groups.Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
+        return made
+
+    class SynchronizationActor:
+        @staticmethod
+        def options(**_):
+            return SynchronizationActor
+
+        @staticmethod
+        def remote(**_):
+            sync_actors.append(Actor())
+            return sync_actors[-1]
+
+    for name in ("get", "wait", "kill"):
+        monkeypatch.setattr(real, name, getattr(ray, name))
+    monkeypatch.setattr(
+        real, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "head", current_actor=0)
+    )
+    monkeypatch.setattr(hand_over, "remove_placement_group", ray.given_back.append)
+    monkeypatch.setattr(groups.KeepingGroup, "_take_places", take_places)
+    monkeypatch.setattr(stock, "SynchronizationActor", SynchronizationActor)
+    monkeypatch.setattr(stock.WorkerGroup, "_check_cluster_resources_and_raise_if_insufficient", lambda *_: None)
+    monkeypatch.setattr(stock.WorkerGroup, "_decorate_worker_log_file_paths", lambda *_: None)
+    monkeypatch.setattr(groups, "invoke_context_managers", lambda _: nullcontext())
+    return groups
+
+
+def actors_of(group):
+    return [worker.actor for worker in group.get_workers()]
+
+
+def test_two_policies_in_one_process_do_not_see_each_others_hand_over(groups, sync_actors):
+    """The survivors of one, its newcomers, its synchronisation actor and its failures stay its own."""
+    ours, theirs = Owner(groups), Owner(groups)
+    first, other = ours.new_group(2), theirs.new_group(1)
+    survivors = actors_of(first)
+    first.warm(1)
+    assert first.newcomers() == "ready"
+    assert other.newcomers() == "none"
+    first.plan_change(3, set())
+    first.shutdown()
+    other.plan_change(1, set())
+    actors_of(other)[0].failing.add("forget")
+    other.shutdown()
+    with pytest.raises(Exception, match="a survivor failed in a change in place"):
+        theirs.new_group(3)
+    unrelated = theirs.new_group(3)
+    second = ours.new_group(3)
+    assert set(survivors) < set(actors_of(second))
+    assert not set(actors_of(second)) & set(actors_of(unrelated))
+    assert not any(actor.killed for actor in actors_of(second))
+    # Theirs could not be kept, so a third one was started for them.
+    assert [actor.killed for actor in sync_actors] == [False, True, False]
+    assert second._worker_group_state.sync_actor is sync_actors[0]
+
+
+def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
+    """Ray asks its controller's class, which all controllers of a process share."""
+    from ray.train.v2._internal.execution.controller import TrainController
+
+    from planner.dispatch.ray_internal import policy as policies
+
+    monkeypatch.setattr(TrainController, "worker_group_cls", TrainController.worker_group_cls)
+    monkeypatch.setattr(policies, "put_word", lambda *_: None)
+    monkeypatch.setattr(policies, "get_word", lambda _key: "")
+    monkeypatch.setattr(policies, "give_back_places_of_the_dead", lambda _name: None)
+    monkeypatch.setattr(policies, "Pulse", lambda _put: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(policies.ElasticScalingPolicy, "after_controller_start", lambda *_: None)
+    controllers = []
+    for _ in range(2):
+        policy = policies.Policy(
+            SimpleNamespace(_resources_per_worker_not_none={}),
+            SimpleNamespace(),
+            run="r",
+            launch_id="l",
+            warm_up=lambda: None,
+            keep_processes=True,
+        )
+        policy._requester_id = "us"
+        controllers.append(controller := object.__new__(TrainController))
+        controller._scaling_policy = policy
+    for controller in controllers:
+        controller._scaling_policy.after_controller_start(None)
+    first, second = (controller.worker_group_cls for controller in controllers)
+    assert first.owner is controllers[0]._scaling_policy
+    assert second.owner is controllers[1]._scaling_policy
+    assert first.owner.hand_over is not second.owner.hand_over
+
+
+def test_the_synchronisation_actor_is_kept_without_touching_rays_module(groups, monkeypatch, sync_actors):
+    """Seen in the midst of the start that uses it; a start that fails there leaves the module as it was, too."""
+    from ray.train.v2._internal.execution.worker_group import worker_group as stock
+
+    seen, original = [], stock.SynchronizationActor
+    create_workers = groups.KeepingGroup._create_workers
+
+    def look(self, *arguments, **options):
+        seen.append(stock.SynchronizationActor)
+        if len(seen) == 3:
+            raise MemoryError
+        return create_workers(self, *arguments, **options)
+
+    monkeypatch.setattr(groups.KeepingGroup, "_create_workers", look)
+    owner = Owner(groups)
+    for _ in range(2):
+        group = owner.new_group(2)
+        group.plan_change(2, set())
+        group.shutdown()
+    with pytest.raises(MemoryError):
+        owner.new_group(2)
+    assert seen == [original] * 3
+    assert stock.SynchronizationActor is original
+    assert len(sync_actors) == 1
+
+
+def test_a_start_that_fails_ends_whom_it_was_handed(groups, monkeypatch, ray):
+    """Survivors and newcomers, and their places; the next start begins with nobody."""
+    owner = Owner(groups)
+    group = owner.new_group(2)
+    survivors = actors_of(group)
+    group.warm(1)
+    group.plan_change(3, set())
+    group.shutdown()
+    newcomers = [place.actor for place in owner.hand_over.newcomers]
+    with monkeypatch.context() as patch:
+        patch.setattr(groups.WorkerGroup, "_init_train_context", lambda *_: ray.get(RuntimeError("a worker died")))
+        with pytest.raises(groups.WorkerGroupStartupFailedError, match="a group could not be started"):
+            owner.new_group(3)
+    assert all(actor.killed for actor in [*survivors, *newcomers])
+    assert len(ray.given_back) >= 3
+    assert owner.hand_over == groups.HandOver()
+    fresh = owner.new_group(2)
+    assert not set(actors_of(fresh)) & {*survivors, *newcomers}
+
+
+def test_a_shutdown_that_was_not_planned_keeps_nobody(groups):
+    """Newcomers go with the group that warmed them."""
+    owner = Owner(groups)
+    group = owner.new_group(2)
+    group.warm(1)
+    actors = [*actors_of(group), *(place.actor for place in owner.hand_over.newcomers)]
+    group.shutdown()
+    assert all(actor.killed for actor in actors)
+    assert owner.hand_over == groups.HandOver()
