@@ -40,7 +40,7 @@ from planner.job import HfModel, Job, Workers
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from planner.cli.last_words import LastWords, Subject
+    from planner.runner.last_words import LastWords, Subject
     from planner.cli.watch import Watch
     from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
     from planner.plan import Resources
@@ -122,7 +122,7 @@ def _print_json(prepared: "Prepared", *, wanted: bool) -> None:
 
 
 def _print_dry_run(prepared: "Prepared", address: str, nodes: int, *, as_json: bool) -> None:
-    from planner.cli.dry_run import rehearse_start
+    from planner.runner.dry_run import rehearse_start
     from planner.report.dry_run import dry_run_json, dry_run_text
 
     dry = rehearse_start(prepared, address=address, nodes=nodes)
@@ -183,7 +183,7 @@ def prepare(job: Job, accept: frozenset[str], *, check_data: bool) -> Prepared:
     Raises:
         PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
     """
-    from planner.cli.standing import newest_readable
+    from planner.runner.standing import newest_readable
     from planner.data import model_files
     from planner.data.dataset import notes_of
     from planner.dispatch.launch import absolute
@@ -291,8 +291,8 @@ def execute(
         PlannerError: the run cannot go on.
         typer.Exit: 130 after Ctrl-C.
     """
-    from planner.cli.last_words import LastWords, last_words
-    from planner.cli.standing import standing
+    from planner.runner.last_words import LastWords, last_words
+    from planner.runner.standing import standing
     from planner.cli.verify import ended_like_ctrl_c
     from planner.cli.watch import Watch
     from planner.dispatch import launch as dispatch
@@ -339,7 +339,7 @@ def execute(
 
 def _subject(prepared: Prepared, resume_command: str) -> "Subject":
     """What a message about the end of this driver contains."""
-    from planner.cli.last_words import Subject
+    from planner.runner.last_words import Subject
 
     return Subject(
         url=prepared.url, total_steps=prepared.total_steps, resume_command=resume_command, driver=os.getpid()
@@ -349,7 +349,7 @@ def _subject(prepared: Prepared, resume_command: str) -> "Subject":
 @contextlib.contextmanager
 def _connected(address: str, words: "LastWords", *, verbose: bool, embedded: bool) -> "Iterator[None]":
     """A connection to the cluster. Meanwhile `words` watches the processes of Ray that this driver depends on."""
-    from planner.cli.last_words import Head
+    from planner.runner.last_words import Head
     from planner.dispatch import launch as dispatch
 
     with dispatch.connected(address, verbose=verbose, embedded=embedded):
@@ -382,7 +382,7 @@ def room_warning(job: Job, nodes: "Sequence[Resources]") -> str:
 
 
 def _conclude(prepared: Prepared, out: "Console", resume_command: str, *, interrupted: bool) -> None:
-    from planner.cli.standing import newest_readable, standing
+    from planner.runner.standing import newest_readable, standing
 
     newest = newest_readable(prepared.run)
     # What this launch was asked for; the commit may be from one that was asked for less.

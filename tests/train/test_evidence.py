@@ -12,7 +12,7 @@ import pytest
 from forging import compact, forged, reseal
 
 from planner.base import formats
-from planner.cli.standing import newest_readable
+from planner.runner.standing import newest_readable
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import choose, layout

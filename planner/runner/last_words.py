@@ -1,6 +1,6 @@
 """Says where a run stands when its driver cannot: Ray ends the driver from C++, or somebody kills it.
 
-    the driver                                   `python -m planner.cli.last_words`
+    the driver                                   `python -m planner.runner.last_words`
     LastWords  -- stdin: JSON lines, then EOF -->  main: watches Ray's head and the driver, and prints to stderr
                <-- stdout: one byte: end now --
 
@@ -65,7 +65,7 @@ class LastWords:
     def __enter__(self) -> Self:
         package = str(Path(__file__).resolve().parents[2])
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "planner.cli.last_words"],
+            [sys.executable, "-P", "-m", "planner.runner.last_words"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))},
@@ -162,7 +162,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 def last_words(subject: Subject, why: str) -> str:
     """Why a run ended, what of it is safe, and which command goes on from there."""
-    from planner.cli.standing import standing
+    from planner.runner.standing import standing
 
     try:
         where = standing(subject.url, subject.total_steps)
@@ -217,7 +217,7 @@ def main() -> None:
     """Wait until the driver or its head ends; say what that means for the run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when the driver does
-    import planner.cli.standing  # noqa: F401  # now: when the driver has ended, its shell waits for the words
+    import planner.runner.standing  # noqa: F401  # now: when the driver has ended, its shell waits for the words
 
     driver = _Driver()
     if why := _ending(driver, _say):
