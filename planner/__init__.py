@@ -1,3 +1,44 @@
-"""Keeps a training recipe's global batch exact on whatever GPUs Ray grants."""
+"""Keeps a training recipe's global batch exact on whatever GPUs Ray grants.
 
-__version__ = "0.1.0"
+The Python interface is the names in `__all__`. Each is imported when it is first used: `import planner` alone loads
+neither torch nor Ray. docs/python-api.md describes them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.base.version import __version__
+    from planner.job import Job
+    from planner.own import Run
+    from planner.plan import Plan
+    from planner.runner.audit import audit
+    from planner.runner.job_file import read_job
+    from planner.runner.plans import plans
+    from planner.runner.run import run
+
+__all__ = ["Job", "Plan", "Run", "__version__", "audit", "plans", "read_job", "run"]
+
+_HOMES = {
+    "Job": "planner.job",
+    "Plan": "planner.plan",
+    "Run": "planner.own",
+    "__version__": "planner.base.version",
+    "audit": "planner.runner.audit",
+    "plans": "planner.runner.plans",
+    "read_job": "planner.runner.job_file",
+    "run": "planner.runner.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home, once (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'planner' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, and what is loaded already."""
+    return sorted({*globals(), *_HOMES})

@@ -2,7 +2,7 @@
 
 import sys
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,10 +20,10 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
+from planner.plan import BatchSizes, choose
 from planner.plan.limits import MAX_MICRO
-
-if TYPE_CHECKING:
-    from planner.report.recipes import Row
+from planner.recipes import Question, read_recipe
+from planner.report.recipes import Row, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
 _MOST_ROWS = 2**40
@@ -60,10 +60,6 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Show at which GPU counts a recipe trains as written: in its own system, and here. Starts nothing."""
-    from planner.plan import BatchSizes, choose
-    from planner.recipes import Question, read_recipe
-    from planner.report.recipes import check_json, check_lines, summary_line, trap_lines, unit_lines
-
     counts = parse_counts(gpus)
     check_number("--rows", rows, _MOST_ROWS)
     check_number("--group-size", group_size, 2**20)
@@ -106,7 +102,7 @@ def check(
             typer.echo("\n".join(f"{indent}{line}" for line in lines))
 
 
-def _coloured(row: "Row") -> str:
+def _coloured(row: Row) -> str:
     """The row with its verdict in colour, where stdout is a terminal."""
     if not (sys.stdout and sys.stdout.isatty()):
         return row.text

@@ -2,25 +2,27 @@
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from planner.base.text import counted
+from planner.base.version import __version__
 from planner.cli.options import (
+    RESUME_VARIABLE,
     AcceptOption,
     JobArgument,
     JsonOption,
     SetOption,
-    accepted,
     console,
     repeated,
     warn_of_open_token,
 )
-
-if TYPE_CHECKING:
-    from planner.job import Job
-    from planner.submit.shipment import Shipment
-    from planner.submit.submission import Ended, Submission
+from planner.job import Job
+from planner.runner.accept import accepted
+from planner.runner.job_file import read_job
+from planner.submit.shipment import Shipment, collect, mebibytes, require_lasting
+from planner.submit.submission import Ended, JobServer, Submission, dashboard_address, new_submission
 
 
 def submit(
@@ -46,12 +48,7 @@ def submit(
 
     What is sent: this planner, the job file, and the data if its path is relative.
     """
-    from planner.cli.run import RESUME_VARIABLE
-    from planner.files import read_job
-    from planner.submit.shipment import collect, require_lasting
-    from planner.submit.submission import JobServer, dashboard_address, new_submission
-
-    accepted(accept)
+    accepted(accept or [])
     spec = read_job(job, set_ or [])
     address = dashboard_address(address)
     require_lasting(spec)
@@ -82,7 +79,7 @@ def submit(
 class _View:
     """What the terminal shows of a submission: sentences, or one JSON object with the log on stderr."""
 
-    def __init__(self, job: "Job", submission: "Submission", resume: str, *, as_json: bool) -> None:
+    def __init__(self, job: Job, submission: Submission, resume: str, *, as_json: bool) -> None:
         self._job = job
         self._submission = submission
         self._resume = resume
@@ -129,7 +126,7 @@ class _View:
         self._say(f"\n{self._submission.submission_id} runs on")
         self._commands(["log", "stop", "resume"])
 
-    def ended(self, ended: "Ended") -> None:
+    def ended(self, ended: Ended) -> None:
         """How it ended."""
         if self._as_json:
             self._json(**self._names(), status=ended.status, exit_code=ended.exit_code, reason=ended.reason)
@@ -170,12 +167,8 @@ class _View:
         typer.echo(json.dumps(found, indent=1))
 
 
-def _contents(shipment: "Shipment") -> str:
+def _contents(shipment: Shipment) -> str:
     """What goes along, in words."""
-    from planner import __version__
-    from planner.base.text import counted
-    from planner.submit.shipment import mebibytes
-
     parts = [f"planner {__version__}", shipment.job]
     if shipment.data:
         only = len(shipment.data) == 1

@@ -12,12 +12,12 @@ import pytest
 from forging import compact, forged, reseal
 
 from planner.base import formats
-from planner.runner.standing import newest_readable
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import choose, layout
 from planner.plan.layout import Balanced, Bitwise
 from planner.provenance.audit import audit
+from planner.runner.standing import newest_readable
 from planner.store.ledger import LedgerWriter
 from planner.store.records import NO_HEAD, CommitRecord, chained
 from planner.store.run import Run
