@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.base.version import __version__
+    from planner.base.version import __version__ as __version__
     from planner.job import Job
     from planner.own import Run
     from planner.plan import Plan
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from planner.runner.plans import plans
     from planner.runner.run import run
 
-__all__ = ["Job", "Plan", "Run", "__version__", "audit", "plans", "read_job", "run"]
+__all__ = ["Job", "Plan", "Run", "audit", "plans", "read_job", "run"]
 
 _HOMES = {
     "Job": "planner.job",
@@ -31,12 +31,14 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home, once (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'planner' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value
+if not TYPE_CHECKING:  # to a type checker, any name at all would be one
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name from its home, once (PEP 562)."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'planner' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
