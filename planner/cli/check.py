@@ -20,9 +20,9 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, Plan, choose
 from planner.plan.limits import MAX_MICRO
-from planner.recipes import Question, read_recipe
+from planner.recipes import Question, Recipe, read_recipe
 from planner.report.recipes import Row, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
@@ -85,13 +85,18 @@ def check(
     if as_json:
         typer.echo(check_json(found, plans, question))
         return
+    _print_check(found, plans, question, knows_micro=cap is not None)
+
+
+def _print_check(found: Recipe, plans: list[Plan], question: Question, *, knows_micro: bool) -> None:
+    """The table, its summary, and what the numbers count and hide."""
     width = min(terminal_width() or 100, 100)
-    heading, header, table = check_lines(found, plans, knows_micro=cap is not None)
+    heading, header, table = check_lines(found, plans, knows_micro=knows_micro)
     typer.echo("\n".join(heading))
     typer.secho(f"\n{header}", bold=True)
     for row in table:
         typer.echo(_coloured(row))
-    if cap is None:
+    if not knows_micro:
         typer.echo("micro-batches and rounds here: say what one GPU held, by --tuned-for W or --max-micro M")
     summary = "\n".join(wrap(summary_line(found, plans), width))
     typer.secho(f"\n{summary}", bold=True)

@@ -36,11 +36,6 @@ AcceptOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
-def repeated(option: str, values: list[str] | None) -> list[str]:
-    """The words of a command line that give an option these values."""
-    return [word for value in values or [] for word in (option, value)]
-
-
 def console(*, stderr: bool = False) -> "Console":
     """A console that prints every text as it is: `[` and `:` in a path or a message are no markup."""
     from rich.console import Console  # `planner plan` prints without it

@@ -15,7 +15,6 @@ from planner.cli.options import (
     JsonOption,
     SetOption,
     console,
-    repeated,
     warn_of_open_token,
 )
 from planner.job import Job
@@ -52,7 +51,7 @@ def submit(
     spec = read_job(job, set_ or [])
     address = dashboard_address(address)
     require_lasting(spec)
-    options = [*repeated("--set", set_), *repeated("--accept", accept), *(["--verbose"] if verbose else [])]
+    options = [*_repeated("--set", set_), *_repeated("--accept", accept), *(["--verbose"] if verbose else [])]
     again = ["planner", "submit", job, "--address", address, *(["--follow"] if follow else []), *options]
     resume = shlex.join(again)
     submission = new_submission(address, spec, collect(job, spec), options, {RESUME_VARIABLE: resume})
@@ -74,6 +73,11 @@ def submit(
         raise typer.Exit(130) from None
     view.ended(ended)
     raise typer.Exit(ended.exit_code)
+
+
+def _repeated(option: str, values: list[str] | None) -> list[str]:
+    """The words of a command line that give an option these values."""
+    return [word for value in values or [] for word in (option, value)]
 
 
 class _View:

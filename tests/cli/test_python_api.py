@@ -185,6 +185,32 @@ def test_the_documented_example_runs(recorded, place, capsys):
     assert shown[-1] == "4 of 4 steps, audit clean: True"
 
 
+@pytest.mark.ray
+def test_a_run_from_python_trains(job):
+    """In a process of its own, on a local cluster: from nothing to a clean audit, and then there is nothing to do."""
+    code = (
+        "import planner\n"
+        "if __name__ == '__main__':\n"
+        "    result = planner.run('job.yaml', nodes=2, say=print)\n"
+        "    print(result.step, result.finished, planner.audit(result.url).clean, planner.run('job.yaml') == result)\n"
+    )
+    (job.parent / "mine.py").write_text(code)
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "mine.py"],
+        cwd=job.parent,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"tiny: a new run in {job.parent}/run"
+    assert lines[1] == "starting a local Ray cluster with room for 2 workers"
+    assert lines[-1] == "4 True True False"
+
+
 def test_a_users_type_checker_sees_the_types(tmp_path):
     """mypy --strict on a file of right uses finds nothing, and each wrong use is one error of its own kind."""
     (tmp_path / "right.py").write_text(USER)
