@@ -8,7 +8,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.base.version import __version__ as __version__
     from planner.job import Job
     from planner.own import Run
     from planner.plan import Plan
@@ -17,17 +16,19 @@ if TYPE_CHECKING:
     from planner.runner.plans import plans
     from planner.runner.run import run
 
+    __version__: str
+
 __all__ = ["Job", "Plan", "Run", "audit", "plans", "read_job", "run"]
 
 _HOMES = {
-    "Job": "planner.job",
-    "Plan": "planner.plan",
-    "Run": "planner.own",
-    "__version__": "planner.base.version",
-    "audit": "planner.runner.audit",
-    "plans": "planner.runner.plans",
-    "read_job": "planner.runner.job_file",
-    "run": "planner.runner.run",
+    "Job": "planner.job:Job",
+    "Plan": "planner.plan:Plan",
+    "Run": "planner.own:Run",
+    "__version__": "planner.base.version:VERSION",
+    "audit": "planner.runner.audit:audit",
+    "plans": "planner.runner.plans:plans",
+    "read_job": "planner.runner.job_file:read_job",
+    "run": "planner.runner.run:run",
 }
 
 
@@ -37,7 +38,8 @@ if not TYPE_CHECKING:  # to a type checker, any name at all would be one
         """Import a public name from its home, once (PEP 562)."""
         if name not in _HOMES:
             raise AttributeError(f"module 'planner' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        value = globals()[name] = getattr(importlib.import_module(module), attribute)
         return value
 
 

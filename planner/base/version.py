@@ -1,3 +1,3 @@
-"""The version of planner: of the distribution, and on record in every generation and export."""
+"""The version, in its one home: `pyproject.toml` reads it here."""
 
-__version__ = "0.1.0"
+VERSION = "0.1.0"

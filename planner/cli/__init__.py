@@ -10,14 +10,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from planner.base.version import __version__
+from planner.base.version import VERSION
 from planner.cli.commands import LazyGroup
 from planner.errors import PlannerError
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"planner {__version__}")
+        typer.echo(f"planner {VERSION}")
         raise typer.Exit
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.base.text import counted
-from planner.base.version import __version__
+from planner.base.version import VERSION
 from planner.cli.options import (
     RESUME_VARIABLE,
     AcceptOption,
@@ -173,7 +173,7 @@ class _View:
 
 def _contents(shipment: Shipment) -> str:
     """What goes along, in words."""
-    parts = [f"planner {__version__}", shipment.job]
+    parts = [f"planner {VERSION}", shipment.job]
     if shipment.data:
         only = len(shipment.data) == 1
         parts.append(shipment.data[0] if only else counted(len(shipment.data), "data file"))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from planner.base.version import __version__
+from planner.base.version import VERSION
 from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel, Job
@@ -254,7 +254,7 @@ class _Writer:
 
     def _write(self, stem: str, planned: list[Planned], tensors: Iterator[Tensor]) -> list[Path]:
         metadata = {
-            "planner": __version__,
+            "planner": VERSION,
             "planner_run": self.manifest.run_id,
             "planner_commit": self.manifest.name,
         }
