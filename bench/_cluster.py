@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from planner import read_job
 from planner.dispatch import launch as dispatch
 from planner.dispatch.connection import connected
-from planner.files import read_job
 from planner.job import Job
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.store.follow import Follower

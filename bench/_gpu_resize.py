@@ -17,13 +17,11 @@ from typing import Any
 import numpy as np
 from _results import hand_over
 
+import planner
 from planner.job import Job
-from planner.provenance.audit import audit
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
-from planner.store.run import Run
-from planner.store.storage import Storage
 from planner.train.setup import Launch
 from planner.train.world import SHARED_GPU
 
@@ -76,7 +74,7 @@ def outcome(url: str) -> dict[str, Any]:
         "held_out": {r["step"]: r["loss"] for r in of_kind("eval")},
         "sizes": [r["world_size"] for r in of_kind("generation")],
         "facts": {str(r["facts"]) for r in of_kind("generation")},
-        "is_clean": not audit(Run(Storage(url))).findings,
+        "is_clean": planner.audit(url).clean,
     }
 
 

@@ -1,5 +1,48 @@
-"""Keeps a training recipe's global batch exact on whatever GPUs Ray grants."""
+"""Keeps a training recipe's global batch exact on whatever GPUs Ray grants.
 
-from planner.base import version
+The Python interface is the names in `__all__`. Each is imported when it is first used: `import planner` alone loads
+neither torch nor Ray. docs/python-api.md describes them.
+"""
 
-__version__ = version.VERSION
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.job import Job
+    from planner.own import Run
+    from planner.plan import Plan
+    from planner.runner.audit import audit
+    from planner.runner.job_file import read_job
+    from planner.runner.plans import plans
+    from planner.runner.run import run
+
+    __version__: str
+
+__all__ = ["Job", "Plan", "Run", "audit", "plans", "read_job", "run"]
+
+_HOMES = {
+    "Job": "planner.job:Job",
+    "Plan": "planner.plan:Plan",
+    "Run": "planner.own:Run",
+    "__version__": "planner.base.version:VERSION",
+    "audit": "planner.runner.audit:audit",
+    "plans": "planner.runner.plans:plans",
+    "read_job": "planner.runner.job_file:read_job",
+    "run": "planner.runner.run:run",
+}
+
+
+if not TYPE_CHECKING:  # to a type checker, any name at all would be one
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name from its home, once (PEP 562)."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'planner' has no attribute {name!r}")
+        module, _, attribute = _HOMES[name].partition(":")
+        value = globals()[name] = getattr(importlib.import_module(module), attribute)
+        return value
+
+
+def __dir__() -> list[str]:
+    """The public names, and what is loaded already."""
+    return sorted({*globals(), *_HOMES})

@@ -28,6 +28,7 @@ from planner.job import (
     Train,
 )
 from planner.job.objectives import OURS
+from planner.runner.job_file import recipe_hint
 from planner.store.run import job_file
 
 MINIMAL = """\
@@ -540,7 +541,7 @@ def test_more_workers_than_samples_are_not_asked_for():
 def test_a_recipe_of_another_system_is_sent_to_convert(text, whose):
     """In one line, not one for each of its keys."""
     with pytest.raises(JobError) as caught:
-        parse_job(text, source="a recipe.yaml")
+        parse_job(text, source="a recipe.yaml", hint=recipe_hint)
     told = f"found {whose}, not a job; make a job of it: planner convert 'a recipe.yaml'"
     assert str(caught.value) == f"a recipe.yaml: {told}"
 

@@ -1,4 +1,4 @@
-"""The command line: one file per command, heavy imports inside. Only this room writes to the terminal.
+"""The command line: one file per command, imported when it is called. Only this room writes to the terminal.
 
 Exit codes: 0 done; 1 the run, the audit or the proof failed, or what was asked for cannot be read; 2 the input was
 wrong, and nothing was started; 130 interrupted. `runs` and `show` end with 0 whatever state they find. With --json,
@@ -11,24 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner.base.version import VERSION
-from planner.cli import (
-    audit,
-    check,
-    convert,
-    demo,
-    export,
-    init,
-    notice_agent,
-    plan,
-    prepare,
-    run,
-    runs,
-    schema,
-    show,
-    submit,
-    verify,
-)
-from planner.cli.recipes import FOREIGN_OPTIONS
+from planner.cli.commands import LazyGroup
 from planner.errors import PlannerError
 
 
@@ -39,6 +22,7 @@ def _print_version(wanted: bool) -> None:
 
 
 app = typer.Typer(
+    cls=LazyGroup,
     help="Keeps a training recipe's global batch exact on whatever GPUs Ray grants.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -53,23 +37,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-app.command("init")(init.init)
-app.command("plan")(plan.plan)
-app.command("run")(run.run)
-app.command("convert", context_settings=FOREIGN_OPTIONS)(convert.convert)
-app.command("check", context_settings=FOREIGN_OPTIONS)(check.check)
-app.command("prepare")(prepare.prepare)
-app.command("runs")(runs.runs)
-app.command("show")(show.show)
-app.command("submit")(submit.submit)
-app.command("audit")(audit.audit)
-app.command("export")(export.export)
-app.command("verify")(verify.verify)
-app.command("demo")(demo.demo)
-app.command("notice-agent")(notice_agent.notice_agent)
-app.command("schema")(schema.schema)
 
 
 def main() -> None:

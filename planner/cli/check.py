@@ -2,7 +2,7 @@
 
 import sys
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,10 +20,10 @@ from planner.cli.recipes import (
     options_of,
 )
 from planner.errors import UserError
+from planner.plan import BatchSizes, Plan, choose
 from planner.plan.limits import MAX_MICRO
-
-if TYPE_CHECKING:
-    from planner.report.recipes import Row
+from planner.recipes import Question, Recipe, read_recipe
+from planner.report.recipes import Row, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
 _MOST_ROWS = 2**40
@@ -60,10 +60,6 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Show at which GPU counts a recipe trains as written: in its own system, and here. Starts nothing."""
-    from planner.plan import BatchSizes, choose
-    from planner.recipes import Question, read_recipe
-    from planner.report.recipes import check_json, check_lines, summary_line, trap_lines, unit_lines
-
     counts = parse_counts(gpus)
     check_number("--rows", rows, _MOST_ROWS)
     check_number("--group-size", group_size, 2**20)
@@ -89,13 +85,18 @@ def check(
     if as_json:
         typer.echo(check_json(found, plans, question))
         return
+    _print_check(found, plans, question, knows_micro=cap is not None)
+
+
+def _print_check(found: Recipe, plans: list[Plan], question: Question, *, knows_micro: bool) -> None:
+    """The table, its summary, and what the numbers count and hide."""
     width = min(terminal_width() or 100, 100)
-    heading, header, table = check_lines(found, plans, knows_micro=cap is not None)
+    heading, header, table = check_lines(found, plans, knows_micro=knows_micro)
     typer.echo("\n".join(heading))
     typer.secho(f"\n{header}", bold=True)
     for row in table:
         typer.echo(_coloured(row))
-    if cap is None:
+    if not knows_micro:
         typer.echo("micro-batches and rounds here: say what one GPU held, by --tuned-for W or --max-micro M")
     summary = "\n".join(wrap(summary_line(found, plans), width))
     typer.secho(f"\n{summary}", bold=True)
@@ -106,7 +107,7 @@ def check(
             typer.echo("\n".join(f"{indent}{line}" for line in lines))
 
 
-def _coloured(row: "Row") -> str:
+def _coloured(row: Row) -> str:
     """The row with its verdict in colour, where stdout is a terminal."""
     if not (sys.stdout and sys.stdout.isatty()):
         return row.text

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +21,8 @@ from planner.cli.recipes import (
 )
 from planner.errors import UserError
 from planner.plan.limits import MAX_WORKERS
-
-if TYPE_CHECKING:
-    from planner.recipes import Recipe
+from planner.recipes import Recipe, job_of, needs_job, read_recipe, rewrite, targets
+from planner.report.recipes import conversion_lines, rewrite_lines
 
 
 def convert(
@@ -60,8 +59,6 @@ def convert(
     The job goes to stdout and what became of every key to stderr; with -o the job goes to the file. With --to SYSTEM,
     what to type there for exactly the same batch at --at GPUs; where no setting does it, the nearest counts (exit 1).
     """
-    from planner.recipes import job_of, needs_job, read_recipe, targets
-
     known = targets()
     if to not in {"job", *known}:
         raise UserError(f"--to {to}: write job, {', '.join(known[:-1])} or {known[-1]}")
@@ -90,19 +87,14 @@ def convert(
     _write(found, text, output, force=force)
 
 
-def _print_rewrite(found: "Recipe", to: str, gpus: int | None) -> None:
-    from planner.recipes import rewrite
-    from planner.report.recipes import rewrite_lines
-
+def _print_rewrite(found: Recipe, to: str, gpus: int | None) -> None:
     if gpus is None:
         raise UserError(f"--at W: say for how many GPUs to write it, such as --to {to} --at 8")
     made = rewrite(found, to, gpus)
     typer.echo("\n".join(rewrite_lines(found, made, gpus, terminal_width())))
 
 
-def _write(found: "Recipe", text: str, output: str | None, *, force: bool) -> None:
-    from planner.report.recipes import conversion_lines
-
+def _write(found: Recipe, text: str, output: str | None, *, force: bool) -> None:
     lines = conversion_lines(found, terminal_width())
     if output is None:
         typer.echo(text, nl=False)

@@ -3,16 +3,24 @@
 import shlex
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from planner.cli.display import display_on
 from planner.cli.options import DryRunOption, console
-
-if TYPE_CHECKING:
-    from planner.cli.watch import Watch
-    from planner.local_cluster.embedded import EmbeddedCluster
-    from planner.report.view import RunView
+from planner.cli.run import closing_words
+from planner.dispatch.ray_internal import drain_node
+from planner.local_cluster.embedded import EmbeddedCluster
+from planner.report.audits import phase_table, verdict
+from planner.report.dry_run import NOTHING_DONE
+from planner.report.view import RunView
+from planner.runner.audit import audit
+from planner.runner.display import Running, Say
+from planner.runner.execute import execute
+from planner.runner.job_file import read_job
+from planner.runner.prepare import prepare
+from planner.store.storage import Storage
 
 # It comes with the package: `planner demo` needs no checkout.
 _OWN_JOB = Path(__file__).with_name("demo.yaml")
@@ -29,40 +37,36 @@ def demo(
     dry_run: DryRunOption = False,
 ) -> None:
     """Train on four local nodes; one gets notice, two come, one dies. Then audit the result."""
-    from planner.cli.run import execute, prepare
-    from planner.files import read_job
-    from planner.provenance.audit import audit
-    from planner.report.audits import phase_table, verdict
-
     spec = read_job(job)
     path = _fresh_path(spec.run_path)
     spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"path": path})})
     out = console()
-    prepared = prepare(spec, frozenset(), check_data=True)
+    prepared = prepare(spec, frozenset(), display_on(out), check_data=True)
     promise = f"{prepared.total_steps} steps of exactly {spec.batch.global_batch} samples"
     opening, script = f"{spec.name}: {promise}, in {path}", _Script(prepared.total_steps)
+    display = display_on(out, script)
     if dry_run:
-        from planner.report.dry_run import NOTHING_DONE
-
         for line in (opening, *script.words, "", NOTHING_DONE):
-            out.print(line, soft_wrap=True)
+            display.say(line)
         return
-    execute(
+    result = execute(
         prepared,
-        out,
+        display,
         opening=opening,
         address="",
         nodes=_NODES_AT_START,
         verbose=False,
         resume_command=shlex.join(["planner", "run", job, "--set", f"checkpoint.path={path}"]),
-        react=script,
     )
-    result = audit(prepared.run)
-    header, *rows = phase_table(result)
+    display.say(closing_words(prepared.job, result))
+    if not result.finished:
+        raise typer.Exit(130)
+    audited = audit(result.url)
+    header, *rows = phase_table(audited)
     out.print(f"\n{header}", style="bold", soft_wrap=True)
-    for line in (*rows, "", *verdict(result)):
-        out.print(line, soft_wrap=True)
-    if not result.clean:
+    for line in (*rows, "", *verdict(audited)):
+        display.say(line)
+    if not audited.clean:
         raise typer.Exit(1)
 
 
@@ -82,36 +86,33 @@ class _Script:
         """what will happen, in order"""
         self._acting: threading.Thread | None = None
 
-    def __call__(self, cluster: "EmbeddedCluster", watch: "Watch", view: "RunView") -> None:
+    def __call__(self, running: Running, say: Say, view: RunView) -> None:
         if self._acts and view.step >= self._acts[0][0] and not (self._acting and self._acting.is_alive()):
-            _, act = self._acts.pop(0)
+            (_, act), cluster = self._acts.pop(0), running.cluster
+            assert cluster is not None
             # To start nodes takes seconds, for which nothing would be shown.
-            self._acting = threading.Thread(target=lambda: watch.say(f"demo: {act(cluster)}"), daemon=True)
+            self._acting = threading.Thread(target=lambda: say(f"demo: {act(cluster)}"), daemon=True)
             self._acting.start()
 
     @staticmethod
-    def _give_notice(cluster: "EmbeddedCluster") -> str:
-        from planner.dispatch.ray_internal import drain_node
-
+    def _give_notice(cluster: EmbeddedCluster) -> str:
         drain_node(cluster.nodes()[-1], _NOTICE_S, "demo")
         return f"one of {_NODES_AT_START} nodes has notice to go in {_NOTICE_S:.0f} s"
 
     @staticmethod
-    def _gain(cluster: "EmbeddedCluster") -> str:
+    def _gain(cluster: EmbeddedCluster) -> str:
         for _ in range(_NODES_GAINED):
             cluster.add_node()
         return f"{_NODES_GAINED} nodes are new"
 
     @staticmethod
-    def _lose(cluster: "EmbeddedCluster") -> str:
+    def _lose(cluster: EmbeddedCluster) -> str:
         cluster.kill_node(cluster.nodes()[-1])
         return "a node was killed without notice"
 
 
 def _fresh_path(path: str) -> str:
     """`path`, or the first of `path-2`, `path-3`, ... that is not there yet."""
-    from planner.store.storage import Storage
-
     number = 1
     fresh = path
     while Storage(fresh).exists(""):

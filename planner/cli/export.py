@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 import typer
 
 from planner.base.disk import expanded, full_url
+from planner.base.text import counted
 from planner.cli.options import JsonOption, progress_bar
 from planner.errors import UserError
+from planner.store.run import Run
+from planner.store.storage import Storage
 
 
 def export(
@@ -25,16 +28,13 @@ def export(
 
     The commit's digests are checked first, and the folder is there as a whole or not at all.
     """
-    from planner.base.text import counted
-    from planner.store.run import Run
-    from planner.store.storage import Storage
-    from planner.train.export import commit_at
-    from planner.train.export import export as export_commit
-
     if not run or not output:
         raise UserError(f"{'--output' if run else 'RUN'} is empty; write a folder")
     if step != "newest" and not step.isdecimal():
         raise UserError(f"--step {step}: write a commit's step, or newest")
+    from planner.train.export import commit_at  # torch
+    from planner.train.export import export as export_commit
+
     found = Run(Storage(full_url(run)))
     manifest = commit_at(found, None if step == "newest" else int(step))
     target = expanded(output).absolute()

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from planner.errors import UserError
+from planner.files.schema import SCHEMA_FILE, schema_text
+from planner.files.starter import starter_job
 
 
 def init(
@@ -16,9 +18,6 @@ def init(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the file instead of writing it")] = False,
 ) -> None:
     """Write a commented job that runs as it is, and the schema that editors check it by."""
-    from planner.files.schema import SCHEMA_FILE, schema_text
-    from planner.files.starter import starter_job
-
     if not path:
         raise UserError("PATH is empty; write the path of the job file to make")
     file = Path(path)

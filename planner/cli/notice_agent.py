@@ -2,17 +2,17 @@
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from planner.cli.options import warn_of_open_token
+from planner.dispatch.ray_internal.own_node import OwnNode
 from planner.errors import RunError
-
-if TYPE_CHECKING:
-    from planner.dispatch.ray_internal.own_node import OwnNode
-    from planner.notice.fetch import Endpoint
-    from planner.notice.notice import Cloud
+from planner.notice.agent import Agent
+from planner.notice.clouds import find_cloud
+from planner.notice.fetch import Endpoint, Unreachable
+from planner.notice.notice import Cloud, Trouble
 
 # A metadata server may come up later than the machine, or than a pod on it.
 _CLOUD_TRIES = 4
@@ -46,9 +46,6 @@ def notice_agent(
 
     It starts beside `ray start`, and ends when its node does. Where there is no cloud it says so, and ends.
     """
-    from planner.notice.agent import Agent
-    from planner.notice.fetch import Endpoint
-
     warn_of_open_token()
     server = Endpoint(url=endpoint)
     if dry_run:
@@ -63,9 +60,7 @@ def notice_agent(
         Agent(cloud, node, _say, follow_advice=rebalance).run()
 
 
-def _find_cloud(server: "Endpoint") -> "Cloud | None":
-    from planner.notice.clouds import find_cloud
-
+def _find_cloud(server: Endpoint) -> Cloud | None:
     why = ""
     for again in range(_CLOUD_TRIES):
         cloud, why = find_cloud(server)
@@ -81,15 +76,13 @@ def _find_cloud(server: "Endpoint") -> "Cloud | None":
     return None
 
 
-def _find_node(address: str, node_id: str) -> "OwnNode":
+def _find_node(address: str, node_id: str) -> OwnNode:
     """Wait for Ray.
 
     Raises:
         RunError: it has not come up.
         UserError: there is nothing that could be drained.
     """
-    from planner.dispatch.ray_internal.own_node import OwnNode
-
     began_s, said = time.monotonic(), ""
     while True:
         try:
@@ -104,9 +97,7 @@ def _find_node(address: str, node_id: str) -> "OwnNode":
         time.sleep(_RAY_AGAIN_S)
 
 
-def _look_once(server: "Endpoint", address: str, node_id: str) -> None:
-    from planner.dispatch.ray_internal.own_node import OwnNode
-    from planner.notice.clouds import find_cloud
+def _look_once(server: Endpoint, address: str, node_id: str) -> None:
 
     cloud, why = find_cloud(server)
     typer.echo(f"cloud   {cloud.name if cloud else f'none at {server.url}: {why}'}")
@@ -120,10 +111,7 @@ def _look_once(server: "Endpoint", address: str, node_id: str) -> None:
     typer.echo("nothing was done")
 
 
-def _seen(cloud: "Cloud") -> str:
-    from planner.notice.fetch import Unreachable
-    from planner.notice.notice import Trouble
-
+def _seen(cloud: Cloud) -> str:
     now_s = time.time()
     try:
         seen = cloud.look(now_s)

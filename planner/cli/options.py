@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.errors import UserError
+from planner.dispatch.token_file import token_warning
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+RESUME_VARIABLE = "PLANNER_RESUME"
+"""holds the command that resumes the run, where that is not this one: `planner submit` sets it for the cluster"""
 
 # Shorter work needs no bar.
 _BAR_AFTER_S = 1.0
@@ -33,35 +36,15 @@ AcceptOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
-def accepted(fields: list[str] | None) -> frozenset[str]:
-    """The fields named by `--accept`.
-
-    Raises:
-        UserError: there is no such field.
-    """
-    from planner.provenance.identity import ACCEPTABLE
-
-    if unknown := sorted(set(fields or []) - set(ACCEPTABLE)):
-        raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
-    return frozenset(fields or [])
-
-
-def repeated(option: str, values: list[str] | None) -> list[str]:
-    """The words of a command line that give an option these values."""
-    return [word for value in values or [] for word in (option, value)]
-
-
 def console(*, stderr: bool = False) -> "Console":
     """A console that prints every text as it is: `[` and `:` in a path or a message are no markup."""
-    from rich.console import Console
+    from rich.console import Console  # `planner plan` prints without it
 
     return Console(markup=False, emoji=False, highlight=False, stderr=stderr)
 
 
 def warn_of_open_token() -> None:
     """Say on stderr that others may use the token that this process shows to a cluster, if they may."""
-    from planner.dispatch.token_file import token_warning
-
     if warning := token_warning(os.environ):
         typer.echo(f"planner: {warning}", err=True)
 
@@ -72,7 +55,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     if not (sys.stderr and sys.stderr.isatty()):
         yield lambda _done, _of: None
         return
-    from rich.progress import Progress
+    from rich.progress import Progress  # the same
 
     began_s = time.monotonic()
     with Progress(console=console(stderr=True), transient=True) as bar:

@@ -1,5 +1,6 @@
 """`planner prepare SOURCE OUTPUT`: text or jsonl into one token file, which a run opens at once at any size."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,12 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from planner.base.text import counted
 from planner.cli.options import JsonOption
-from planner.cli.verify import ended_like_ctrl_c
+from planner.data.prepare import prepare as prepare_file
 from planner.errors import DataError, UserError, printable
 from planner.job import JsonlData, TextData
+from planner.runner.signals import ended_like_ctrl_c
 
 
 class Kind(StrEnum):
@@ -33,8 +37,6 @@ def prepare(
     as_json: JsonOption = False,
 ) -> None:
     """Turn text or jsonl into one token file for data.kind: tokens. The samples stay the same, at every context."""
-    from planner.data.prepare import prepare as prepare_file
-
     data = _data(source, kind, field)
     if not output:
         raise UserError("OUTPUT is empty; write a file's name")
@@ -48,8 +50,6 @@ def prepare(
             text = str(error).removeprefix("data.path: ").replace("set data.field", "set --field")
             raise DataError(text) from error
     if as_json:
-        import json
-
         found = {"path": output, "kind": header.kind, "tokens": header.num_tokens, "rows": header.num_rows}
         found |= {"dtype": header.dtype, "bytes": header.num_bytes, "sha256": header.sha256}
         typer.echo(json.dumps(found, indent=1))
@@ -81,9 +81,6 @@ def _data(source: str, kind: Kind | None, field: str) -> TextData | JsonlData:
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[int, int], None]]:
     """On stderr where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     shown = bool(sys.stderr and sys.stderr.isatty())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:

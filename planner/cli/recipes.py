@@ -1,15 +1,13 @@
 """Arguments that `convert` and `check` share."""
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from planner.errors import UserError
 from planner.plan.limits import MAX_MICRO, MAX_WORKERS
-
-if TYPE_CHECKING:
-    from planner.recipes import Options
+from planner.recipes import Options
 
 RecipeArgument = Annotated[
     str,
@@ -48,8 +46,6 @@ EnvOption = Annotated[
         help="a variable that the recipe's script takes from the shell; repeat it for others",
     ),
 ]
-# What the recipe's own system would be given: its options are not ours.
-FOREIGN_OPTIONS = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
 def options_of(
@@ -62,14 +58,12 @@ def options_of(
     max_micro: int | None,
     env: list[str] | None,
     is_for_job: bool,
-) -> "Options":
+) -> Options:
     """The options as a value.
 
     Raises:
         UserError: a number is out of bounds, or a variable is not NAME=VALUE.
     """
-    from planner.recipes import Options
-
     check_number(gpus_option, gpus, MAX_WORKERS)
     check_number("--max-micro", max_micro, MAX_MICRO)
     return Options(

@@ -7,6 +7,8 @@ import typer
 
 from planner.cli.options import JsonOption, terminal_width
 from planner.errors import UserError
+from planner.report.runs import run_line, run_table, runs_json
+from planner.store.survey import survey_folder
 
 
 def runs(
@@ -14,9 +16,6 @@ def runs(
     as_json: JsonOption = False,
 ) -> None:
     """List the runs in a folder, the one that was active last first. Reads only; damaged ones are shown as broken."""
-    from planner.report.runs import run_line, run_table, runs_json
-    from planner.store.survey import survey_folder
-
     if not folder:
         raise UserError("FOLDER is empty; write the folder or URL that runs lie in")
     lines = sorted(map(run_line, survey_folder(folder)), key=lambda line: (-line.active_time_s, line.run))

@@ -2,11 +2,11 @@
 
 import typer
 
+from planner.files.schema import schema_text
+from planner.job.registry import require_all
+
 
 def schema() -> None:
     """Print the job file's JSON Schema. `planner schema > job.schema.json` puts it where a job's first line looks."""
-    from planner.files.schema import schema_text
-    from planner.job.registry import require_all
-
     require_all()
     typer.echo(schema_text(), nl=False)

@@ -8,6 +8,9 @@ import typer
 from planner.base.disk import full_url
 from planner.cli.options import JsonOption
 from planner.errors import StoreError, UserError
+from planner.report.runs import detail_json, detail_text, run_detail
+from planner.store.storage import Storage
+from planner.store.survey import MOST_GENERATIONS, is_run, survey
 
 
 def show(
@@ -15,10 +18,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show how a run stands: its state, its generations, what happened last, and what resumes it. Reads only."""
-    from planner.report.runs import detail_json, detail_text, run_detail
-    from planner.store.storage import Storage
-    from planner.store.survey import MOST_GENERATIONS, is_run, survey
-
     if not run:
         raise UserError("RUN is empty; write a run's folder or URL")
     url = full_url(run)

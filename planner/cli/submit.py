@@ -6,22 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.base.text import counted
+from planner.base.version import VERSION
 from planner.cli.options import (
+    RESUME_VARIABLE,
     AcceptOption,
     JobArgument,
     JsonOption,
     SetOption,
-    accepted,
     console,
-    repeated,
     warn_of_open_token,
 )
+from planner.job import Job
+from planner.runner.accept import accepted
+from planner.runner.job_file import read_job
+from planner.submit.shipment import Shipment, collect, mebibytes, require_lasting
+from planner.submit.submission import Submission, dashboard_address, new_submission
 
 if TYPE_CHECKING:
-    from planner.job import Job
     from planner.submit.job_server import Ended
-    from planner.submit.shipment import Shipment
-    from planner.submit.submission import Submission
 
 
 def submit(
@@ -47,16 +50,11 @@ def submit(
 
     What is sent: this planner, the job file, and the data if its path is relative.
     """
-    from planner.cli.run import RESUME_VARIABLE
-    from planner.files import read_job
-    from planner.submit.shipment import collect, require_lasting
-    from planner.submit.submission import dashboard_address, new_submission
-
-    accepted(accept)
+    accepted(accept or [])
     spec = read_job(job, set_ or [])
     address = dashboard_address(address)
     require_lasting(spec)
-    options = [*repeated("--set", set_), *repeated("--accept", accept), *(["--verbose"] if verbose else [])]
+    options = [*_repeated("--set", set_), *_repeated("--accept", accept), *(["--verbose"] if verbose else [])]
     again = ["planner", "submit", job, "--address", address, *(["--follow"] if follow else []), *options]
     resume = shlex.join(again)
     submission = new_submission(address, spec, collect(job, spec), options, {RESUME_VARIABLE: resume})
@@ -82,10 +80,15 @@ def submit(
     raise typer.Exit(ended.exit_code)
 
 
+def _repeated(option: str, values: list[str] | None) -> list[str]:
+    """The words of a command line that give an option these values."""
+    return [word for value in values or [] for word in (option, value)]
+
+
 class _View:
     """What the terminal shows of a submission: sentences, or one JSON object with the log on stderr."""
 
-    def __init__(self, job: "Job", submission: "Submission", resume: str, *, as_json: bool) -> None:
+    def __init__(self, job: Job, submission: Submission, resume: str, *, as_json: bool) -> None:
         self._job = job
         self._submission = submission
         self._resume = resume
@@ -173,12 +176,8 @@ class _View:
         typer.echo(json.dumps(found, indent=1))
 
 
-def _contents(shipment: "Shipment") -> str:
+def _contents(shipment: Shipment) -> str:
     """What goes along, in words."""
-    from planner.base.text import counted
-    from planner.base.version import VERSION
-    from planner.submit.shipment import mebibytes
-
     parts = [f"planner {VERSION}", shipment.job]
     if shipment.data:
         only = len(shipment.data) == 1

@@ -24,9 +24,9 @@ from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import MakeHooks, WorkerConfig, refusal_key, train_worker, worker_hooks
 from planner.elastic.controller import Steward
 from planner.errors import ClusterLost, RunError, TrainingFailed
-from planner.job import HfModel, Job, batch_sizes
+from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import PATIENCE, driver_environment, token_environment
-from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES, worker_range
+from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch
@@ -184,7 +184,7 @@ def _trainer(
 
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
     keep_processes = workers.keep_processes == "auto" and can_keep_processes()
-    wanted = worker_range(workers_min=workers.min, workers_max=workers.max, global_batch=job.batch.global_batch)
+    wanted = workers_of(job)
     steward = Steward(
         sizes=batch_sizes(job),
         workers_min=wanted.least,

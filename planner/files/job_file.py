@@ -2,8 +2,7 @@
 
 import math
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,23 @@ from planner.job import Job
 # What YAML 1.2 does not allow in a file; and what PyYAML takes for a line break (next line, the separators)
 # or drops (a byte order mark after the start) where YAML 1.2 sees a character.
 _FORBIDDEN = re.compile("[^\t\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-_DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 _BARE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
+Hint = Callable[[str, Collection[str]], str]
+"""(source, top-level keys) -> the error for a file that is something else than a job; empty if it may be a job"""
 
-def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
+
+def no_hint(_source: str, _keys: Collection[str]) -> str:
+    """Every file may be a job."""
+    return ""
+
+
+def read_job(path: str | Path, overrides: Sequence[str] = (), *, hint: Hint = no_hint) -> Job:
     """The job in a YAML file of UTF-8 text, at most 1 MiB.
 
     An override is `key.path=value`, laid over the file in the order given before all is checked; missing
     sections are made. A value that starts with a quote, `[` or `{` is read as YAML; any other is one plain
-    scalar, so `data.path=*.txt` needs no quotes.
+    scalar, so `data.path=*.txt` needs no quotes. `hint` is asked only without overrides.
 
     Raises:
         JobError: the file cannot be read, or is wrong; the message has one line per mistake.
@@ -39,11 +45,11 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
         text = read_text(path, "job file")
     except Unreadable as error:
         raise job_error(source, [Mistake(text=str(error))]) from None
-    return parse_job(text, source=source, overrides=overrides)
+    return parse_job(text, source=source, overrides=overrides, hint=hint)
 
 
-def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) -> Job:
-    """The job in a YAML text; `source` opens each line of an error. Overrides are as in `read_job`.
+def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = (), hint: Hint = no_hint) -> Job:
+    """The job in a YAML text; `source` opens each line of an error. Overrides and `hint` are as in `read_job`.
 
     Raises:
         JobError: the text or an override is wrong; the message has one line per mistake.
@@ -51,9 +57,8 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) 
     source = escape(source)
     reader = Reader(source=source, text=_readable(text, source))
     mapping = reader.document()
-    if (system := _foreign(mapping)) and not overrides:
-        text = f"found {system}, not a job; make a job of it: planner convert {shlex.quote(source)}"
-        raise job_error(source, [Mistake(text=text)])
+    if not overrides and (words := hint(source, mapping.keys())):
+        raise job_error(source, [Mistake(text=words)])
     _take_format(mapping, reader)
     for override in overrides:
         _lay_over(mapping, override, reader)
@@ -73,15 +78,6 @@ def _take_format(mapping: dict[str, Any], reader: Reader) -> None:
         return
     if why := refusal(found, STORED["jobs"]):
         reader.mistakes.append(Mistake(path=("format",), text=f"{why}; use the version that wrote it"))
-
-
-def _foreign(mapping: Mapping[str, Any]) -> str:
-    """Whose recipe it is, if none of a job's own sections is there; else empty."""
-    if {"batch", "train"} & mapping.keys():
-        return ""
-    if mapping.keys() & {"per_device_train_batch_size", "model_name_or_path"}:
-        return "a recipe of TRL's"
-    return "a configuration of DeepSpeed's" if mapping.keys() & _DEEPSPEED else ""
 
 
 def dump_job(job: Job) -> str:

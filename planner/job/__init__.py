@@ -1,7 +1,7 @@
 """The job: frozen sections, checked once at birth. It knows no file format, no torch and no Ray."""
 
 from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnData, PairsData, TextData, TokensData
-from planner.job.job import Job, batch_sizes
+from planner.job.job import Job, batch_sizes, workers_of
 from planner.job.model import NAME, GptModel, HfModel, Lora, Model, OwnModel
 from planner.job.objective import Objective, ObjectiveSpec, ReferenceChoice, ReferenceSource
 from planner.job.objectives.dpo import DpoObjective
@@ -55,4 +55,5 @@ __all__ = [
     "Workers",
     "batch_sizes",
     "spec_of",
+    "workers_of",
 ]

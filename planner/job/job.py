@@ -16,7 +16,7 @@ from planner.job.objectives.lm import LmObjective
 from planner.job.registry import ByKind, spec_of, usable_specs
 from planner.job.run import Batch, Checkpoint, Eval, Train, Workers
 from planner.job.section import Section
-from planner.plan import BatchSizes
+from planner.plan import BatchSizes, WorkerRange, worker_range
 
 
 class Job(Section):
@@ -124,3 +124,8 @@ class Job(Section):
 def batch_sizes(job: Job) -> BatchSizes:
     """All that a plan needs to know of a job."""
     return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
+
+
+def workers_of(job: Job) -> WorkerRange:
+    """The worker counts that a run of the job uses."""
+    return worker_range(workers_min=job.workers.min, workers_max=job.workers.max, global_batch=job.batch.global_batch)

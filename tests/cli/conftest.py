@@ -44,7 +44,7 @@ def cli(tmp_path, monkeypatch, capsys):
     def start(*_arguments):
         raise RunError("a cluster would have been started")
 
-    monkeypatch.setattr("planner.cli.run._embedded", start)
+    monkeypatch.setattr("planner.runner.execute.embedded", start)
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["planner", *map(str, words)])

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.last_words import Head, Loss, loss_of
+from planner.runner.last_words import Head, Loss, loss_of
 
 LIMIT_S = 120
 
 # A driver: its subject and its head as JSON; then it says that it is there, and does what it is told.
 DRIVER = """
 import contextlib, json, os, sys
-from planner.cli.last_words import Head, LastWords, Subject
+from planner.runner.last_words import Head, LastWords, Subject
 subject, head = json.loads(sys.argv[1])
 with LastWords(Subject(**subject, driver=os.getpid())) as words, contextlib.ExitStack() as stack:
     if head:

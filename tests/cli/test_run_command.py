@@ -77,7 +77,7 @@ def test_the_command_that_resumes_can_be_pasted(cli, recorded, tmp_path, monkeyp
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.cli.run._embedded", interrupted)
+    monkeypatch.setattr("planner.runner.execute.embedded", interrupted)
     words = ["run", str(recorded.job), "--nodes", "2", "--set", f"checkpoint.path={tmp_path}/a run", "--accept", "data"]
     answer = cli(*words)
     assert answer.code == 130
@@ -128,17 +128,13 @@ def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):
     assert "starting a local Ray cluster" not in answer.out
 
 
-def test_an_interrupted_extension_is_not_called_finished(recorded, finished, capsys):
+def test_an_interrupted_extension_is_not_called_finished(cli, recorded, finished, monkeypatch):
     """The commit was the last of a shorter job; this launch was asked for more."""
-    import typer
 
-    from planner.cli.options import console
-    from planner.cli.run import _conclude, prepare
-    from planner.files import read_job
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
 
-    job = read_job(recorded.job, ["train.steps=9", f'checkpoint.path="{finished}"'])
-    prepared = prepare(job, frozenset(), check_data=True)
-    with pytest.raises(typer.Exit) as stopped:
-        _conclude(prepared, console(), "planner run again", interrupted=True)
-    assert stopped.value.exit_code == 130
-    assert "interrupted: step 4 of 9 is committed" in capsys.readouterr().out
+    monkeypatch.setattr("planner.runner.execute.embedded", interrupted)
+    answer = cli("run", recorded.job, "--set", "train.steps=9", "--set", f'checkpoint.path="{finished}"')
+    assert answer.code == 130
+    assert "interrupted: step 4 of 9 is committed" in answer.out

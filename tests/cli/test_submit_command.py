@@ -186,7 +186,7 @@ def test_on_the_cluster_the_driver_says_how_it_is_resumed_from_here(cli, recorde
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.cli.run._embedded", interrupted)
+    monkeypatch.setattr("planner.runner.execute.embedded", interrupted)
     monkeypatch.setenv("PLANNER_RESUME", "planner submit job.yaml --address http://head:8265")
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{tmp_path}/run"')
     assert answer.code == 130

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from planner.cli.counts import parse_history
-from planner.cli.verify import _trace, compare, through_processes, verdict
+from planner.cli.verify import verdict
 from planner.errors import UserError
 from planner.job import Job, batch_sizes
 from planner.provenance.compare import check_forward_passes, close_weights, compare_batches, compare_bitwise
+from planner.runner.verify import compare, through_processes, trace
 
 pytestmark = pytest.mark.fsdp
 
@@ -155,7 +156,7 @@ def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, ch
 def test_nothing_passes_for_want_of_evidence(job, tmp_path):
     """Traces with something missing on one side, or on both, are no proof."""
     through_processes(job, [2, 1], tmp_path)
-    whole = _trace(tmp_path / "fixed")
+    whole = trace(tmp_path / "fixed")
     assert all(check.passed for check in compare_bitwise(whole, whole))
     poorer = [
         ("held-out losses", {"evals": {}}),

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from planner.cli.verify import ended_like_ctrl_c
 from planner.dispatch.interrupt import Interrupts
+from planner.runner.signals import ended_like_ctrl_c
 
 
 @pytest.fixture(autouse=True)

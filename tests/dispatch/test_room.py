@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from planner.cli.run import LocalShape
 from planner.dispatch.room import room_for, taken_by_a_worker
 from planner.job import Workers
 from planner.plan import workers_on_node
+from planner.runner.local import LocalShape
 
 # NPU is a resource that Ray cuts into instances of 1, as it does GPUs.
 NODE = {"CPU": 1, "slot": 3, "wide": 57, "NPU": 3}

@@ -5,13 +5,13 @@ from sample_sets import SampleSet, write_rows
 from test_bitwise import result
 from worker_functions import make_job, records, run_job
 
-from planner.cli.verify import compare
 from planner.errors import DataError
 from planner.job import HfModel
 from planner.job.objectives import OURS
 from planner.provenance.audit import audit
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
+from planner.runner.verify import compare
 from planner.store.run import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from worker_functions import records, run_job
 
-from planner.cli.verify import through_processes
 from planner.errors import DataError, TrainingFailed, UserError
 from planner.files import read_job
 from planner.job import Job
 from planner.provenance.audit import audit
+from planner.runner.verify import through_processes
 from planner.store.run import Run
 from planner.store.storage import Storage
 

@@ -101,8 +101,6 @@ def _clusters(out: Path) -> None:
 def _recipes(out: Path) -> None:
     import recipes
 
-    from planner.files.job_file import _foreign  # noqa: F401  the import is a check that the package is this one
-
     for row in recipes.rows()[:: max(len(recipes.rows()) // 12, 1)]:
         folder = out / row["id"].replace("/", "-").replace(" ", "-")
         folder.mkdir(parents=True)

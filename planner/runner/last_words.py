@@ -1,6 +1,6 @@
 """Says where a run stands when its driver cannot: Ray ends the driver from C++, or somebody kills it.
 
-    the driver                                   `python -m planner.cli.last_words`
+    the driver                                   `python -m planner.runner.last_words`
     LastWords  -- stdin: JSON lines, then EOF -->  main: watches Ray's head and the driver, and prints to stderr
                <-- stdout: one byte: end now --
 
@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from planner.errors import StoreError
+from planner.runner.standing import standing
 
 _LOOK_S = 0.5
 # One failed look is no death: a busy head may be slow to accept a connection.
@@ -65,24 +66,28 @@ class LastWords:
     def __enter__(self) -> Self:
         package = str(Path(__file__).resolve().parents[2])
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "planner.cli.last_words"],
+            [sys.executable, "-P", "-m", "planner.runner.last_words"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))},
             start_new_session=True,  # Ctrl-C and a closed terminal are the driver's
         )
         self._tell(asdict(self._subject))
-        threading.Thread(target=self._end_when_told, name="planner-last-words", daemon=True).start()
+        self._listening = threading.Thread(target=self._end_when_told, name="planner-last-words", daemon=True)
+        self._listening.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(OSError):  # somebody has killed it
             self._process.stdin.write(_FAREWELL)
             self._process.stdin.close()
         self._process.wait()
+        self._listening.join()
+        self._process.stdout.close()
 
     @contextlib.contextmanager
     def watching(self, head: Head) -> Iterator[None]:
@@ -162,8 +167,6 @@ def _has_ended(connection: socket.socket) -> bool:
 
 def last_words(subject: Subject, why: str) -> str:
     """Why a run ended, what of it is safe, and which command goes on from there."""
-    from planner.cli.standing import standing
-
     try:
         where = standing(subject.url, subject.total_steps)
     except StoreError as error:
@@ -217,8 +220,6 @@ def main() -> None:
     """Wait until the driver or its head ends; say what that means for the run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when the driver does
-    import planner.cli.standing  # noqa: F401  # now: when the driver has ended, its shell waits for the words
-
     driver = _Driver()
     if why := _ending(driver, _say):
         _say(last_words(Subject(**json.loads(driver.lines[0])), why))

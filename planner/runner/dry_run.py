@@ -1,0 +1,155 @@
+"""`planner run --dry-run`: everything that can be checked before a start, and what the start would be."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.base.text import counted
+from planner.data.own import function_of
+from planner.dispatch import connection, launch
+from planner.dispatch.room import alive_nodes, room_for
+from planner.errors import AnotherDriver, StoreError
+from planner.job import Job, batch_sizes, workers_of
+from planner.job.lengths import conversions
+from planner.plan import Plan, choose
+from planner.runner.execute import room_warning
+from planner.runner.local import local_cluster
+from planner.runner.prepare import Prepared
+from planner.store.lease import newest_lease
+from planner.store.storage import Storage
+from planner.store.survey import driver_state, is_run, survey
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """A start that has been checked and not made."""
+
+    run: str
+    """the run's folder or URL"""
+    begins: str
+    """where, in words"""
+    step: int
+    """the step that it would begin with"""
+    total_steps: int
+    """0 if the data cannot be read from here, and it takes the data to know"""
+    changes: tuple[str, ...]
+    """what differs from the job that the run was made with, and what that does"""
+    conversions: tuple[str, ...]
+    """the job's lengths that are not in steps, in steps"""
+    gradient: tuple[str, ...]
+    """what planner does to a step's gradient, see `gradient_words`"""
+    cluster: str
+    """where it would run, in words"""
+    waits: str
+    """what it would wait for; empty if it would begin at once"""
+    plan: Plan
+    """at the size that it would begin with"""
+    notes: tuple[str, ...]
+    """what could not be checked, or would take a while"""
+
+
+def gradient_words(job: Job) -> tuple[str, ...]:
+    """All that planner does to the gradient of a step, in order, from the backward passes to the optimizer's step.
+
+    See `planner.train.step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update`, which do it.
+    """
+    losses, clip = "each loss sum of your loop" if job.is_own else "the loss", job.train.clip_norm
+    sums = "in int64 fixed point" if job.batch.equality == "bitwise" else "by FSDP"
+    end = "the step is skipped" if job.train.non_finite == "skip" else "the run stops before the optimizer's step"
+    return (
+        f"of {losses}, divided by its count over the whole global batch",
+        f"summed over rounds and workers {sums}, never averaged",
+        f"if it is not finite, {end} (train.non_finite: {job.train.non_finite})",
+        "not clipped (train.clip_norm: null)"
+        if clip is None
+        else f"scaled down to a global norm of {clip:g} where it is above that (train.clip_norm)",
+    )
+
+
+def rehearse_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
+    """Look at the store, the lease and the cluster. With an address, the cluster is asked what it has.
+
+    Raises:
+        PlannerError: the start would be refused.
+    """
+    job = prepared.job
+    prepared, gone = _as_found(prepared)
+    notes = [
+        *(f"data: {note}" for note in prepared.notes),
+        *([f"model: {prepared.adapters}"] if prepared.adapters else []),
+        *gone,
+        *_check_driver(prepared.run.storage),
+        *_check_writable(prepared.run.storage),
+    ]
+    if not prepared.num_samples:
+        notes.append("the data cannot be read from here; the workers would check it")
+    cluster, waits, room = _at(job, address) if address else _here(job, nodes)
+    return DryRun(
+        run=prepared.url,
+        begins=prepared.resume_text,
+        step=prepared.step,
+        total_steps=prepared.total_steps,
+        changes=prepared.changes,
+        conversions=conversions(job, prepared.num_samples),
+        gradient=gradient_words(job),
+        cluster=cluster,
+        waits=waits,
+        plan=choose(batch_sizes(job), workers_of(job).nearest(room)),
+        notes=tuple(notes),
+    )
+
+
+def _as_found(prepared: Prepared) -> tuple[Prepared, list[str]]:
+    """With the commit whose files are there, as the workers would find it, as far as names tell; and what is gone.
+
+    Raises:
+        StoreError: the run is damaged.
+        DataError: a loop of the user's own has no train function.
+    """
+    gone: list[str] = []
+    if is_run(prepared.run.storage):
+        found = survey(prepared.url)
+        if found.problem:
+            raise StoreError(f"{prepared.url}: {found.problem}")
+        if prepared.committed and found.newest and found.newest.name != prepared.committed.name:
+            gone.append(f"the files of the commit at step {prepared.committed.step} are gone")
+            prepared = replace(prepared, committed=found.newest)
+    if prepared.job.is_own:
+        function_of(prepared.job.data.path, "train")
+    return prepared, gone
+
+
+def _here(job: Job, nodes: int) -> tuple[str, str, int]:
+    local = local_cluster(job, nodes)
+    on = "on the CPU" if not local.gpus else f"on {counted(local.gpus, 'GPU')}"
+    return f"a local one with room for {counted(local.num_workers, 'worker')}, {on}", "", local.num_workers
+
+
+def _at(job: Job, address: str) -> tuple[str, str, int]:
+    launch.set_environment(launch.CLUSTER, embedded=False)
+    with connection.connected(address, verbose=False):
+        found = alive_nodes()
+    room = room_for(job.workers.taken, found)
+    words = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
+    return words, room_warning(job, found), room
+
+
+def _check_driver(storage: Storage) -> list[str]:
+    lease = newest_lease(storage)
+    state = driver_state(lease)
+    if lease is None or state in {"none", "ended"}:
+        return []
+    if state == "alive":
+        raise AnotherDriver(f"{storage.url}: {lease.words} is running this run; stop it first, or wait for its end")
+    return [f"{lease.words} held this run; the start would watch its lease first"]
+
+
+def _check_writable(storage: Storage) -> list[str]:
+    url = storage.url
+    if not storage.is_local:
+        return [f"whether {url} can be written to only a start would tell"]
+    # The folder, or the nearest above it that is there.
+    place = next(folder for folder in (Path(url), *Path(url).parents) if folder.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise StoreError(f"{url}: cannot write there ({place}); choose another checkpoint.path")
+    return []

@@ -1,0 +1,79 @@
+"""The local Ray cluster that a job gets where no address is given."""
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.base.reminders import reminded
+from planner.base.text import counted
+from planner.errors import UserError
+from planner.job import Job, Workers
+from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
+from planner.runner.display import Say
+
+# A head and eight nodes are there by then, where nothing else runs.
+_SLOW_START_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalShape:
+    """The local cluster that a job gets: one node per worker; with real GPUs, one node that holds them all."""
+
+    num_workers: int
+    gpus: int
+    """of this machine, for this job"""
+    workers: Workers
+
+    @property
+    def shape(self) -> NodeShape:
+        """What each node offers."""
+        scale, workers = self.workers_per_node, self.workers
+        return NodeShape(
+            # Whole amounts: a node that offers half a CPU is none.
+            cpus=math.ceil(max(workers.cpus, 1) * scale),
+            gpus=workers.gpus * scale,
+            resources={name: math.ceil(amount * scale) for name, amount in workers.resources.items()},
+        )
+
+    @property
+    def workers_per_node(self) -> int:
+        """How many workers fit on each."""
+        return self.num_workers if self.gpus else 1
+
+
+def local_cluster(job: Job, nodes: int) -> LocalShape:
+    """What this machine starts for the job, with `nodes` nodes, or as many as it has cores or GPUs.
+
+    Raises:
+        UserError: it would be too small.
+    """
+    workers, gpus = job.workers, _num_gpus() if job.workers.gpus else 0
+    count = nodes or min(workers.max, gpus or os.cpu_count() or 1)
+    if count < workers.min:
+        raise UserError(f"workers.min is {workers.min}, and the local cluster has {count}; write --nodes {workers.min}")
+    return LocalShape(num_workers=count, gpus=gpus, workers=workers)
+
+
+@contextlib.contextmanager
+def embedded(local: LocalShape, say: Say) -> Iterator[EmbeddedCluster]:
+    """The cluster, started, and closed at the end.
+
+    Raises:
+        RunError: it does not start.
+    """
+    if local.workers.gpus and not local.gpus:
+        say("no GPU on this machine: training on the CPU")
+    say(f"starting a local Ray cluster with room for {counted(local.num_workers, 'worker')}")
+    cluster = EmbeddedCluster(num_nodes=local.num_workers // local.workers_per_node, shape=local.shape, say=say)
+    with reminded(say, "the local Ray cluster is still starting", _SLOW_START_S):
+        cluster.start()
+    with contextlib.closing(cluster):
+        yield cluster
+
+
+def _num_gpus() -> int:
+    import torch  # seconds, which a job without GPUs does not need
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,0 +1,161 @@
+"""A job before its start: everything that the driver can check without a worker."""
+
+import contextlib
+from dataclasses import dataclass
+
+from planner.base.disk import full_url
+from planner.base.reminders import reminded
+from planner.data import model_files
+from planner.data.base import AnyDataset
+from planner.dispatch.launch import absolute
+from planner.errors import DataError
+from planner.job import HfModel, Job
+from planner.job.lengths import another_end, repeats, total_steps
+from planner.order.order import Order
+from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_draw
+from planner.runner.display import Display, Say
+from planner.store.newest import newest_readable
+from planner.store.records import Manifest
+from planner.store.run import Run
+from planner.store.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job that has been checked as far as the driver can, and its run's folder."""
+
+    job: Job
+    url: str
+    accept: frozenset[str]
+    run: Run
+    num_samples: int
+    """of one epoch; 0 if the data cannot be read from here"""
+    total_steps: int
+    """0 if the data cannot be read from here, and it takes the data to know"""
+    committed: Manifest | None
+    """the newest commit; none if there is none"""
+    notes: tuple[str, ...] = ()
+    """what became of the rows of the data, where not all are used as they are"""
+    changes: tuple[str, ...] = ()
+    """what differs from the job that the run was made with, and what that does, in words"""
+    adapters: str = ""
+    """which of the model's layers have adapters, in words, where the job wants some and the model is here"""
+
+    @property
+    def step(self) -> int:
+        """Steps committed so far."""
+        return self.committed.step if self.committed else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the newest commit is the job's last step."""
+        return self.committed is not None and 0 < self.total_steps <= self.committed.step
+
+    @property
+    def finished_text(self) -> str:
+        """How far it is, in words."""
+        past = "" if self.step == self.total_steps else f", past the job's {self.total_steps}"
+        return f"finished at step {self.step}{past}"
+
+    @property
+    def resume_text(self) -> str:
+        """Where it begins, in words."""
+        if self.committed is None:
+            return "a new run"
+        return f"resuming at step {self.committed.step} of {self.total_steps or '?'}"
+
+
+def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: bool) -> Prepared:
+    """Check all that can be checked before anything is started.
+
+    With `check_data`, data and model must be readable from here. On a cluster they may lie on the nodes alone; the
+    workers check them again, and agree on it.
+
+    Raises:
+        PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
+    """
+    url = full_url(job.run_path)
+    job = absolute(job, url)
+    run = Run(Storage(url))
+    with answering(url, display.warn):
+        committed = newest_readable(run)
+    adapters = ""
+    if check_data:
+        model_files.check_here(job)
+        adapters = _adapters(job)
+    data = _data_here(job, display, must=check_data)
+    changes: tuple[str, ...] = ()
+    if data is not None and committed is not None:
+        changes = _changes(job, run, committed, data, accept)
+    if run.storage.exists("run.json"):
+        run.identity()
+    num_samples = data[1].num_samples if data else 0
+    return Prepared(
+        job=job,
+        url=url,
+        accept=accept,
+        run=run,
+        num_samples=num_samples,
+        total_steps=total_steps(job, num_samples),
+        committed=committed,
+        notes=(*data[0].notes, *filter(None, [repeats(job, num_samples)])) if data else (),
+        changes=changes,
+        adapters=adapters,
+    )
+
+
+def answering(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
+    """What is done in the run's folder; a disk that hangs is named, since no call into it comes back to do it."""
+    return reminded(warn, f"waiting for {url}, which does not answer: look at that disk or mount, or end this (kill)")
+
+
+def _adapters(job: Job) -> str:
+    """Build the model without its weights, as the workers would; what its adapters stand beside, if the job wants some.
+
+    Empty, and nothing is built, where the model is not here.
+
+    Raises:
+        UserError: transformers makes no model of it, or something that adapters are wanted at is none of its layers.
+    """
+    model = job.model
+    if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
+        return ""
+    from planner.train.models.hf import adapters_words, build_on_meta  # torch and transformers
+
+    built, _ = build_on_meta(model)
+    return adapters_words(built) if model.lora is not None else ""
+
+
+def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:
+    """The job's data and the order of its rows; none if it cannot be read from here, and need not.
+
+    Raises:
+        DataError: it cannot be read, and must.
+    """
+    with display.progress("data checked") as progress:
+        try:
+            return open_data(job, progress)
+        except DataError:
+            if must:
+                raise
+    return None
+
+
+def _changes(
+    job: Job, run: Run, committed: Manifest, data: tuple[AnyDataset, Order], accept: frozenset[str]
+) -> tuple[str, ...]:
+    """What differs from the job that the run was made with, in words.
+
+    Raises:
+        ResumeRefused: something does that makes it another run, and is not accepted.
+    """
+    where, (dataset, order) = run.storage.url, data
+    before = run.job_if_known(committed.job_digest)
+    changes = job_changes(before, job) if before else {}
+    identity = identity_of(job, dataset, order)
+    require_same_draw(committed.identity, identity, job, where)
+    differing = require_same(committed.identity, identity, changes, accept, where)
+    if before is None:
+        return tuple(differing)
+    rate = another_end(before, job, order.num_samples, committed.step, committed.total_steps)
+    return (*differing, rate) if rate else tuple(differing)

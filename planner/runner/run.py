@@ -1,0 +1,75 @@
+"""`planner.run`: what `planner run` does, for Python callers."""
+
+import os
+import shlex
+import threading
+from collections.abc import Iterable
+
+from planner.errors import UserError
+from planner.job import Job
+from planner.runner.accept import accepted
+from planner.runner.display import Say, silent, spoken
+from planner.runner.execute import RunResult, execute, result_of
+from planner.runner.job_file import AnyJob, as_job
+from planner.runner.prepare import prepare
+
+
+def run(
+    job: AnyJob,
+    address: str | None = None,
+    *,
+    nodes: int = 0,
+    accept: Iterable[str] = (),
+    verbose: bool = False,
+    say: Say = silent,
+) -> RunResult:
+    """Train the job, or resume it where its run directory ends. Call it in the main thread.
+
+    Ctrl-C and SIGTERM make the workers commit; then this returns, and the result's `finished` is False. Environment
+    variables that Ray reads are set in this process, so call it before anything imports ray.
+
+    Args:
+        job: a job, or the path of its file.
+        address: of a Ray cluster. None takes the variable RAY_ADDRESS. Without an address a local cluster is started.
+        nodes: logical nodes of the local cluster; 0 for one per core or GPU.
+        accept: changes of the run's job to go on with: data, seed, recipe, ... as with `--accept`.
+        verbose: whether Ray's own messages are shown.
+        say: is called with each line about the start, resizes and notices. Steps are in the run's ledger.
+
+    Raises:
+        PlannerError: where `planner run` exits with another code than 0, except after Ctrl-C.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError("planner.run was called in another thread; call it in the main thread, which gets the signals")
+    address = os.environ.get("RAY_ADDRESS", "") if address is None else address
+    spec, display, fields = as_job(job), spoken(say), accepted(accept)
+    command = _resume_command(job, address, nodes, sorted(fields))
+    prepared = prepare(spec, fields, display, check_data=not address)
+    if prepared.finished:
+        return result_of(prepared, prepared.committed, command, interrupted=False)
+    return execute(
+        prepared,
+        display,
+        opening=f"{spec.name}: {prepared.resume_text} in {prepared.url}",
+        address=address,
+        nodes=nodes,
+        verbose=verbose,
+        resume_command=command,
+    )
+
+
+def _resume_command(job: AnyJob, address: str, nodes: int, accept: Iterable[str]) -> str:
+    """The command that goes on with the job's file; a job without one is run by the same call again."""
+    if isinstance(job, Job):
+        return "planner.run(job)"
+    return resume_command(os.fspath(job), address=address, nodes=nodes, overrides=(), accept=accept)
+
+
+def resume_command(file: str, *, address: str, nodes: int, overrides: Iterable[str], accept: Iterable[str]) -> str:
+    """The `planner run` that goes on with a job's file, as a shell takes it."""
+    words = ["planner", "run", file]
+    words += ["--address", address] if address else []
+    words += ["--nodes", str(nodes)] if nodes else []
+    words += [word for override in overrides for word in ("--set", override)]
+    words += [word for field in accept for word in ("--accept", field)]
+    return shlex.join(words)

@@ -1,0 +1,228 @@
+"""`import planner`: what its names are, that they do what the commands do, and what types a user's checker sees."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.errors import ResumeRefused, UserError
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["Job", "Plan", "Run", "audit", "plans", "read_job", "run"]
+HEAVY = {"torch", "ray", "numpy", "pydantic", "yaml", "typer", "rich"}
+
+# What a user's file may say, and below it what it may not.
+USER = """
+from typing import assert_type
+
+import planner
+from planner import Job, Plan, Run
+
+job = planner.read_job("job.yaml", ["train.steps=4"])
+assert_type(job, Job)
+assert_type(planner.plans(job, gpus=range(1, 4)), list[Plan])
+assert_type(planner.plans("job.yaml")[0].shares, tuple[tuple[int, int], ...])
+result = planner.run(job, "127.0.0.1:6379", accept=["data"], say=print)
+assert_type((result.url, result.step, result.total_steps), tuple[str, int, int])
+assert_type((result.finished, result.resume_command), tuple[bool, str])
+found = planner.audit(result.url, code="loop.py")
+assert_type((found.clean, found.findings), tuple[bool, tuple[str, ...]])
+
+
+def train(run: Run) -> None:
+    assert_type((run.rank, planner.__version__), tuple[int, str])
+"""
+WRONG = {
+    "planner.audit(3)": "arg-type",
+    "planner.plans('job.yaml', gpus='1-4')": "arg-type",
+    "planner.run('job.yaml').step = 3": "misc",
+    "planner.no_such_name": "attr-defined",
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The folder of the test; the variables that Ray reads are put back, and no cluster is started."""
+    for name in ("RAY_ADDRESS", "PLANNER_RESUME"):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.runner.execute.embedded", interrupted)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+
+
+def in_a_fresh_interpreter(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_public_names_are_these():
+    """A new one is a decision: each is kept forever."""
+    assert planner.__all__ == NAMES
+    assert set(NAMES) <= set(dir(planner))
+    assert all(getattr(planner, name) for name in NAMES)
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        _ = planner.no_such_name
+
+
+def test_no_public_name_is_a_rooms():
+    """Whoever imports a room would overwrite the name."""
+    rooms = {path.stem for path in (ROOT / "planner").iterdir()}
+    assert {"plan", "job", "order"} <= rooms
+    assert not rooms & set(NAMES)
+
+
+def test_the_package_alone_loads_nothing():
+    """Names are imported when they are used: plans need no numpy, and nothing but a run needs torch."""
+    shown = "; print(*sys.modules)"
+    assert not HEAVY & in_a_fresh_interpreter(f"import sys, planner; dir(planner){shown}")
+    loaded = in_a_fresh_interpreter(f"import sys, planner; planner.plans, planner.Job, planner.read_job{shown}")
+    assert not {"torch", "ray", "numpy", "typer", "rich"} & loaded
+    loaded = in_a_fresh_interpreter(f"import sys, planner; planner.run, planner.audit{shown}")
+    assert not {"torch", "ray", "typer", "rich"} & loaded
+
+
+def test_plans_are_those_of_the_command(cli, job):
+    """By default, and at counts; of a file, and of a job."""
+    for words, gpus in (([], None), (["--gpus", "1-3,9"], [1, 2, 3, 9])):
+        shown = json.loads(cli("plan", job, *words, "--json").out)
+        for given in (job, str(job), planner.read_job(job)):
+            found = planner.plans(given, gpus)
+            assert [(plan.world_size, plan.digest) for plan in found] == [
+                (row["world_size"], row["digest"]) for row in shown
+            ]
+    with pytest.raises(UserError, match="world size"):
+        planner.plans(job, [0])
+
+
+def test_a_recipe_is_sent_to_convert(tmp_path):
+    """The same sentence as the command's."""
+    file = tmp_path / "recipe.yaml"
+    file.write_text("train_batch_size: 64\nzero_optimization: {stage: 3}\n")
+    with pytest.raises(UserError, match=r"a configuration of DeepSpeed's, not a job; .* planner convert "):
+        planner.read_job(file)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_finished_run_is_a_result(recorded):
+    """Nothing is started."""
+    result = planner.run(recorded.job)
+    assert (result.finished, result.step, result.total_steps) == (True, 4, 4)
+    assert result.url == str(recorded.run)
+    assert result.standing == f"step 4 of 4 is committed in {recorded.run}"
+
+
+def test_an_interrupted_run_is_a_result(job, place):
+    """It says where the run stands and what resumes it: a command for a file, the same call for a job."""
+    lines = []
+    result = planner.run(job, nodes=2, say=lines.append)
+    assert (result.finished, result.step, result.total_steps) == (False, 0, 4)
+    assert result.resume_command == f"planner run {job} --nodes 2"
+    assert lines == [f"tiny: a new run in {place}/run"]
+    assert planner.run(planner.read_job(job)).resume_command == "planner.run(job)"
+
+
+def test_what_the_command_refuses_is_raised(cli, recorded, place):
+    """Another seed, a field that nobody can accept, a dead address: the command's own sentences."""
+    job = planner.read_job(recorded.job, ["train.seed=1"])
+    with pytest.raises(ResumeRefused) as caught:
+        planner.run(job)
+    assert cli("run", recorded.job, "--set", "train.seed=1").err == f"planner: {caught.value}\n"
+    with pytest.raises(UserError, match="--accept nothing: write one of "):
+        planner.run(job, accept=["nothing"])
+    elsewhere = planner.read_job(recorded.job, [f'checkpoint.path="{place}/new"'])
+    with pytest.raises(UserError, match=r"no Ray cluster at 127.0.0.1:1: "):
+        planner.run(elsewhere, "127.0.0.1:1")
+
+
+@pytest.mark.usefixtures("place")
+def test_another_thread_is_refused(job):
+    """Signals reach the main thread alone, so the workers of such a run could not be told to commit."""
+    caught = []
+
+    def call():
+        try:
+            planner.run(job)
+        except UserError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert caught == ["planner.run was called in another thread; call it in the main thread, which gets the signals"]
+
+
+def test_an_audit_is_that_of_the_command(cli, recorded):
+    """Every number."""
+    shown, found = json.loads(cli("audit", recorded.run, "--json").out), planner.audit(str(recorded.run))
+    assert found.clean
+    assert shown["clean"]
+    for key in ("steps", "samples", "lost", "repeated", "mismatched", "recomputed", "uncommitted"):
+        assert getattr(found, key) == shown[key], key
+    assert len(found.phases) == 2
+
+
+def test_the_documented_example_runs(recorded, place, capsys):
+    """docs/python-api.md, on a run that is finished."""
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python-api.md").read_text(), re.DOTALL)
+    shutil.copy(recorded.job, place / "job.yaml")
+    exec(compile(example, "docs/python-api.md", "exec"), {})
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["1 workers: 1 x 6 samples, 2 rounds", "2 workers: 2 x 3 samples, 1 rounds"]
+    assert shown[-1] == "4 of 4 steps, audit clean: True"
+
+
+@pytest.mark.ray
+def test_a_run_from_python_trains(job):
+    """In a process of its own, on a local cluster: from nothing to a clean audit, and then there is nothing to do."""
+    code = (
+        "import planner\n"
+        "if __name__ == '__main__':\n"
+        "    result = planner.run('job.yaml', nodes=2, say=print)\n"
+        "    print(result.step, result.finished, planner.audit(result.url).clean, planner.run('job.yaml').step)\n"
+    )
+    (job.parent / "mine.py").write_text(code)
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        [sys.executable, "mine.py"],
+        cwd=job.parent,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"tiny: a new run in {job.parent}/run"
+    assert lines[1] == "starting a local Ray cluster with room for 2 workers"
+    assert lines[-1] == "4 True True 4"
+
+
+def test_a_users_type_checker_sees_the_types(tmp_path):
+    """mypy --strict on a file of right uses finds nothing, and each wrong use is one error of its own kind."""
+    (tmp_path / "right.py").write_text(USER)
+    (tmp_path / "wrong.py").write_text("\n".join(["import planner", "", *WRONG]))
+    options = ["--strict", "--config-file=", "--follow-imports", "silent", "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "right.py", "wrong.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.findall(r"^(\w+\.py):(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
+    assert found == [("wrong.py", str(line), kind) for line, kind in enumerate(WRONG.values(), start=3)], done.stdout
