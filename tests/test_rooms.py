@@ -11,7 +11,8 @@ STANDARD = set(sys.stdlib_module_names)
 
 # Each line may import the lines above it: at the top of a file, inside functions, and for type checkers.
 ORDER = [
-    ["errors", "base"],
+    ["errors"],
+    ["base"],
     ["plan"],
     ["order", "job"],
     ["cluster", "data", "store", "notice"],
@@ -40,16 +41,17 @@ AT_THE_TOP = {
     "store": {"fsspec", "pydantic"},
     "train": {"numpy", "torch"},
     "dispatch": {"ray"},
+    "submit": {"ray", "requests", "urllib3"},
     "rehearsal": {"torch"},
     "recipes": {"yaml"},
-    "cli": {"rich", "typer", "click"},
+    "cli": {"rich", "typer"},
 }
 INSIDE_FUNCTIONS = {
     "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow", "transformers"},
     "train": {"peft", "transformers"},
     "local_cluster": {"ray"},
     "dispatch": {"torch"},
-    "submit": {"aiohttp", "ray", "requests", "urllib3"},
+    "submit": {"aiohttp"},
     "rehearsal": {"ray"},
     "runner": {"torch"},
 }
