@@ -20,6 +20,7 @@ from planner.job import ObjectiveSpec, batch_sizes, registry
 from planner.job.registry import require_all, shown_metrics
 from planner.plan import choose
 from planner.provenance.audit import audit
+from planner.rehearsal.local_workers import LocalWorkers
 from planner.report.view import RunView, step_line
 from planner.store.run import Run
 from planner.store.storage import Storage
@@ -30,6 +31,7 @@ from planner.train.world import on_cpu
 
 sys.path.append(str(Path(__file__).parent / "fsdp"))
 from sample_sets import write_rows
+from worker_functions import records, run_job
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "jobs" / "demo.yaml"
@@ -186,6 +188,19 @@ def test_a_job_of_a_package_is_trained_and_its_metrics_are_shown(hinge, site, mo
     assert re.search(r"loss +[0-9.]+, margin -?[0-9.]+, satisfied [01]\.[0-9]+\n", shown), shown
     view = RunView(step=4, total_steps=4, loss=steps[-1]["loss"], metrics=steps[-1]["metrics"])
     assert re.search(r"step 4/4  loss \S+  margin \S+  satisfied \S+  ", step_line(view))
+
+
+@pytest.mark.fsdp
+def test_workers_of_other_processes_train_a_job_of_a_package(hinge, monkeypatch):
+    """They get it by pickle, and find the package. Two of them compute what one does."""
+    monkeypatch.chdir(hinge.parent)
+    job = read_job(hinge)
+    with LocalWorkers(2) as workers:
+        for world_size in (1, 2):
+            workers.run(run_job, world_size, job, str(hinge.parent / str(world_size)))
+    one, two = ([s["loss"] for s in records(hinge.parent / name)] for name in "12")
+    assert len(one) == 4
+    assert two == pytest.approx(one, rel=1e-4)
 
 
 # -- packages that cannot be used
