@@ -1,3 +1,5 @@
 """Keeps a training recipe's global batch exact on whatever GPUs Ray grants."""
 
-__version__ = "0.1.0"
+from planner.base import version
+
+__version__ = version.VERSION

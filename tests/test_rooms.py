@@ -1,171 +1,133 @@
-"""The import law: which room may know what. Held at module level, and by the set of loaded modules."""
+"""The import law: which room may know what, in every scope. `import_graph.py` reads the imports and prints figures."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
+import import_graph
 import pytest
+from import_graph import PACKAGE, imports, modules, reaches, room_of
 
-PACKAGE = Path(__file__).parent.parent / "planner"
-
-# The values that cross rooms; every room may use them.
-VALUES = {
-    "planner",
-    "planner.__version__",
-    "planner.errors",
-    "planner.base.heartbeat",
-    "planner.job.cadence",
-    "planner.job",
-    "planner.job.lengths",
-    "planner.plan.limits",
-    "planner.cluster.nodes",
-    "planner.base.reminders",
-    "planner.base.disk",
-    "planner.base.extras",
-    "planner.base.formats",
-    "planner.base.permissions",
-}
 STANDARD = set(sys.stdlib_module_names)
+
+# Each line may import the lines above it: at the top of a file, inside functions, and for type checkers.
+ORDER = [
+    ["errors", "base"],
+    ["plan"],
+    ["order", "job"],
+    ["cluster", "data", "store", "notice"],
+    ["files"],
+    ["provenance", "elastic"],
+    ["train"],
+    ["local_cluster"],
+    ["dispatch"],
+    ["submit", "rehearsal"],
+    ["runner"],
+    ["recipes"],
+    ["report"],
+    ["cli"],
+    ["own"],
+    ["planner"],
+]
+LAYER = {room: number for number, rooms in enumerate(ORDER) for room in rooms}
+
+# Other packages that a room's modules may import, besides the standard library: at the top, and inside functions.
+AT_THE_TOP = {
+    "order": {"numpy"},
+    "job": {"pydantic", "pydantic_core"},
+    "cluster": {"numpy"},
+    "files": {"pydantic", "yaml"},
+    "data": {"numpy"},
+    "store": {"fsspec", "pydantic"},
+    "train": {"numpy", "torch"},
+    "dispatch": {"ray"},
+    "rehearsal": {"torch"},
+    "recipes": {"yaml"},
+    "cli": {"rich", "typer", "click"},
+}
+INSIDE_FUNCTIONS = {
+    "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow", "transformers"},
+    "train": {"peft", "transformers"},
+    "local_cluster": {"ray"},
+    "dispatch": {"torch"},
+    "submit": {"aiohttp", "ray", "requests", "urllib3"},
+    "rehearsal": {"ray"},
+    "runner": {"torch"},
+}
 # Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
 NOT_PURE = {"time", "os", "random", "logging", "datetime", "secrets", "pathlib", "subprocess", "socket"}
+PURE = {"plan", "order", "elastic"}
 
-# Room -> what its modules may import at module level, besides the standard library, the values and themselves.
-LAW = {
-    "plan": set(),
-    "order": {"numpy"},
-    "data": {"numpy", "planner.data.model_files"},
-    "store": {"fsspec", "pydantic"},
-    "train": {
-        "torch",
-        "numpy",
-        "planner.data",
-        "planner.order",
-        "planner.plan",
-        "planner.store",
-        "planner.provenance.identity",
-        "planner.data.model_files",
-    },
-    # Ray at module level in `private` alone, which is imported inside functions.
-    "dispatch": {"planner.train", "planner.dispatch", "planner.plan", "planner.store", "ray"},
-    # Clusters of hundreds of node types: numpy has them in two seconds.
-    "reach.py": {"numpy", "planner.plan"},
-    "report": {
-        "planner.plan",
-        "planner.cluster.reach",
-        "planner.store",
-        "planner.provenance.audit",
-        "planner.provenance.identity",
-        "planner.recipes",
-    },
-    "cli": {"typer", "rich", "planner.store", "planner.report"},
-    "errors.py": set(),
-    "heartbeat.py": set(),
-    "cadence.py": set(),
-    "job.py": {"pydantic", "pydantic_core"},
-    "lengths.py": set(),
-    "limits.py": set(),
-    "cluster.py": set(),
-    "reminders.py": set(),
-    "disk.py": set(),
-    "formats.py": set(),
-    "privacy.py": set(),
-    "extras.py": set(),
-    "files": {"yaml", "pydantic"},
-    "notice": set(),
-    "recipes": {"yaml", "planner.files", "planner.plan"},
-    "identity.py": {"planner.data", "planner.order", "planner.plan", "planner.store"},
-    "verify.py": {"planner.provenance.audit", "planner.plan", "planner.store"},
-    "own.py": {"planner.files", "planner.train"},
-    "model_files.py": set(),
-    "audit.py": {"planner.data", "planner.order", "planner.plan", "planner.store", "planner.provenance.identity"},
-    "__init__.py": set(),
-}
+MOST_LINES = 60
+MOST_HEAVY = 0.21
 
 
-def modules_of(room: str) -> list[Path]:
-    place = PACKAGE / room
-    return [place] if place.is_file() else sorted(place.rglob("*.py"))
+def test_every_room_has_its_place():
+    """A new room must say what it may know."""
+    assert {room_of(module) for module in modules()} == set(LAYER)
 
 
-def imports_at_module_level(file: Path) -> set[str]:
-    """Every module named outside of functions and `if TYPE_CHECKING`."""
-    names: set[str] = set()
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: imports are absolute"
-            names.add(node.module or "")
-            if node.module == "planner":
-                names |= {f"planner.{alias.name}" for alias in node.names}
-    return names
-
-
-def allowed(name: str, room: str) -> bool:
-    own = f"planner.{room.removesuffix('.py')}"
-    roots = {*LAW[room], own}
-    within = any(name == root or name.startswith(f"{root}.") for root in roots)
-    return within or name in VALUES or name.partition(".")[0] in STANDARD
-
-
-def test_every_file_belongs_to_a_room():
-    """A new room must say in the law what it may know."""
-    rooms = {p.name for p in PACKAGE.iterdir() if p.suffix == ".py" or (p.is_dir() and (p / "__init__.py").exists())}
-    assert rooms == set(LAW)
-
-
-@pytest.mark.parametrize("room", LAW)
-def test_a_room_imports_only_what_the_law_allows(room):
-    """Imports point one way."""
+@pytest.mark.parametrize("room", LAYER)
+def test_a_room_imports_only_what_lies_below_it(room):
+    """Imports point one way, those inside functions and for type checkers included."""
     wrong = [
-        f"{file.relative_to(PACKAGE)} imports {name}"
-        for file in modules_of(room)
-        for name in sorted(imports_at_module_level(file))
-        if not allowed(name, room)
+        f"{each.by} imports {each.name}"
+        for each in imports()
+        if room_of(each.by) == room != room_of(each.name)
+        and each.package == "planner"
+        and LAYER[room_of(each.name)] >= LAYER[room]
     ]
     assert not wrong
 
 
-def test_the_plan_room_is_pure():
-    """No clock, no dice, no files: a plan is a function of its arguments."""
-    used = {name.partition(".")[0] for file in modules_of("plan") for name in imports_at_module_level(file)}
+def test_there_are_no_circles():
+    """Between modules, in any scope."""
+    assert not import_graph.circle()
+
+
+@pytest.mark.parametrize("room", LAYER)
+def test_a_room_names_only_the_packages_that_it_may(room):
+    """Heavy ones inside functions alone, so that a light command does not load them."""
+    top = AT_THE_TOP.get(room, set())
+    may = {"module": top, "function": top | INSIDE_FUNCTIONS.get(room, set())}
+    may["types"] = may["function"]
+    wrong = [
+        f"{each.by} imports {each.name} ({each.scope})"
+        for each in imports()
+        if room_of(each.by) == room and each.package not in {"planner", *STANDARD, *may[each.scope]}
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("table", [AT_THE_TOP, INSIDE_FUNCTIONS], ids=["at the top", "inside functions"])
+def test_the_law_allows_nothing_that_nobody_uses(table):
+    """A permission that is left over hides the next mistake."""
+    scopes = {"module"} if table is AT_THE_TOP else {"function"}
+    used = {(room_of(each.by), each.package) for each in imports() if each.scope in scopes}
+    assert {(room, package) for room, packages in table.items() for package in packages} <= used
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_decisions_are_pure(room):
+    """No clock, no dice, no files: what they return is a function of what they are handed."""
+    used = {each.package for each in imports() if room_of(each.by) == room}
     assert not used & NOT_PURE
 
 
-# Library -> the rooms that may name it, also inside functions.
-HEAVY = {
-    "ray": {"dispatch"},
-    "torch": {"train", "dispatch", "cli"},
-    "transformers": {"train", "data"},
-    "peft": {"train"},
-    "safetensors": {"train"},
-}
+def test_functions_are_short():
+    """One that is longer does more than one thing."""
+    assert not import_graph.long_functions(MOST_LINES)
 
 
-@pytest.mark.parametrize("library", HEAVY)
-def test_heavy_libraries_are_named_in_one_room_each(library):
-    """Anywhere in the text, also inside functions: Ray only in dispatch, torch only in train and its callers."""
-    may = HEAVY[library]
-    for file in PACKAGE.rglob("*.py"):
-        room = file.relative_to(PACKAGE).parts[0]
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else []
-            )
-            if any(name.partition(".")[0] == library for name in names):
-                assert room in may, f"{file.relative_to(PACKAGE)} imports {library}"
+def test_few_modules_reach_torch_or_ray():
+    """Whoever changes a decision, a file format or a message waits for neither."""
+    assert len(reaches()) <= MOST_HEAVY * len(modules()), import_graph.summary()
 
 
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("planner", {"torch", "ray", "numpy"}),
-        ("planner.plan", {"torch", "ray", "numpy"}),
+        ("planner", {"torch", "ray", "numpy", "pydantic"}),
+        ("planner.plan", {"torch", "ray", "numpy", "pydantic"}),
         ("planner.files", {"torch", "ray", "numpy"}),
         ("planner.notice.agent", {"torch", "ray", "numpy"}),
         ("planner.recipes", {"torch", "ray", "numpy"}),
@@ -174,6 +136,7 @@ def test_heavy_libraries_are_named_in_one_room_each(library):
         ("planner.data", {"torch", "ray"}),
         ("planner.store.run", {"torch", "ray"}),
         ("planner.provenance.audit", {"torch", "ray"}),
+        ("planner.elastic.controller", {"torch", "ray", "numpy"}),
         ("planner.train.generation", {"ray"}),
         ("planner.local_cluster.embedded", {"torch", "ray"}),
     ],
@@ -200,8 +163,14 @@ def test_the_plan_room_needs_the_standard_library_alone():
     """By loaded modules: neither itself nor what it imports brings pydantic, or any other package."""
     code = [sys.executable, "-c", LOADED_BY_PLAN]
     loaded = set(subprocess.run(code, capture_output=True, text=True, check=True).stdout.split())
-    ours = {name for name in loaded if name.partition(".")[0] == "planner"}
-    assert {f"planner.plan.{file.stem}" for file in modules_of("plan") if file.stem != "__init__"} <= ours
+    assert {module for module in modules() if room_of(module) == "plan"} <= loaded
     assert {name.partition(".")[0] for name in loaded} <= {"planner", *STANDARD}
-    within = {name for name in ours if name != "planner.plan" and not name.startswith("planner.plan.")}
-    assert within == {"planner", "planner.errors", "planner.plan.limits"}
+    ours = {room_of(name) for name in loaded if name.partition(".")[0] == "planner"}
+    assert ours == {"planner", "plan", "base", "errors"}
+
+
+def test_the_figures_are_of_this_package():
+    """It reads what is there: imports inside functions, and how long functions are."""
+    assert len(modules()) == len(list(PACKAGE.rglob("*.py")))
+    assert any(each.scope == "function" and each.package == "torch" for each in imports())
+    assert import_graph.long_functions(10)

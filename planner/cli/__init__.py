@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from planner import __version__
+from planner.base.version import VERSION
 from planner.cli import (
     audit,
     check,
@@ -34,7 +34,7 @@ from planner.errors import PlannerError
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"planner {__version__}")
+        typer.echo(f"planner {VERSION}")
         raise typer.Exit
 
 

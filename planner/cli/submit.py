@@ -172,11 +172,11 @@ class _View:
 
 def _contents(shipment: "Shipment") -> str:
     """What goes along, in words."""
-    from planner import __version__
     from planner.base.text import counted
+    from planner.base.version import VERSION
     from planner.submit.shipment import mebibytes
 
-    parts = [f"planner {__version__}", shipment.job]
+    parts = [f"planner {VERSION}", shipment.job]
     if shipment.data:
         only = len(shipment.data) == 1
         parts.append(shipment.data[0] if only else counted(len(shipment.data), "data file"))

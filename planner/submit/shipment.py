@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import planner
 from planner.base.permissions import is_within
 from planner.errors import UserError
 from planner.job import HfModel, Job
@@ -93,7 +92,7 @@ def write_archive(shipment: Shipment, archive: Path) -> None:
 
 def package_folder() -> Path:
     """Where the planner lies that runs here."""
-    return Path(planner.__file__).absolute().parent
+    return Path(__file__).absolute().parents[1]
 
 
 def _package() -> Mapping[str, Path]:

@@ -264,8 +264,8 @@ def _in_words(address: str) -> Iterator[None]:
         reason = f"the connection was lost: {_short(_root_cause(error))}"
         raise RunError(f"{address}: {reason}; see what became of the job: ray job list --address {address}") from error
     except RuntimeError as error:  # another status than 200, and behind it what the server says, often a traceback
-        status, _, words = str(error).partition(": ")
-        raise RunError(f"{address}: {status}: {last_line(words).rstrip('. ')}") from error
+        status, _, words = str(error).rstrip(". \n").partition(": ")
+        raise RunError(f"{address}: {status}: {last_line(words)}") from error
 
 
 def _why_not_let_in(text: str) -> str:

@@ -9,7 +9,7 @@ from importlib import metadata
 
 import torch
 
-import planner
+from planner.base.version import VERSION
 from planner.errors import DiskFull, PlannerError, StoreError
 from planner.job import Job, batch_sizes
 from planner.plan import choose
@@ -223,7 +223,7 @@ class Journal:
 
 def _versions() -> dict[str, str]:
     """Versions of the software that made a commit. Ray is left out if it is not installed."""
-    found = {"planner": planner.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    found = {"planner": VERSION, "python": platform.python_version(), "torch": torch.__version__}
     with suppress(metadata.PackageNotFoundError):
         found["ray"] = metadata.version("ray")
     return found

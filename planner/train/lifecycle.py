@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import nn
 
-import planner
+from planner.base.version import VERSION
 from planner.data.dataset import notes_of
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
@@ -70,7 +70,7 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     run = world.agree(lambda: Run(Storage(launch.url)))
     _require_shared_storage(world, run.storage)
     setup = world.agree(lambda: set_up(launch.job, world.world_size))
-    world.require_equal("the version of planner", planner.__version__)
+    world.require_equal("the version of planner", VERSION)
     world.require_equal("the data", setup.identity.data)
     world.require_equal("the model's files", setup.model)
     world.require_equal("the plan", setup.plan.digest)

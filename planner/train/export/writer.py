@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-import planner
+from planner.base.version import VERSION
 from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel
@@ -153,7 +153,7 @@ class Writer:
 
     def _write(self, stem: str, planned: list[Planned], tensors: Iterator[Tensor]) -> list[Path]:
         metadata = {
-            "planner": planner.__version__,
+            "planner": VERSION,
             "planner_run": self.manifest.run_id,
             "planner_commit": self.manifest.name,
         }

@@ -1,0 +1,3 @@
+"""The version, in its one home: `pyproject.toml` reads it here."""
+
+VERSION = "0.1.0"
