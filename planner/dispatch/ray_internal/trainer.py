@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from planner.dispatch.ray_internal.contract import missing
-from planner.elastic.controller import Steward
+from planner.elastic.controller import ElasticController
 
 # Processes are kept only on releases that were run (docs/elastic.md).
 KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
@@ -23,7 +23,7 @@ Tier = Literal["ours", "callbacks", "stock"]
 
 
 def make_trainer(
-    steward: Steward,
+    controller: ElasticController,
     *arguments: Any,
     run: str,
     launch_id: str,
@@ -45,7 +45,7 @@ def make_trainer(
 
         return ElasticTrainer(
             *arguments,
-            steward=steward,
+            controller=controller,
             run=run,
             launch_id=launch_id,
             warm_up=warm_up,
