@@ -5,7 +5,14 @@ from dataclasses import fields, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping, Waiting, Warming
@@ -16,6 +23,7 @@ from planner.plan import BatchSizes, ResizeCost, WorkerRange, choose
 
 NODES = [f"n{i}" for i in range(8)]
 LOOK_S = 0.5
+REACHED: set[type] = set()
 # Longer than any wait that the controller may make while there is room: a hold of half an hour, newcomers of an hour.
 PATIENCE_S = 2 * 3600.0
 
@@ -24,9 +32,9 @@ class Walk(RuleBasedStateMachine):
     """Events in any order; after each look the caller does what the controller asked for, as the policy does."""
 
     @initialize(
-        global_batch=st.integers(1, 24),
-        least=st.integers(1, 4),
-        more=st.integers(0, 6),
+        global_batch=st.sampled_from([24, 7, 1]),
+        least=st.integers(1, 3),
+        more=st.sampled_from([6, 3, 0]),
         eager=st.booleans(),
         grow_s=st.sampled_from([0.0, 1.4, 60.0]),
     )
@@ -40,7 +48,7 @@ class Walk(RuleBasedStateMachine):
             clock=lambda: self.now,
         )
         self.eager, self.is_over, self.is_ending = eager, False, False
-        self.room, self.draining = dict.fromkeys(NODES[:4], 1), {}
+        self.room, self.draining = dict.fromkeys(NODES[:3], 1), {}
         self.group, self.parked, self.silent = (), set(), set()
         self.newcomers, self.progress, self.step, self.stop_asked = "none", 0, 0, False
         self.given, self.told = [], []
@@ -53,15 +61,43 @@ class Walk(RuleBasedStateMachine):
         if node not in self.group:
             self.room[node] = count
 
+    @rule(seconds=st.sampled_from([0.5, 100.0]))
+    def nodes_come(self, seconds):
+        """As many as there may be; later, when the room has settled, they may be worth a resize."""
+        self.draining, self.room = {}, dict.fromkeys(NODES, 1)
+        self.look_once()
+        self.now += seconds
+        self.look_once()
+
     @rule(node=st.sampled_from(NODES), in_s=st.sampled_from([0.0, 5.0, 30.0, 7200.0, math.inf]))
     def notice(self, node, in_s):
         if self.room.pop(node, 0):
             self.draining[node] = in_s
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, 20.0, 120.0, 4000.0]))
-    def time_passes(self, seconds):
-        self.now += seconds
-        self.draining = {node: max(in_s - seconds, 0.0) for node, in_s in self.draining.items()}
+    @precondition(lambda self: self.group)
+    @rule(in_s=st.sampled_from([0.0, 30.0]), spared=st.integers(0, 2))
+    def notice_to_the_group(self, in_s, spared):
+        for node in self.group[spared:]:
+            self.room.pop(node, 0)
+            self.draining[node] = in_s
+        self.look_once()
+
+    @precondition(lambda self: self.group)
+    @rule()
+    def all_is_taken_back(self):
+        """And all workers commit in time, if they are told to stop."""
+        self.room, self.draining = {}, dict.fromkeys(self.group, 3.0)
+        self.look_once()
+        if self.stop_asked:
+            self.parked = set(range(len(self.group)))
+            self.look_once()
+
+    @rule(seconds=st.sampled_from([2.0, 20.0, 120.0, 4000.0]), looks=st.integers(1, 3))
+    def time_passes(self, seconds, looks):
+        for _ in range(looks):
+            self.now += seconds
+            self.draining = {node: max(in_s - seconds, 0.0) for node, in_s in self.draining.items()}
+            self.look_once()
 
     @precondition(lambda self: self.group and not self.parked)
     @rule(seconds=st.sampled_from([0.1, 1.0, 30.0]), commit_s=st.sampled_from([0.0, 0.5, 40.0]))
@@ -78,13 +114,14 @@ class Walk(RuleBasedStateMachine):
                 "eval_s": 0.0,
             }
         )
+        self.look_once()
 
     @precondition(lambda self: self.stop_asked)
-    @rule(ranks=st.sets(st.integers(0, 7)))
-    def workers_park(self, ranks):
-        self.parked |= {rank for rank in ranks if rank < len(self.group)}
-        if 0 in self.parked:
-            self.controller.committed(1.0)
+    @rule(count=st.sampled_from([8, 2, 1]))
+    def workers_park(self, count):
+        self.parked |= set(range(min(count, len(self.group))))
+        self.controller.committed(1.0)
+        self.look_once()
 
     @precondition(lambda self: self.group)
     @rule(ranks=st.sets(st.integers(0, 7)))
@@ -95,6 +132,7 @@ class Walk(RuleBasedStateMachine):
     @rule(become=st.sampled_from(["ready", "failed"]))
     def newcomers_change(self, become):
         self.newcomers = become
+        self.look_once()
 
     @precondition(lambda self: self.group)
     @rule(is_lost=st.booleans(), rank=st.integers(0, 7))
@@ -106,9 +144,19 @@ class Walk(RuleBasedStateMachine):
         except TrainingFailed:
             self.is_over = True
 
-    @rule()
-    def the_driver_ends_it(self):
+    def teardown(self):
+        """The driver ends it: within some looks it may, if workers park when they are told to stop."""
+        if not hasattr(self, "controller"):
+            return
         self.is_ending = True
+        for _ in range(4):
+            self.progress += 1
+            act = self.look_once()
+            if self.is_over or act.kind == "end":
+                return
+            if self.stop_asked:
+                self.parked = set(range(len(self.group)))
+        raise AssertionError("the driver is not told that it may end the run")
 
     @rule(text=st.sampled_from(["one", "two"]))
     def somebody_has_something_to_tell(self, text):
@@ -148,6 +196,7 @@ class Walk(RuleBasedStateMachine):
         self.check_pure(before, view, act)
         self.check(before, view, act)
         self.do(act, view)
+        REACHED.add(type(self.controller.state))
         return act
 
     def check_pure(self, before: State, view: View, act: Act):
@@ -167,6 +216,10 @@ class Walk(RuleBasedStateMachine):
         if act.kind == "warm":
             assert self.newcomers == "none"
             assert act.world_size >= 1
+        if isinstance(before, Warming) and view.newcomers == "ready" and not view.leaving:
+            assert act.kind != "nothing", "newcomers that are ready are kept waiting"
+        if isinstance(before, Stopping | Waiting) and view.all_parked and not view.leaving:
+            assert act.kind in {"resize", "end"}, "parked workers wait although their places are there"
         if self.is_ending:
             assert act.kind in {"nothing", "stop", "end"}, "nothing is started any more"
         if act.kind in {"resize", "warm"}:
@@ -247,7 +300,14 @@ class Walk(RuleBasedStateMachine):
 
 
 TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestWalk.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+
+
+def test_the_walk_reaches_every_state():
+    """Else what it finds to be true says little."""
+    REACHED.clear()
+    run_state_machine_as_test(Walk, settings=settings(TestWalk.settings, max_examples=60, derandomize=True))
+    assert {Idle, Running, Warming, Stopping, Waiting, Ending} == REACHED
 
 
 def test_a_step_changes_neither_its_state_nor_its_view():
