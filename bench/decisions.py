@@ -77,6 +77,7 @@ class Recorded(Blocking):  # type: ignore[misc]
             self.group, self.stopping_since, self.newcomers, self.hung = (), None, "none", False
             self.controller.unplaced(places, act.world_size)
         elif act.kind == "end":
+            self.texts += act.texts
             self.relaunch()
         else:
             super().act(act)
