@@ -60,7 +60,7 @@ class Recorded(Blocking):  # type: ignore[misc]
         super().__init__(0, **options)
         self.tick_s, (self.share, self.notice_s, self.lives_on_s) = tick_s, notice
         self.rules = {"has_eval": self.eval_s > 0, **job.get("rules", {})}
-        self.steward = self.new_controller(**self.rules)
+        self.controller = self.new_controller(**self.rules)
         self.digest, self.num_looks, self.num_decisions = hashlib.sha256(), 0, 0
         self.hung_since = 0.0
 
@@ -75,24 +75,25 @@ class Recorded(Blocking):  # type: ignore[misc]
         places = len([node for node in self.nodes if node not in self.draining])
         if act.kind == "resize" and places < act.world_size:
             self.group, self.stopping_since, self.newcomers, self.hung = (), None, "none", False
-            self.steward.unplaced(places, act.world_size)
+            self.controller.unplaced(places, act.world_size)
         elif act.kind == "end":
+            self.texts += act.texts
             self.relaunch()
         else:
             super().act(act)
         if act.kind != "nothing":
-            self.record(act.kind, act.world_size, act.planned, self.steward.bad_nodes)
+            self.record(act.kind, act.world_size, act.planned, self.controller.bad_nodes)
 
     def relaunch(self) -> None:
         """A new launch, with a controller that knows nothing yet."""
         self.record("relaunch", self.step)
-        self.words += self.pending_texts()
+        self.texts += self.pending_texts()
         self.group, self.stopping_since, self.newcomers, self.hung = (), None, "none", False
-        self.steward = self.new_controller(**self.rules)
+        self.controller, self.is_ending = self.new_controller(**self.rules), False
 
     def pending_texts(self) -> list[str]:
         """What the controller has to say and nobody has heard yet."""
-        return [*self.steward.untold, *self.steward._news]
+        return list(self.controller.texts)
 
     def tick(self) -> None:
         """One look."""
@@ -129,9 +130,9 @@ class Recorded(Blocking):  # type: ignore[misc]
         elif kind == "jump":
             self.now += rng.choice([20.0, 900.0])
         elif kind == "tell":
-            self.steward.tell("so they say")
+            self.controller.tell("so they say")
         elif kind == "end" and rng.random() < 0.3:
-            self.steward.end()
+            self.is_ending = True
         elif kind == "notice" and self.group:
             self.drain(rng.choice(self.group), rng.choice([0.0, 20.0, 300.0, 4000.0]))
 
@@ -157,7 +158,7 @@ def walk(trace: Trace, job: str, notice: tuple[float, float, float], seed: int) 
         if not cluster.hung:
             cluster.deaf = frozenset()
     cluster.record("end", cluster.step, cluster.sizes)
-    texts = sorted([*cluster.words, *cluster.pending_texts()])
+    texts = sorted([*cluster.texts, *cluster.pending_texts()])
     return {
         "looks": cluster.num_looks,
         "decisions": cluster.num_decisions,

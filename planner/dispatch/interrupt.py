@@ -92,7 +92,7 @@ class Interrupts:
         try:
             put_word(end_key(self._launch_id), "yes")
             began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
-            # It ends: the steward gives up workers that do not commit, and `pulse` a controller that does not answer.
+            # It ends: the controller gives up workers that do not commit, `pulse` a controller that does not answer.
             while not (self._ended.is_set() or get_word(ended_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
                 if reminders.due(waited_s):

@@ -22,7 +22,8 @@ from planner.dispatch.room import taken_by_a_worker
 from planner.dispatch.signals import pulse_key, state_key
 from planner.dispatch.warm import warm_up
 from planner.dispatch.worker import MakeHooks, WorkerConfig, refusal_key, train_worker, worker_hooks
-from planner.elastic.controller import Steward
+from planner.elastic.controller import ElasticController
+from planner.elastic.states import Rules
 from planner.errors import ClusterLost, RunError, TrainingFailed
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import PATIENCE, driver_environment, token_environment
@@ -67,7 +68,7 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": str(timings.poll_s),
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(timings.start_timeout_s),
         "RAY_TRAIN_METRICS_ENABLED": "0",
-        # Notices are the steward's: Ray's own watcher would wait until the node is gone.
+        # Notices are the controller's: Ray's own watcher would wait until the node is gone.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
         # A worker's process answers at once, also while its model loads. Ray's ten minutes would be waited out in full.
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "180",
@@ -185,20 +186,19 @@ def _trainer(
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
     keep_processes = workers.keep_processes == "auto" and can_keep_processes()
     wanted = workers_of(job)
-    steward = Steward(
+    rules = Rules(
         sizes=batch_sizes(job),
-        workers_min=wanted.least,
-        workers_max=wanted.most,
-        clock=time.monotonic,
-        cost=KEPT_PROCESSES if keep_processes else NEW_PROCESSES,
+        workers=wanted,
         has_eval=job.eval.samples > 0,
         eager=eager,
         on_one_machine=embedded and worker.on_cpu,
     )
+    cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
+    controller = ElasticController(rules, cost=cost, clock=time.monotonic)
     if why:
-        steward.note(why)
+        controller.tell(why)
     return make_trainer(
-        steward,
+        controller,
         train_worker,
         run=launch.url,
         launch_id=launch.launch_id,
@@ -218,7 +218,7 @@ def _trainer(
             # A name of its own for every controller: Ray would reload its own list of checkpoints for an old one.
             name=f"{job.name}-{launch.launch_id}-{number}",
             storage_path=f"{launch.url}/ray",
-            # Losses are what spot nodes do. Crash loops are stopped by the steward, and by `train.claim`.
+            # Losses are what spot nodes do. Crash loops are stopped by the controller, and by `train.claim`.
             failure_config=FailureConfig(max_failures=-1),
         ),
         torch_config=_torch_config(on_gpu=workers.gpus > 0 and not worker.on_cpu, embedded=embedded),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.elastic.asking import Asking
-from planner.elastic.controller import Steward
-from planner.plan import BatchSizes, ResizeCost, choose
+from planner.elastic.states import Rules
+from planner.plan import BatchSizes, WorkerRange, choose
 
 COUNTS = st.lists(st.integers(1, 500), min_size=1, max_size=60, unique=True).map(sorted)
 
@@ -59,7 +59,7 @@ class Listening:
         self.counts = range(1, most + 1)
         self._asking = Asking(Clock())
         self._room = {f"n{i}": 1 for i in range(present)}
-        self._steward = SimpleNamespace(tell=lambda _words: None)
+        self._controller = SimpleNamespace(tell=lambda _words: None)
         self._autoscaler = SimpleNamespace(asked=0, words=(), verdict=self._verdict)
         self._bound = bound
 
@@ -99,15 +99,7 @@ def test_no_count_is_asked_for_that_a_smaller_one_equals(batch, micro, least, mo
     most = min(most, batch)
     least = min(least, most)
     sizes = BatchSizes(global_batch=batch, max_micro=micro)
-    steward = Steward(
-        sizes=sizes,
-        workers_min=least,
-        workers_max=most,
-        clock=Clock(),
-        cost=ResizeCost(grow_s=1.0, shrink_s=1.0, lead_s=1.0),
-        has_eval=False,
-    )
-    counts = steward.worth_asking
+    counts = Rules(sizes=sizes, workers=WorkerRange(least=least, most=most), has_eval=False).worth_asking
     assert least == counts[0]
     costs = [choose(sizes, count).step_cost for count in counts]
     assert all(earlier > later for earlier, later in pairwise(costs[1:]))

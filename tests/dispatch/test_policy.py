@@ -34,9 +34,7 @@ def policy():
 
     policy = object.__new__(Policy)
     policy._launch_id, policy._state, policy._loading, policy._parked = "l", "", "", set()
-    policy._steward = SimpleNamespace(
-        started=lambda _nodes: None, reported=lambda _metrics: None, take_words=lambda: (), untold=()
-    )
+    policy._controller = SimpleNamespace(started=lambda _nodes: None, reported=lambda _metrics: None, texts=())
     return policy
 
 
@@ -145,7 +143,7 @@ def test_a_node_has_room_for_parts_of_a_cpu(policy, monkeypatch):
     coordinator = SimpleNamespace(get_reserved_resources=reserved)
     monkeypatch.setattr(policies.Policy, "_autoscaling_coordinator", coordinator)
     policy._requester_id, policy._suspects = "r", set()
-    policy._steward.bad_nodes = frozenset()
+    policy._controller.bad_nodes = frozenset()
     policy.scaling_config = SimpleNamespace(_resources_per_worker_not_none={"CPU": 0.1}, max_workers=64)
     assert policy._look()
     assert policy._room == {"a": 10}

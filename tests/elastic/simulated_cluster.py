@@ -2,8 +2,10 @@
 
 import math
 
-from planner.elastic.controller import Steward, View
-from planner.plan import BatchSizes, ResizeCost, choose
+from planner.elastic.controller import ElasticController
+from planner.elastic.states import Rules
+from planner.elastic.view import View
+from planner.plan import BatchSizes, ResizeCost, WorkerRange, choose
 
 TICK_S = 0.25
 
@@ -28,7 +30,7 @@ class Cluster:
         self.step = self.committed = self.recomputed = 0
         self.total_steps = total_steps
         self.global_batch = global_batch
-        self.words, self.sizes, self.acts = [], [], []
+        self.texts, self.sizes, self.acts = [], [], []
         self.newcomers = "none"
         self.warm_since = 0.0
         self.commit_s = 0.5
@@ -38,17 +40,17 @@ class Cluster:
         self.units = 0.0
         self.deaf = frozenset()
         self.least, self.most = least, most
-        self.steward = self.new_controller()
+        self.is_ending = False
+        self.controller = self.new_controller()
 
-    def new_controller(self, **options):
-        return Steward(
+    def new_controller(self, **rules):
+        rules = Rules(
             sizes=BatchSizes(global_batch=self.global_batch, max_micro=8),
-            workers_min=self.least,
-            workers_max=self.most,
-            clock=lambda: self.now,
-            cost=ResizeCost(grow_s=self.grow_s, shrink_s=self.shrink_s),
-            **{"has_eval": False, **options},
+            workers=WorkerRange(least=self.least, most=self.most),
+            **{"has_eval": False, **rules},
         )
+        cost = ResizeCost(grow_s=self.grow_s, shrink_s=self.shrink_s)
+        return ElasticController(rules, cost=cost, clock=lambda: self.now)
 
     @property
     def step_s(self):
@@ -72,7 +74,7 @@ class Cluster:
         self.recomputed += self.step - self.committed
         self.step = self.committed
         self.group, self.stopping_since, self.newcomers = (), None, "none"
-        self.steward.failed(frozenset(dead), frozenset(blamed), reason)
+        self.controller.failed(frozenset(dead), frozenset(blamed), reason)
 
     def run(self, seconds):
         end = self.now + seconds
@@ -87,7 +89,7 @@ class Cluster:
                 self.kill(node)
         room = {node: 1 for node in self.nodes if node not in self.draining}
         if not self.group:
-            self.act(self.steward.idle(View(room=room, draining={})))
+            self.act(self.controller.step(View(room=room, draining={}, is_ending=self.is_ending)))
             return
         self.train()
         parked = range(len(self.group)) if self.is_parked else ()
@@ -102,8 +104,9 @@ class Cluster:
             silent=self.deaf,
             newcomers=self.newcomers,
             progress=int(self.units),
+            is_ending=self.is_ending,
         )
-        self.act(self.steward.running(view))
+        self.act(self.controller.step(view))
 
     @property
     def is_parked(self):
@@ -131,7 +134,7 @@ class Cluster:
         while self.progress >= 1:
             self.progress -= 1
             self.step += 1
-            self.steward.reported(
+            self.controller.reported(
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,
@@ -143,7 +146,7 @@ class Cluster:
             )
 
     def act(self, act):
-        self.words += act.words
+        self.texts += act.texts
         if act.kind != "nothing":
             self.acts.append((self.now, act))
         if act.kind == "warm":
@@ -159,7 +162,7 @@ class Cluster:
             stays = [n for n in self.group if n in self.nodes and n not in self.draining]
             others = [n for n in self.nodes if n not in stays and n not in self.draining]
             # The policy keeps workers off bad nodes, where there is room enough without them.
-            bad = self.steward.bad_nodes
+            bad = self.controller.bad_nodes
             others.sort(key=lambda node: node in bad)
             stays = [node for node in stays if node not in bad]
             pause = self.grow_s if act.world_size > len(self.group) else self.shrink_s
@@ -168,8 +171,7 @@ class Cluster:
             self.sizes.append(act.world_size)
             self.blocked_until = self.now + pause
             self.stopping_since, self.newcomers, self.hung, self.progress = None, "none", False, 0.0
-            self.steward.started(self.group)
-            self.words += self.steward.take_words()
+            self.controller.started(self.group)
 
 
 class Blocking(Cluster):
@@ -180,7 +182,7 @@ class Blocking(Cluster):
     ):
         super().__init__(nodes, **options)
         self.commit_s, self.every_steps, self.eval_s, self.eval_every = commit_s, every_steps, eval_s, eval_every
-        self.steward._has_eval = eval_s > 0
+        self.controller = self.new_controller(has_eval=eval_s > 0)
         self.seen_commit_s = self.seen_eval_s = self.evaluating_until = 0.0
         self.parked_at = None
         self.newcomers_are = newcomers
@@ -207,7 +209,7 @@ class Blocking(Cluster):
             if self.step - self.committed >= self.every_steps:
                 self.committed, self.seen_commit_s = self.step, self.commit_s
                 self.blocked_until = self.now + self.commit_s
-            self.steward.reported(
+            self.controller.reported(
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,

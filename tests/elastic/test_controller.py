@@ -23,7 +23,7 @@ def test_it_waits_for_the_least_number_of_workers():
     """Below workers.min nothing starts, and it says so once."""
     cluster = Cluster(2, least=3).run(20)
     assert cluster.sizes == []
-    assert cluster.words == ["waiting: room for 2, and workers.min is 3"]
+    assert cluster.texts == ["waiting: room for 2, and workers.min is 3"]
     cluster.add()
     assert cluster.run(5).sizes == [3]
 
@@ -39,7 +39,7 @@ def test_a_new_node_is_taken_after_its_processes_are_warm():
     assert kinds == ["resize", "warm", "stop", "resize"]
     assert cluster.acts[2][0] - cluster.acts[1][0] > 4
     assert any(
-        re.match(r"resize: 2 -> 3, 1\.6 s per step instead of 2\.4 s: it takes .* remain", w) for w in cluster.words
+        re.match(r"resize: 2 -> 3, 1\.6 s per step instead of 2\.4 s: it takes .* remain", w) for w in cluster.texts
     )
 
 
@@ -64,7 +64,7 @@ def test_a_notice_becomes_a_shrink_without_a_lost_step():
     cluster.run(10)
     assert cluster.sizes == [4, 3]
     assert cluster.recomputed == 0
-    assert "resize: notice for 1 worker of 4, 29 s left; room for 3" in cluster.words
+    assert "resize: notice for 1 worker of 4, 29 s left; room for 3" in cluster.texts
     assert cluster.run(60).sizes == [4, 3]
 
 
@@ -113,7 +113,7 @@ def test_too_short_a_notice_is_said_beforehand_and_what_was_lost_afterwards():
     cluster.run(30)
     cluster.drain("n3", 5)
     cluster.run(30)
-    assert any("the notice is too short to keep all steps" in words for words in cluster.words)
+    assert any("the notice is too short to keep all steps" in words for words in cluster.texts)
     assert cluster.recomputed > 0
     assert cluster.sizes == [4, 3]
 
@@ -133,7 +133,7 @@ class TestANoticeThatNamesThePresent:
         """A step of 1.2 s and a commit of 0.5 s."""
         cluster = self.drained(lives_on_s=6.0)
         assert (cluster.sizes, cluster.recomputed) == ([4, 3], 0)
-        assert any("a commit is tried for 6.3 s all the same" in words for words in cluster.words)
+        assert any("a commit is tried for 6.3 s all the same" in words for words in cluster.texts)
 
     def test_a_machine_that_is_gone_at_once_costs_no_more_than_its_loss(self):
         """Its workers fail, and the rest goes on from the last commit."""
@@ -157,7 +157,7 @@ class TestANoticeThatNamesThePresent:
         cluster = self.drained(lives_on_s=math.inf, commit_s=20.0)
         assert cluster.sizes == [4, 3]
         assert cluster.recomputed > 0
-        assert any("the notice is too short to keep all steps" in words for words in cluster.words)
+        assert any("the notice is too short to keep all steps" in words for words in cluster.texts)
         assert next(at for at, act in cluster.acts if act.kind == "resize" and at > self.began) - self.began < 1
 
 
@@ -212,7 +212,7 @@ def test_a_bad_node_is_left_out_and_named():
         cluster.fail(blamed={"n2"})
         cluster.run(30)
     assert cluster.group == ("n0", "n1", "n3")
-    assert any("n2" in words and "left out" in words for words in cluster.words)
+    assert any("n2" in words and "left out" in words for words in cluster.texts)
 
 
 def test_a_bad_node_is_better_than_too_few():
@@ -233,7 +233,7 @@ def test_a_hang_ends_the_group():
     assert cluster.sizes == [4]
     cluster.run(20)
     assert cluster.sizes == [4, 4]
-    assert any("no progress for 10 min; the limit was 10 min" in words for words in cluster.words)
+    assert any("no progress for 10 min; the limit was 10 min" in words for words in cluster.texts)
 
 
 def test_a_worker_that_does_not_answer_either_ends_the_group_sooner():
@@ -244,7 +244,7 @@ def test_a_worker_that_does_not_answer_either_ends_the_group_sooner():
     assert cluster.sizes == [4]
     cluster.run(20)
     assert cluster.sizes[:2] == [4, 4]
-    assert any("and 1 worker did not answer; the limit was 60 s" in words for words in cluster.words)
+    assert any("and 1 worker did not answer; the limit was 60 s" in words for words in cluster.texts)
 
 
 def test_a_worker_that_does_not_answer_while_the_others_make_progress_is_left_alone():
@@ -288,7 +288,7 @@ def test_a_hang_is_not_blamed_on_a_late_answer():
     cluster.deaf = frozenset({2})
     cluster.run(10)
     assert cluster.sizes == [4, 4]
-    assert any(words.endswith("no progress for 10 min; the limit was 10 min") for words in cluster.words)
+    assert any(words.endswith("no progress for 10 min; the limit was 10 min") for words in cluster.texts)
 
 
 def test_a_deep_shrink_is_no_hang():
@@ -464,7 +464,7 @@ class TestNothingIsLostByImpatience:
         cluster.run(300)
         cluster.drain("n4", 60)
         cluster.run(100)
-        assert any("the notice is too short" in words for words in cluster.words)
+        assert any("the notice is too short" in words for words in cluster.texts)
 
     def test_a_notice_that_is_withdrawn_leaves_time_for_the_commit(self):
         """It takes 50 s, and the notice was of 30."""
@@ -485,7 +485,7 @@ class TestPlacesThatCannotBeHad:
         warms = [at for at, act in cluster.acts if act.kind == "warm"]
         assert 4 <= len(warms) <= 10
         assert all(later - earlier > 25 for earlier, later in pairwise(warms))
-        assert any("one failed while it started; no more than 2 workers for" in words for words in cluster.words)
+        assert any("one failed while it started; no more than 2 workers for" in words for words in cluster.texts)
 
     def test_newcomers_that_never_get_their_place_are_given_up(self):
         """Something else runs on their node. When it has gone, they are taken."""
@@ -493,7 +493,7 @@ class TestPlacesThatCannotBeHad:
         cluster.add()
         cluster.run(600)
         assert cluster.sizes == [2]
-        assert any("they were not ready after" in words for words in cluster.words)
+        assert any("they were not ready after" in words for words in cluster.texts)
         cluster.newcomers_are = ""
         cluster.run(1800)
         assert cluster.sizes == [2, 3]
@@ -508,10 +508,10 @@ class TestPlacesThatCannotBeHad:
     def test_a_group_starts_with_the_places_that_it_gets(self):
         """Three were counted and two could be had: two train, and three are tried again later."""
         cluster = Cluster(3)
-        cluster.steward.unplaced(2, 3)
+        cluster.controller.unplaced(2, 3)
         cluster.run(10)
         assert cluster.sizes == [2]
-        assert any("only 2 of 3 workers got a place; no more than 2 workers for 30 s" in w for w in cluster.words)
+        assert any("only 2 of 3 workers got a place; no more than 2 workers for 30 s" in w for w in cluster.texts)
         cluster.run(120)
         assert cluster.sizes == [2, 3]
 
@@ -534,12 +534,12 @@ def test_time_spent_waiting_for_nodes_is_no_price_of_a_resize():
     cluster.run(7200)
     cluster.add()
     cluster.run(60)
-    assert cluster.steward._memory.cost.shrink_s < 30
+    assert cluster.controller.history.cost.shrink_s < 30
     cluster.kill("n0")
     cluster.run(7200)
     cluster.add(2)
     cluster.run(120)
-    assert cluster.steward._memory.cost.grow_s < 30
+    assert cluster.controller.history.cost.grow_s < 30
 
 
 def test_a_stop_that_nobody_answers_ends_even_where_too_few_nodes_are_left():
@@ -554,14 +554,14 @@ def test_a_stop_that_nobody_answers_ends_even_where_too_few_nodes_are_left():
     cluster.run(3000)
     first = next(act for act in found if act.kind == "resize")
     assert not first.planned
-    assert any("had not parked" in words for words in cluster.steward.take_words())
+    assert any("had not parked" in words for words in cluster.controller.texts)
 
 
 def test_the_driver_need_not_wait_for_workers_that_are_only_starting():
     """To load a large model takes minutes, and nothing is done yet that could be lost."""
     cluster = Cluster(2).run(1)
     assert cluster.step == 0
-    cluster.steward.end()
+    cluster.is_ending = True
     found = []
     cluster.act = found.append
     cluster.tick()
@@ -572,7 +572,7 @@ def test_the_driver_need_not_wait_for_workers_that_are_only_starting():
 def test_the_driver_ends_a_run_when_all_have_committed(nodes):
     """Or at once, where no group runs; and nothing is started any more."""
     cluster = Cluster(nodes, least=2).run(30)
-    cluster.steward.end()
+    cluster.is_ending = True
     kinds = []
     cluster.act = lambda act: (kinds.append(act.kind), Cluster.act(cluster, act))
     cluster.run(20)
@@ -588,7 +588,7 @@ class TestBeforeTheFirstStep:
         cluster.add(23)
         cluster.run(90)
         assert cluster.sizes == [1, 24]
-        assert cluster.steward._memory.cost == ResizeCost(grow_s=10.0, shrink_s=1.0, lead_s=4.25)
+        assert cluster.controller.history.cost == ResizeCost(grow_s=10.0, shrink_s=1.0, lead_s=4.25)
         assert cluster.run(60).step >= 1
 
     def test_a_step_that_is_soon_done_is_not_given_up(self):
@@ -598,7 +598,7 @@ class TestBeforeTheFirstStep:
         cluster.run(60)
         assert cluster.sizes == [1, 24]
         assert cluster.recomputed == 0
-        assert not any("begun again" in words for words in cluster.words)
+        assert not any("begun again" in words for words in cluster.texts)
 
     @pytest.mark.parametrize("goes", ["the newcomers", "all, after notice"])
     def test_a_step_is_not_given_up_for_places_that_are_gone(self, goes):
@@ -611,7 +611,7 @@ class TestBeforeTheFirstStep:
             cluster.drain(node, 600 if goes == "all, after notice" else 0)
         cluster.run(500)
         assert cluster.sizes == [1]
-        assert not any("begun again" in words for words in cluster.words)
+        assert not any("begun again" in words for words in cluster.texts)
 
     def test_room_that_changes_all_the_time_is_not_followed(self):
         """A node more every five seconds, and a pause takes ten."""
@@ -638,7 +638,7 @@ def test_a_wait_for_places_is_no_part_of_the_price_of_a_loss():
     cluster.add()
     cluster.run(30)
     assert cluster.sizes == [2, 2]
-    assert cluster.steward._memory.cost.shrink_s < 10
+    assert cluster.controller.history.cost.shrink_s < 10
 
 
 class Priced(Cluster):
@@ -662,7 +662,7 @@ class Priced(Cluster):
                 self.progress, self.step, self.parked_since = 0.0, self.step + 1, self.now
             return
         if self.is_parked:
-            self.steward.committed(self.commit_s)
+            self.controller.committed(self.commit_s)
         super().train()
 
 
@@ -673,8 +673,8 @@ class TestThePriceOfAResize:
         cluster.add()
         cluster.run(600)
         assert cluster.sizes == [2, 3]
-        assert cluster.steward._memory.cost.grow_s == pytest.approx(15, abs=2 * TICK_S)
-        assert "2 -> 3 workers cost 15 s of training" in cluster.words
+        assert cluster.controller.history.cost.grow_s == pytest.approx(15, abs=2 * TICK_S)
+        assert "2 -> 3 workers cost 15 s of training" in cluster.texts
 
     def test_a_loss_without_notice_costs_what_is_done_again(self):
         """Twenty seconds of a step and three whole ones since the commit, ten seconds without workers."""
@@ -685,8 +685,8 @@ class TestThePriceOfAResize:
         cluster.kill("n2")
         cluster.run(400)
         assert cluster.sizes == [3, 2]
-        assert cluster.steward._memory.cost.shrink_s == pytest.approx(20 + 3 * 120 + 10, abs=4 * TICK_S)
-        assert any("with 3 steps done again" in words for words in cluster.words)
+        assert cluster.controller.history.cost.shrink_s == pytest.approx(20 + 3 * 120 + 10, abs=4 * TICK_S)
+        assert any("with 3 steps done again" in words for words in cluster.texts)
 
     def test_time_without_nodes_is_no_part_of_a_loss(self):
         """For an hour there is no room at all."""
@@ -698,12 +698,10 @@ class TestThePriceOfAResize:
         cluster.add()
         cluster.run(400)
         assert cluster.sizes == [1, 1]
-        assert cluster.steward._memory.cost.shrink_s == pytest.approx(2 * 120 + 10, abs=4 * TICK_S)
+        assert cluster.controller.history.cost.shrink_s == pytest.approx(2 * 120 + 10, abs=4 * TICK_S)
 
     def test_fewer_workers_write_more_each(self):
         """What a commit took at sixteen says what it takes at two."""
-        memory = Cluster(1).steward._memory
-        memory.committed(16, 3.0)
-        assert [memory.commit_s(size) for size in (32, 16, 2)] == [3.0, 3.0, 24.0]
-        memory.committed(2, 0.0)
-        assert memory.commit_s(16) == 3.0
+        history = Cluster(1).controller.history.after_commit(16, 3.0)
+        assert [history.commit_s(size) for size in (32, 16, 2)] == [3.0, 3.0, 24.0]
+        assert history.after_commit(2, 0.0).commit_s(16) == 3.0

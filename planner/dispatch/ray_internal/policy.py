@@ -1,4 +1,4 @@
-"""Our scaling policy inside Ray Train's controller: Ray's eyes and hands for `planner.elastic.controller`.
+"""Our scaling policy inside Ray Train's controller: it observes and acts for `planner.elastic.controller`.
 
 Runs in the controller's process, next to the worker group. Written against Ray 2.60; `private.contract` says whether
 the Ray at hand is like it.
@@ -30,7 +30,8 @@ from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
 from planner.dispatch.ray_internal.heartbeats import Heartbeats
 from planner.elastic.asking import Asking
-from planner.elastic.controller import Act, Steward, View
+from planner.elastic.controller import ElasticController
+from planner.elastic.view import Act, View
 from planner.errors import PlannerError
 from planner.plan import workers_on_node
 
@@ -48,12 +49,12 @@ _PROBE_AGAIN_S = 5.0
 
 
 class Policy(ElasticScalingPolicy):  # type: ignore[misc]
-    """The steward's eyes and hands."""
+    """Observes and acts for the elastic controller."""
 
     def __init__(
         self,
         scaling_config: shapes.ScalingConfig,
-        steward: Steward,
+        controller: ElasticController,
         *,
         run: str,
         launch_id: str,
@@ -63,7 +64,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         super().__init__(scaling_config)
         self.warm_up = warm_up
         self.hand_over = HandOver()
-        self._steward, self._run, self._launch_id = steward, run, launch_id
+        self._controller, self._run, self._launch_id = controller, run, launch_id
+        self._is_ending = False
         self._state = self._loading = ""
         self._keep = keep_processes
         self._looked_s = float("-inf")
@@ -131,12 +133,12 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             time.sleep(_IDLE_S)
             return NoopDecision()
         self._hear_autoscaler()
-        act = self._steward.idle(View(room=self._room, draining=self._draining))
+        act = self._controller.step(View(room=self._room, draining=self._draining, is_ending=self._is_ending))
         if act.kind != "resize":
-            self._ended() if act.kind == "end" else self._tell_driver(*act.words, *self._autoscaler.words)
+            self._ended() if act.kind == "end" else self._tell_driver(*act.texts, *self._autoscaler.words)
             time.sleep(_IDLE_S)
             return NoopDecision()
-        self._tell_driver(*self._steward.untold, f"starting {counted(act.world_size, 'worker')}")
+        self._tell_driver(*self._controller.texts, f"starting {counted(act.world_size, 'worker')}")
         return self._get_resize_decision(act.world_size)
 
     def make_decision_for_running_worker_group(
@@ -153,7 +155,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             return NoopDecision()
         self._hear_autoscaler()
         try:
-            act = self._steward.running(self._view(worker_group_state.workers))
+            act = self._controller.step(self._view(worker_group_state.workers))
         except PlannerError:
             raise
         except Exception:  # noqa: BLE001
@@ -168,7 +170,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def _get_num_workers_for_resource_request(self) -> int:
         """What helps, and one more for each place on a node that an autoscaler takes for good, and that is not."""
-        return self._asking.count([count + self._num_bad for count in self._steward.worth_asking])
+        return self._asking.count([count + self._num_bad for count in self._controller.worth_asking])
 
     def _maybe_send_resource_request(self) -> None:
         """Ask again when the number is another one, and every 20 s: a request is forgotten after 180 s."""
@@ -201,7 +203,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._asking.refused(asked)
             self._maybe_send_resource_request()
             if self._autoscaler.asked != asked:
-                self._steward.tell(f"the autoscaler cannot have {asked} workers: asking for {self._autoscaler.asked}")
+                self._controller.tell(
+                    f"the autoscaler cannot have {asked} workers: asking for {self._autoscaler.asked}"
+                )
 
     def on_controller_start_worker_group(self, *, scaling_config: object, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
         """Keep workers off nodes that are no good, where there is room enough without them."""
@@ -209,7 +213,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def label_selector(self, num_workers: int) -> dict[str, str] | None:
         """What a node must be like, as things are now."""
-        avoided = {*self._steward.bad_nodes, *self._suspects}
+        avoided = {*self._controller.bad_nodes, *self._suspects}
         elsewhere = sum(count for node, count in self._room.items() if node not in avoided)
         if not avoided or elsewhere < num_workers:
             return None
@@ -222,11 +226,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._group, self._heartbeats = group, Heartbeats()
         self._parked.clear()
         workers = group.get_workers()
-        self._steward.started(tuple(worker.metadata.node_id for worker in workers))
+        self._controller.started(tuple(worker.metadata.node_id for worker in workers))
         self._loading = f"{counted(len(workers), 'worker')} started; loading"
         self._tell_driver(self._loading)
-        for words in self._steward.take_words():
-            _tell(workers, words)
 
     def group_failed(self, group: NewProcessesGroup, errors: dict[int, Exception]) -> None:
         """Workers of the group have failed.
@@ -242,8 +244,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         died = [rank for rank, error in errors.items() if has_died(error)]
         blamed = died or culprit(errors)
         reason = cause(died, nodes, errors)
-        self._steward.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
-        self._tell_driver(*self._steward.untold)
+        self._controller.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
+        self._tell_driver(*self._controller.texts)
 
     def start_failed(self, error: Exception) -> None:
         """A group could not be started.
@@ -253,15 +255,15 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """
         silent = silent_nodes(set(self._room))
         self._suspects |= silent
-        self._steward.failed(
+        self._controller.failed(
             frozenset(silent), frozenset(), f"they could not be started: {last_line(str(error), type(error).__name__)}"
         )
-        self._tell_driver(*self._steward.untold)
+        self._tell_driver(*self._controller.texts)
 
     def unplaced(self, placed: int, asked: int) -> None:
         """Ray counted places that something else has taken, or that are gone."""
         self._suspects |= silent_nodes(set(self._room))
-        self._steward.unplaced(placed, asked)
+        self._controller.unplaced(placed, asked)
 
     # -- eyes
 
@@ -277,7 +279,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             draining = ray._private.state.state.get_draining_nodes() or {}
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
             if get_word(signals.end_key(self._launch_id)):
-                self._steward.end()
+                self._is_ending = True
         except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
             _log.warning("the cluster could not be asked for its nodes", exc_info=True)
             return False
@@ -295,9 +297,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         taken = self.scaling_config._resources_per_worker_not_none
         places = {node: workers_on_node(found, taken) for node, found in reserved.items()}
         unusable = {*self._draining, *self._suspects}
-        # Nodes whose workers keep dying stay in: the steward leaves them out, or takes them where nothing else is left.
+        # Nodes whose workers keep dying stay in: the controller leaves them out, unless nothing else is left.
         self._room = {node: count for node, count in places.items() if node in alive and node not in unusable}
-        self._num_bad = sum(self._room.get(node, 0) for node in self._steward.bad_nodes)
+        self._num_bad = sum(self._room.get(node, 0) for node in self._controller.bad_nodes)
         return True
 
     def _hear(self, status: shapes.PollStatus) -> None:
@@ -309,9 +311,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             if report.metrics.get(signals.PARKED):
                 self._parked.add(rank)
                 if rank == 0:
-                    self._steward.committed(float(report.metrics["commit_s"]))
+                    self._controller.committed(float(report.metrics["commit_s"]))
             elif rank == 0:
-                self._steward.reported(report.metrics)
+                self._controller.reported(report.metrics)
                 self._stepped()
 
     def _view(self, workers: Sequence[shapes.Worker]) -> View:
@@ -323,6 +325,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             silent=frozenset(self._group.silent_ranks() if self._group else ()),
             newcomers=self._group.newcomers() if self._group else "none",
             progress=self._heartbeats.total(workers),
+            is_ending=self._is_ending,
         )
 
     # -- mouth
@@ -349,8 +352,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def _do(self, act: Act, state: shapes.WorkerGroupState) -> NoopDecision | ResizeDecision:
         assert self._group is not None, "it was told when it started"
-        for words in act.words:
-            _tell(state.workers, words)
+        for text in act.texts:
+            _tell(state.workers, text)
         if act.kind == "warm":
             self._group.warm(act.world_size)
         elif act.kind == "abandon_newcomers":
@@ -363,10 +366,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._ended()
         elif act.kind == "resize":
             if not act.planned:
-                self._steward.note(whereabouts(state.workers))
+                self._controller.tell(whereabouts(state.workers))
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
-            self._tell_driver(*self._steward.untold, f"going on with {counted(act.world_size, 'worker')}")
+            self._tell_driver(*self._controller.texts, f"going on with {counted(act.world_size, 'worker')}")
             return self._get_resize_decision(act.world_size)
         return NoopDecision()
 
@@ -377,7 +380,7 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
     def __init__(
         self,
         *arguments: object,
-        steward: Steward,
+        controller: ElasticController,
         run: str,
         launch_id: str,
         warm_up: Callable[[], None],
@@ -390,7 +393,7 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
         self._soften, self._listen_to = soften, listen_to
         self._policy = Policy(
             self.scaling_config,
-            steward,
+            controller,
             run=run,
             launch_id=launch_id,
             warm_up=warm_up,
@@ -407,6 +410,6 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
         signal.signal(signal.SIGINT, self._soften(signal.getsignal(signal.SIGINT)))
 
 
-def _tell(workers: Sequence[shapes.Worker], words: str) -> None:
+def _tell(workers: Sequence[shapes.Worker], text: str) -> None:
     """Rank 0 writes the ledger."""
-    workers[0].actor.execute.remote(signals.tell, words)
+    workers[0].actor.execute.remote(signals.tell, text)

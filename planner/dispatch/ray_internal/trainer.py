@@ -6,7 +6,7 @@ from collections.abc import Callable
 from planner.dispatch.ray_internal import shapes
 from planner.dispatch.ray_internal.contract import Tier
 from planner.dispatch.ray_internal.presence import missing
-from planner.elastic.controller import Steward
+from planner.elastic.controller import ElasticController
 
 # Processes are kept only on releases that were run (docs/elastic.md).
 KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
@@ -25,7 +25,7 @@ _CALLBACKS = ("dispatch/ray_internal/callback.py", "dispatch/ray_internal/heartb
 
 
 def make_trainer(
-    steward: Steward,
+    controller: ElasticController,
     *arguments: object,
     run: str,
     launch_id: str,
@@ -48,7 +48,7 @@ def make_trainer(
 
         ours: shapes.Trainer = ElasticTrainer(
             *arguments,
-            steward=steward,
+            controller=controller,
             run=run,
             launch_id=launch_id,
             warm_up=warm_up,

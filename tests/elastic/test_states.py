@@ -1,0 +1,327 @@
+"""The elastic controller as a state machine, walked through random views: what no order of events may bring about."""
+
+import math
+from dataclasses import fields, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from planner.elastic.controller import ElasticController
+from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping, Waiting, Warming
+from planner.elastic.step import step
+from planner.elastic.view import Act, View
+from planner.errors import TrainingFailed
+from planner.plan import BatchSizes, ResizeCost, WorkerRange, choose
+
+NODES = [f"n{i}" for i in range(8)]
+LOOK_S = 0.5
+REACHED: set[type] = set()
+# Longer than any wait that the controller may make while there is room: a hold of half an hour, newcomers of an hour.
+PATIENCE_S = 2 * 3600.0
+
+
+class Walk(RuleBasedStateMachine):
+    """Events in any order; after each look the caller does what the controller asked for, as the policy does."""
+
+    @initialize(
+        global_batch=st.sampled_from([24, 7, 1]),
+        least=st.integers(1, 3),
+        more=st.sampled_from([6, 3, 0]),
+        eager=st.booleans(),
+        grow_s=st.sampled_from([0.0, 1.4, 60.0]),
+    )
+    def launch(self, global_batch, least, more, eager, grow_s):
+        least = min(least, global_batch)
+        self.now, self.sizes = 1000.0, BatchSizes(global_batch=global_batch, max_micro=4)
+        self.workers = WorkerRange(least=least, most=min(least + more, global_batch))
+        self.controller = ElasticController(
+            Rules(sizes=self.sizes, workers=self.workers, has_eval=False, eager=eager),
+            cost=ResizeCost(grow_s=grow_s, shrink_s=grow_s),
+            clock=lambda: self.now,
+        )
+        self.eager, self.is_over, self.is_ending = eager, False, False
+        self.room, self.draining = dict.fromkeys(NODES[:3], 1), {}
+        self.group, self.parked, self.silent = (), set(), set()
+        self.newcomers, self.progress, self.step, self.stop_asked = "none", 0, 0, False
+        self.given, self.told = [], []
+
+    # -- what happens around the controller
+
+    @rule(node=st.sampled_from(NODES), count=st.integers(0, 2))
+    def room_changes(self, node, count):
+        self.draining.pop(node, None)
+        if node not in self.group:
+            self.room[node] = count
+
+    @rule(seconds=st.sampled_from([100.0, 0.5]))
+    def nodes_come(self, seconds):
+        """As many as there may be; later, when the room has settled, they may be worth a resize."""
+        self.draining, self.room = {}, dict.fromkeys(NODES, 1)
+        self.look_once()
+        self.now += seconds
+        self.look_once()
+
+    @rule(node=st.sampled_from(NODES), in_s=st.sampled_from([0.0, 5.0, 30.0, 7200.0, math.inf]))
+    def notice(self, node, in_s):
+        if self.room.pop(node, 0):
+            self.draining[node] = in_s
+
+    @precondition(lambda self: self.group)
+    @rule(in_s=st.sampled_from([0.0, 30.0]), spared=st.integers(0, 2))
+    def notice_to_the_group(self, in_s, spared):
+        for node in self.group[spared:]:
+            self.room.pop(node, 0)
+            self.draining[node] = in_s
+        self.look_once()
+
+    @precondition(lambda self: self.group)
+    @rule()
+    def all_is_taken_back(self):
+        """And all workers commit in time, if they are told to stop."""
+        self.room, self.draining = {}, dict.fromkeys(self.group, 3.0)
+        self.look_once()
+        if self.stop_asked:
+            self.parked = set(range(len(self.group)))
+            self.look_once()
+
+    @rule(seconds=st.sampled_from([2.0, 20.0, 120.0, 4000.0]), looks=st.integers(1, 3))
+    def time_passes(self, seconds, looks):
+        for _ in range(looks):
+            self.now += seconds
+            self.draining = {node: max(in_s - seconds, 0.0) for node, in_s in self.draining.items()}
+            self.look_once()
+
+    @precondition(lambda self: self.group and not self.parked)
+    @rule(seconds=st.sampled_from([0.1, 1.0, 30.0]), commit_s=st.sampled_from([0.0, 0.5, 40.0]))
+    def a_step_is_done(self, seconds, commit_s):
+        self.now += seconds
+        self.step, self.progress = self.step + 1, self.progress + 1
+        self.controller.reported(
+            {
+                "step": self.step - 1,
+                "total_steps": 100_000,
+                "world_size": len(self.group),
+                "seconds": seconds,
+                "commit_s": commit_s,
+                "eval_s": 0.0,
+            }
+        )
+        self.look_once()
+
+    @precondition(lambda self: self.stop_asked)
+    @rule(count=st.sampled_from([8, 2, 1]))
+    def workers_park(self, count):
+        self.parked |= set(range(min(count, len(self.group))))
+        self.controller.committed(1.0)
+        self.look_once()
+
+    @precondition(lambda self: self.group)
+    @rule(ranks=st.sets(st.integers(0, 7)))
+    def workers_fall_silent(self, ranks):
+        self.silent = {rank for rank in ranks if rank < len(self.group)}
+
+    @precondition(lambda self: self.newcomers == "warming")
+    @rule(become=st.sampled_from(["ready", "failed"]))
+    def newcomers_change(self, become):
+        self.newcomers = become
+        self.look_once()
+
+    @precondition(lambda self: self.group)
+    @rule(is_lost=st.booleans(), rank=st.integers(0, 7))
+    def the_group_fails(self, is_lost, rank):
+        node = frozenset({self.group[rank % len(self.group)]})
+        self.forget_group()
+        try:
+            self.controller.failed(node if is_lost else frozenset(), frozenset() if is_lost else node, "it died")
+        except TrainingFailed:
+            self.is_over = True
+
+    @precondition(lambda self: self.group)
+    @rule()
+    def the_group_is_gone(self):
+        """Without a failure that anybody told of."""
+        self.forget_group()
+        self.look_once()
+
+    def teardown(self):
+        """The driver ends it: within some looks it may, if workers park when they are told to stop."""
+        if not hasattr(self, "controller"):
+            return
+        self.is_ending = True
+        for _ in range(4):
+            self.progress += 1
+            act = self.look_once()
+            if self.is_over or act.kind == "end":
+                return
+            if self.stop_asked:
+                self.parked = set(range(len(self.group)))
+        raise AssertionError("the driver is not told that it may end the run")
+
+    @rule(text=st.sampled_from(["one", "two"]))
+    def somebody_has_something_to_tell(self, text):
+        self.controller.tell(text)
+        self.given.append(text)
+
+    # -- looks
+
+    def view(self):
+        return View(
+            room=dict(self.room),
+            draining=dict(self.draining),
+            nodes=self.group,
+            parked=frozenset(self.parked),
+            silent=frozenset(self.silent),
+            newcomers=self.newcomers,
+            progress=self.progress,
+            is_ending=self.is_ending,
+        )
+
+    @rule()
+    def look(self):
+        self.look_once()
+
+    def look_once(self) -> Act:
+        """A look; and what it asks for is held against what may be asked, and done."""
+        if self.is_over:
+            return Act()
+        self.now += LOOK_S
+        view, before = self.view(), self.controller.state
+        try:
+            act = self.controller.step(view)
+        except TrainingFailed:
+            self.is_over = True
+            return Act()
+        self.told += [text for text in act.texts if text in {"one", "two"}]
+        self.check_pure(before, view, act)
+        self.check(before, view, act)
+        self.do(act, view)
+        REACHED.add(type(self.controller.state))
+        return act
+
+    def check_pure(self, before: State, view: View, act: Act):
+        assert step(before, view, self.now) == (self.controller.state, act)
+
+    def check(self, before: State, view: View, act: Act):
+        if act.kind in {"warm", "abandon_newcomers", "stop"}:
+            assert view.nodes, "it acts on a group that does not run"
+            assert isinstance(before, Running | Warming)
+        if act.kind == "stop":
+            assert not self.stop_asked, "workers are asked to stop once"
+        if act.planned:
+            assert view.nodes
+            assert view.all_parked
+        if act.kind == "abandon_newcomers":
+            assert self.newcomers != "none"
+        if act.kind == "warm":
+            assert self.newcomers == "none"
+            assert act.world_size >= 1
+        if isinstance(before, Warming) and view.newcomers == "ready" and not view.leaving:
+            assert act.kind != "nothing", "newcomers that are ready are kept waiting"
+        if isinstance(before, Stopping | Waiting) and view.nodes and view.all_parked and not view.leaving:
+            assert act.kind in {"resize", "end"}, "parked workers wait although their places are there"
+        if self.is_ending:
+            assert act.kind in {"nothing", "stop", "end"}, "nothing is started any more"
+        if act.kind in {"resize", "warm"}:
+            self.check_size(view, act)
+
+    def check_size(self, view: View, act: Act):
+        """Never more than there is room for or than helps, never fewer than the job's least."""
+        size = act.world_size + (len(view.nodes) if act.kind == "warm" else 0)
+        assert self.workers.least <= size <= self.workers.most
+        room = sum(view.room.values())
+        if act.kind == "warm" or (not view.nodes and act.kind == "resize"):
+            assert size <= max(room, len(view.nodes))
+        if not self.eager and size > self.workers.least:
+            fewer = choose(self.sizes, size - 1).step_cost
+            assert choose(self.sizes, size).step_cost < fewer, "one worker fewer would be as fast"
+
+    def do(self, act: Act, view: View):
+        if act.kind == "warm":
+            self.newcomers = "warming"
+        elif act.kind == "abandon_newcomers":
+            self.newcomers = "none"
+        elif act.kind == "stop":
+            self.stop_asked = True
+        elif act.kind == "resize":
+            self.start(act.world_size, view)
+
+    def start(self, asked: int, view: View):
+        places = [node for node, count in view.room.items() for _ in range(count)]
+        self.forget_group()
+        if len(places) < asked:
+            self.controller.unplaced(len(places), asked)
+            return
+        self.group = tuple(places[:asked])
+        self.controller.started(self.group)
+
+    def forget_group(self):
+        self.group, self.parked, self.silent = (), set(), set()
+        self.newcomers, self.stop_asked = "none", False
+
+    # -- what always holds
+
+    @invariant()
+    def no_field_of_a_state_is_none(self):
+        """No `None` stands for a state."""
+        if hasattr(self, "controller"):
+            state = self.controller.state
+            assert isinstance(state, Idle | Running | Warming | Stopping | Waiting | Ending)
+            assert all(getattr(state, field.name) is not None for field in fields(state))
+
+    @invariant()
+    def every_text_is_told_once_and_in_order(self):
+        """Those that wait are still there."""
+        if hasattr(self, "controller"):
+            waiting = [text for text in self.controller.texts if text in {"one", "two"}]
+            assert [*self.told, *waiting] == self.given
+
+    @precondition(lambda self: not self.is_over)
+    @rule()
+    def it_does_not_wait_for_ever(self):
+        """Room for the least count, workers that park and newcomers that come up: soon a group trains."""
+        self.room = dict.fromkeys(NODES, 2)
+        self.draining = {}
+        end_s = self.now + PATIENCE_S
+        while self.now < end_s and not self.is_over:
+            self.now += 30.0
+            self.progress, self.silent = self.progress + 1, set()
+            if self.stop_asked:
+                self.parked = set(range(len(self.group)))
+            if self.newcomers == "warming":
+                self.newcomers = "ready"
+            act = self.look_once()
+            if act.kind == "end":
+                return
+            if self.group and not self.stop_asked and not self.is_ending:
+                assert isinstance(self.controller.state, Running | Warming)
+                return
+        assert self.is_over
+
+
+TestWalk = Walk.TestCase
+TestWalk.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+
+
+def test_the_walk_reaches_every_state():
+    """Else what it finds to be true says little."""
+    REACHED.clear()
+    run_state_machine_as_test(Walk, settings=settings(TestWalk.settings, max_examples=200, derandomize=True))
+    assert {Idle, Running, Warming, Stopping, Waiting, Ending} == REACHED
+
+
+def test_a_step_changes_neither_its_state_nor_its_view():
+    """Equal arguments give equal answers, in any order of calls."""
+    rules = Rules(sizes=BatchSizes(global_batch=8, max_micro=4), workers=WorkerRange(least=1, most=4), has_eval=False)
+    controller = ElasticController(rules, cost=ResizeCost(grow_s=1.0, shrink_s=1.0), clock=lambda: 0.0)
+    view = View(room={"a": 2}, draining={})
+    first = step(controller.state, view, 5.0)
+    assert step(controller.state, replace(view, room={"a": 3}), 6.0) != first
+    assert step(controller.state, view, 5.0) == first
