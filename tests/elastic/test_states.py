@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from test_states_table import TABLE
 
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping, Waiting, Warming
@@ -24,6 +25,8 @@ from planner.plan import BatchSizes, ResizeCost, WorkerRange, choose
 NODES = [f"n{i}" for i in range(8)]
 LOOK_S = 0.5
 REACHED: set[type] = set()
+ACTS: set[tuple[str, str]] = set()
+MOVES: set[tuple[str, str]] = set()
 # Longer than any wait that the controller may make while there is room: a hold of half an hour, newcomers of an hour.
 PATIENCE_S = 2 * 3600.0
 
@@ -204,6 +207,8 @@ class Walk(RuleBasedStateMachine):
         self.check(before, view, act)
         self.do(act, view)
         REACHED.add(type(self.controller.state))
+        ACTS.add((type(before).__name__, act.kind))
+        MOVES.add((type(before).__name__, type(self.controller.state).__name__))
         return act
 
     def check_pure(self, before: State, view: View, act: Act):
@@ -315,6 +320,11 @@ def test_the_walk_reaches_every_state():
     REACHED.clear()
     run_state_machine_as_test(Walk, settings=settings(TestWalk.settings, max_examples=200, derandomize=True))
     assert {Idle, Running, Warming, Stopping, Waiting, Ending} == REACHED
+    # What a walk has done is in the document; a step and what the caller does of it may pass through `Idle`.
+    assert {(state, act) for state, (acts, _) in TABLE.items() for act in acts} >= ACTS
+    following = {(state, end) for state, (_, ends) in TABLE.items() for end in {state, *ends}}
+    restarted = {(state, "Running") for state, end in following if end == "Idle"}
+    assert following | restarted >= MOVES
 
 
 def test_a_step_changes_neither_its_state_nor_its_view():
