@@ -21,7 +21,7 @@ from planner.job import Job
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord, Record, StepRecord
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 POLICIES = ("stock", "stock_tuned", "ours")

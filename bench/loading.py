@@ -15,7 +15,7 @@ from _results import best_of, write
 
 from planner.data.base import Dataset
 from planner.data.open import open_dataset
-from planner.data.prepare import prepare
+from planner.data.prepare_tokens import prepare
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
 from planner.job import GptModel, JsonlData, TextData, TokensData
 from planner.order.order import Order

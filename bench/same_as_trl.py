@@ -24,7 +24,7 @@ from planner.provenance.lineage import whole_lineage
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from planner.job import Job
     from planner.own import Run
     from planner.plan import Plan
-    from planner.runner.audit import audit
+    from planner.runner.audit_run import audit
     from planner.runner.job_file import read_job
-    from planner.runner.plans import plans
-    from planner.runner.run import run
+    from planner.runner.job_plans import plans
+    from planner.runner.run_job import run
 
     __version__: str
 
@@ -25,10 +25,10 @@ _HOMES = {
     "Plan": "planner.plan:Plan",
     "Run": "planner.own:Run",
     "__version__": "planner.base.version:VERSION",
-    "audit": "planner.runner.audit:audit",
-    "plans": "planner.runner.plans:plans",
+    "audit": "planner.runner.audit_run:audit",
+    "plans": "planner.runner.job_plans:plans",
     "read_job": "planner.runner.job_file:read_job",
-    "run": "planner.runner.run:run",
+    "run": "planner.runner.run_job:run",
 }
 
 

@@ -16,13 +16,13 @@ import yaml
 from planner.errors import JobError, ObjectiveError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.schema import job_schema
-from planner.job import ObjectiveSpec, batch_sizes, registry
-from planner.job.registry import require_all, shown_metrics
+from planner.job import ObjectiveSpec, batch_sizes, objective_registry
+from planner.job.objective_registry import require_all, shown_metrics
 from planner.plan import choose
 from planner.provenance.audit import audit
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.report.view import RunView, step_line
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.generation import train
 from planner.train.loop import Hooks
@@ -60,7 +60,7 @@ def install(folder, name, entries, files):
 
 def forget():
     """Planner reads entry points once in a process."""
-    for known in (registry._packages, registry.spec_of_kind, registry.shown_metrics):
+    for known in (objective_registry._packages, objective_registry.spec_of_kind, objective_registry.shown_metrics):
         known.cache_clear()
 
 
@@ -297,7 +297,7 @@ def test_a_class_that_cannot_be_loaded_stops_the_run(hinge, site, monkeypatch):
 )
 def test_facts_that_contradict_each_other_are_refused(facts, says):
     """At the birth of the spec, so a package's own tests see it."""
-    config = registry.OURS[facts.get("config", "simpo")].config
+    config = objective_registry.OURS[facts.get("config", "simpo")].config
     usual = {"data": ("pairs",), "reference": "none", "build": "module:Class"}
     with pytest.raises(ValueError, match=says):
         ObjectiveSpec(**usual | facts | {"config": config})

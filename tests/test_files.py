@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from planner.errors import JobError
 from planner.files import dump_job, parse_job, read_job
-from planner.files.complaints import ELSEWHERE, _all_paths, translate
 from planner.files.text_file import MAX_BYTES
+from planner.files.validation_errors import ELSEWHERE, _all_paths, translate
 from planner.job import (
     AdamW,
     Job,
@@ -29,7 +29,7 @@ from planner.job import (
 )
 from planner.job.objectives import OURS
 from planner.runner.job_file import recipe_hint
-from planner.store.run import job_file
+from planner.store.run_folder import job_file
 
 MINIMAL = """\
 name: tiny

@@ -9,7 +9,7 @@ from planner.files import read_job
 from planner.job import batch_sizes
 from planner.plan import choose
 from planner.provenance.audit import audit
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.generation import train
 from planner.train.hooks import Hooks

@@ -144,7 +144,7 @@ def test_nothing_but_the_prompt_tells_right_from_wrong(words):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_history_does_not_matter_to_the_bit(words, tmp_path, method):
     """`planner verify jobs/METHOD.yaml --history 3,5,2 --steps 6 --set batch.equality=bitwise`."""
-    from planner.runner.verify import rehearsal_of, through_processes
+    from planner.runner.verify_job import rehearsal_of, through_processes
 
     job = rehearsal_of(made_job(method, words, "batch.equality=bitwise"), 6)
     checks = through_processes(job, [3, 5, 2], tmp_path)
@@ -193,7 +193,7 @@ def evaluations(url):
 
 def trained(job, url):
     """The model before the first step and after the last one, whole."""
-    from planner.store.run import Run
+    from planner.store.run_folder import Run
     from planner.store.storage import Storage
     from planner.train.checkpoints.checkpoint import read
     from planner.train.shard import build_model

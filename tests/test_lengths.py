@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.errors import JobError
 from planner.files import parse_job
 from planner.job.lengths import Lengths, another_end, conversions, learning_rate, lengths, repeats, total_steps
-from planner.store.run import job_digest
+from planner.store.run_folder import job_digest
 
 
 def job(*settings):

@@ -136,7 +136,7 @@ def test_few_modules_reach_torch_or_ray():
         ("planner.cli", {"torch", "ray", "numpy"}),
         ("planner.order.order", {"torch", "ray"}),
         ("planner.data", {"torch", "ray"}),
-        ("planner.store.run", {"torch", "ray"}),
+        ("planner.store.run_folder", {"torch", "ray"}),
         ("planner.provenance.audit", {"torch", "ray"}),
         ("planner.elastic.controller", {"torch", "ray", "numpy"}),
         ("planner.train.generation", {"ray"}),

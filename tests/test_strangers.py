@@ -18,7 +18,7 @@ from planner.errors import ClusterError, DataError, JobError, PlannerError, Reci
 from planner.files import read_cluster, read_job
 from planner.job import Job
 from planner.recipes import Options, read_recipe
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 WORDS = {

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 # Name -> what the overview says: the first paragraph of the command's own help. The command `a-b` is the function
-# `a_b` in the module `planner.cli.a_b`.
+# `a_b` in the module `planner.cli.a_b_command`.
 COMMANDS = {
     "init": "Write a commented job that runs as it is, and the schema that editors check it by.",
     "plan": "Show how the job's global batch is split at each GPU count. Starts nothing.",
@@ -62,7 +62,7 @@ def load(name: str) -> TyperCommand:
     function = name.replace("-", "_")
     maker = typer.Typer(add_completion=False)
     maker.command(name, context_settings=_SETTINGS.get(name))(
-        getattr(importlib.import_module(f"planner.cli.{function}"), function)
+        getattr(importlib.import_module(f"planner.cli.{function}_command"), function)
     )
     command = typer.main.get_command(maker)
     assert isinstance(command, TyperCommand)

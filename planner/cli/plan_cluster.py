@@ -8,7 +8,7 @@ from planner.errors import PlanError
 from planner.files import read_cluster
 from planner.job import Job, workers_of
 from planner.report.clusters import cluster_line, no_room
-from planner.report.text import spans
+from planner.report.layout_text import spans
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from planner.base.text import counted
 from planner.errors import StoreError
 from planner.report.view import RunView, fold, metric_words, step_line
 from planner.store.follow import Follower
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 _POLL_S = 0.25
 # Where nobody's terminal redraws itself, a step line now and then is enough.

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.data.bad_rows import Flaws
 from planner.data.base import Progress
 from planner.data.columns import Column
-from planner.data.cut import Cut
 from planner.data.examples import Answered, BadRow, Example, Plain
-from planner.data.flaws import Flaws
 from planner.data.formats import Format, format_of
 from planner.data.hf_tokenizer import HfTokenizer
-from planner.data.kept import kept
 from planner.data.packing import pack
 from planner.data.paths import source_stamps
 from planner.data.row import Row
 from planner.data.row_files import foreign_code
 from planner.data.rows import read_rows
+from planner.data.sample_cache import kept
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 from planner.data.samples import Ids
 from planner.data.tokenizer import ByteTokenizer, Exchange, Marks, Script, Tokenizer
+from planner.data.truncation import Cut
 from planner.errors import DataError
 from planner.job import ChatData, FeedbackData, GptModel, HfModel, PairsData
 

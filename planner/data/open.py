@@ -3,9 +3,9 @@
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.conversations import open_conversations
 from planner.data.jsonl import JsonlDataset
-from planner.data.own import OwnDataset
-from planner.data.text import TextDataset
+from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
+from planner.data.user_dataset import OwnDataset
 from planner.job import Data, JsonlData, Model, OwnData, OwnModel, TextData, TokensData
 
 

@@ -1,4 +1,4 @@
-"""Token files: prepared once (`planner.data.prepare`), opened in the same time at any size, read through memory.
+"""Token files: prepared once (`planner.data.prepare_tokens`), opened in the same time at any size, read through memory.
 
     4096 bytes  one line, padded with blanks: the magic, a seal (SHA-256 of what follows it), and the header as JSON
     tokens      `num_tokens` times `dtype`, little-endian, and zeros up to the next multiple of 8
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.base.formats import STORED, refusal
+from planner.base.format_versions import STORED, refusal
 from planner.data.base import Evidence, TokenIds, token_evidence
 from planner.data.paths import opened, resolve
 from planner.errors import DataError

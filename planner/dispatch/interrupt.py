@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from planner.base.reminders import Reminders
 from planner.base.text import duration
-from planner.dispatch.ray_internal import get_word, put_word
-from planner.dispatch.signals import end_key, ended_key, state_key
+from planner.dispatch.mailbox import end_key, ended_key, state_key
+from planner.dispatch.ray_internal import kv_get, kv_put
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.1
@@ -90,13 +90,13 @@ class Interrupts:
         """Let all workers stop at one step and commit; then end them."""
         self._say("stopping: all workers finish their step and commit; once more, and they are ended at once")
         try:
-            put_word(end_key(self._launch_id), "yes")
+            kv_put(end_key(self._launch_id), "yes")
             began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
             # It ends: the controller gives up workers that do not commit, `pulse` a controller that does not answer.
-            while not (self._ended.is_set() or get_word(ended_key(self._launch_id))):
+            while not (self._ended.is_set() or kv_get(ended_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
                 if reminders.due(waited_s):
-                    state = get_word(state_key(self._launch_id))
+                    state = kv_get(state_key(self._launch_id))
                     self._say(
                         f"still stopping after {duration(waited_s)}{state and f': {state}'}; "
                         "once more, and the workers are ended at once, from the last commit"

@@ -13,14 +13,14 @@ from planner.base.disk import expanded, local_folder
 from planner.base.text import last_line
 from planner.data.paths import absolute as absolute_path
 from planner.dispatch.connection import CONNECT_S
+from planner.dispatch.heartbeat import Listener
 from planner.dispatch.interrupt import Interrupts
-from planner.dispatch.pulse import Listener
-from planner.dispatch.ray_internal import get_word, put_word
+from planner.dispatch.mailbox import heartbeat_key, state_key
+from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
 from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
-from planner.dispatch.room import taken_by_a_worker
-from planner.dispatch.signals import pulse_key, state_key
-from planner.dispatch.warm import warm_up
+from planner.dispatch.resources import taken_by_a_worker
+from planner.dispatch.warmup import warm_up
 from planner.dispatch.worker import MakeHooks, WorkerConfig, refusal_key, train_worker, worker_hooks
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
@@ -28,7 +28,7 @@ from planner.errors import ClusterLost, RunError, TrainingFailed
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import PATIENCE, driver_environment, token_environment
 from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -114,9 +114,9 @@ def fit(
     commits, num_dead, why = run.commits(), 0, ""
     with interrupts:
         for number in itertools.count(1):
-            for key in (pulse_key, state_key):  # what the last one left
-                put_word(key(launch.launch_id), "")
-            with Listener(lambda: get_word(pulse_key(launch.launch_id)), say) as listener:
+            for key in (heartbeat_key, state_key):  # what the last one left
+                kv_put(key(launch.launch_id), "")
+            with Listener(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
                 trainer = _trainer(
                     worker, timings, interrupts, listener, embedded=embedded, eager=eager, number=number, why=why
                 )
@@ -138,14 +138,14 @@ def fit(
             why = f"{why}; another one is started"
             say(why)
 
-    if refusal := get_word(refusal_key(launch.launch_id)):
+    if refusal := kv_get(refusal_key(launch.launch_id)):
         raise RunError(refusal)
 
 
 def state_of(launch: Launch) -> str:
     """What the controller is about while no step is done, in words; empty where that is not known."""
     try:
-        return get_word(state_key(launch.launch_id))
+        return kv_get(state_key(launch.launch_id))
     except Exception:  # noqa: BLE001  # Ray may be ending; it is only shown
         return ""
 
@@ -163,7 +163,7 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
     if "creation task" in str(error):
         raise TrainingFailed(f"the process that controls the workers cannot begin: {words}") from error
     try:
-        get_word("")
+        kv_get("")
     except Exception:  # noqa: BLE001  # whatever it says, nobody is there
         raise ClusterLost(f"the Ray cluster is gone: {words}") from error
     if not isinstance(error, ActorDiedError):

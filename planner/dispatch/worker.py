@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from planner.dispatch import signals
-from planner.dispatch.ray_internal import put_word
+from planner.dispatch import mailbox
+from planner.dispatch.ray_internal import kv_put
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
@@ -19,7 +19,7 @@ def worker_hooks(_launch: Launch) -> Hooks:
     """What a Ray worker does besides training: it reports metrics, obeys a stop, and hands messages to the ledger."""
     import ray.train
 
-    return Hooks(report=ray.train.report, should_stop=lambda _step: signals.stop_requested(), messages=signals.messages)
+    return Hooks(report=ray.train.report, should_stop=lambda _step: mailbox.stop_requested(), messages=mailbox.messages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +47,12 @@ def train_worker(config: dict[str, Any]) -> None:
         outcome = train(worker.launch, partial(_device, worker), worker.hooks(worker.launch))
     except PlannerError as error:
         if ray.train.get_context().get_world_rank() == 0:
-            put_word(refusal_key(worker.launch.launch_id), str(error))
+            kv_put(refusal_key(worker.launch.launch_id), str(error))
         return
     if not outcome.finished:
         # All workers stopped at the same step, and committed it.
-        ray.train.report({signals.PARKED: True, "commit_s": outcome.commit_s})
-        signals.park()
+        ray.train.report({mailbox.PARKED: True, "commit_s": outcome.commit_s})
+        mailbox.park()
 
 
 def refusal_key(launch_id: str) -> str:

@@ -11,11 +11,11 @@ import yaml
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError
 from planner.files.bounded_yaml import BoundedLoader
+from planner.files.cluster_section import Section, shown
 from planner.files.ec2_types import known_resources
 from planner.files.kuberay import KINDS, read_kuberay
-from planner.files.section import Section, shown
+from planner.files.messages import Mistake, cut, escape, listed, quote
 from planner.files.text_file import Unreadable, read_text
-from planner.files.words import Mistake, cut, escape, listed, quote
 
 # What Ray fills in (autoscaler/<provider>/defaults.yaml).
 _MAX_WORKERS = 2

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from planner.base.formats import STORED, refusal
-from planner.files.complaints import translate
-from planner.files.reader import MAX_DEPTH, Reader, resolve
+from planner.base.format_versions import STORED, refusal
+from planner.files.messages import KeyPath, Mistake, Unusable, dotted, escape, job_error, quote, show
 from planner.files.text_file import Unreadable, read_text
-from planner.files.words import KeyPath, Mistake, Unusable, dotted, escape, job_error, quote, show
+from planner.files.validation_errors import translate
+from planner.files.yaml_reader import MAX_DEPTH, Reader, resolve
 from planner.job import Job
 
 # What YAML 1.2 does not allow in a file; and what PyYAML takes for a line break (next line, the separators)

@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.files.section import Section
-from planner.files.words import escape
+from planner.files.cluster_section import Section
+from planner.files.messages import escape
 
 KINDS = ("RayCluster", "RayJob")
 

@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 from planner.base.disk import read_bounded
-from planner.files.words import escape
+from planner.files.messages import escape
 
 MAX_BYTES = 2**20
 

@@ -4,6 +4,7 @@ from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnData, P
 from planner.job.job import Job, batch_sizes, workers_of
 from planner.job.model import NAME, GptModel, HfModel, Lora, Model, OwnModel
 from planner.job.objective import Objective, ObjectiveSpec, ReferenceChoice, ReferenceSource
+from planner.job.objective_registry import spec_of
 from planner.job.objectives.dpo import DpoObjective
 from planner.job.objectives.ipo import IpoObjective
 from planner.job.objectives.kto import KtoObjective
@@ -12,8 +13,7 @@ from planner.job.objectives.own import OwnObjective
 from planner.job.objectives.sft import SftObjective
 from planner.job.objectives.simpo import SimpoObjective
 from planner.job.optimizer import SGD, AdamW, Optimizer, OwnOptimizer, RMSprop
-from planner.job.registry import spec_of
-from planner.job.run import Batch, Checkpoint, Eval, Schedule, Train, Workers
+from planner.job.settings import Batch, Checkpoint, Eval, Schedule, Train, Workers
 
 __all__ = [
     "NAME",

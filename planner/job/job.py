@@ -12,10 +12,10 @@ from planner.job import cadence
 from planner.job.data import Data
 from planner.job.model import Model
 from planner.job.objective import Objective, ReferenceChoice
+from planner.job.objective_registry import ByKind, spec_of, usable_specs
 from planner.job.objectives.lm import LmObjective
-from planner.job.registry import ByKind, spec_of, usable_specs
-from planner.job.run import Batch, Checkpoint, Eval, Train, Workers
 from planner.job.section import Section
+from planner.job.settings import Batch, Checkpoint, Eval, Train, Workers
 from planner.plan import BatchSizes, WorkerRange, worker_range
 
 

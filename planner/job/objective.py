@@ -29,7 +29,7 @@ class ReferenceChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec:
-    """The facts about one objective. `planner.job.registry` finds it by its kind.
+    """The facts about one objective. `planner.job.objective_registry` finds it by its kind.
 
     Raises:
         ValueError: the facts contradict each other.

@@ -11,7 +11,7 @@ from planner.provenance.certificate import TensorDigests, check_certificate
 from planner.provenance.derivation import derive
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, check_identity, check_records, count_discarded, read_lineage
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 # A broken sampler breaks every step; the first few say what is wrong.
 _MOST_FINDINGS = 20

@@ -15,7 +15,7 @@ from planner.base.text import counted
 from planner.plan import BatchSizes, choose
 from planner.provenance.lineage import whole_lineage
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 # What `batches` promises: the same samples, and rounding that may differ. float32 rounding in a sum of some thousand
 # terms is about 1e-7 a step; it grows with training, and bfloat16 begins at 2^-8. Seen: 6e-8 in fp32 (the demo's

@@ -11,7 +11,7 @@ from planner.order.order import Order
 from planner.provenance.identity import identity_of, open_data, recorded_plan
 from planner.provenance.lineage import Segment
 from planner.store.records import GenerationRecord, StepRecord
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 # A fraction of the peak rate. Another machine's cosine may differ in its last bits.
 _RATE_TOLERANCE = 1e-12

@@ -11,7 +11,7 @@ from planner.errors import NewerFormat, StoreError
 from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
-from planner.store.run import Run, commit_of
+from planner.store.run_folder import Run, commit_of
 
 
 @dataclass(frozen=True, kw_only=True)

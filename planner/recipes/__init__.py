@@ -12,10 +12,10 @@ from planner.recipes.drafting import Options
 from planner.recipes.job_text import job_of
 from planner.recipes.read import read_recipe
 from planner.recipes.recipe import Draft, Foreign, Note, Outcome, Question, Recipe, Rewrite, Trap, Unit
-from planner.recipes.registry import TARGETS, targets
 from planner.recipes.rewrite import needs_job, rewrite
 from planner.recipes.source import Found
 from planner.recipes.system import Split, System
+from planner.recipes.systems import TARGETS, targets
 
 __all__ = [
     "TARGETS",

@@ -6,7 +6,7 @@ from typing import NoReturn
 from planner.recipes.accelerate import file_text, is_accelerate, local_file, machine_notes, read_launch, with_counts
 from planner.recipes.drafting import Options
 from planner.recipes.recipe import Rewrite
-from planner.recipes.saying import guessed_precision
+from planner.recipes.rendering import guessed_precision
 from planner.recipes.source import Found
 from planner.recipes.system import Split, System
 from planner.recipes.texts import recipe_error, text_of

@@ -7,7 +7,7 @@ from planner.recipes.drafting import Options
 from planner.recipes.entries import Keys, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe, Rewrite
-from planner.recipes.saying import guessed_precision
+from planner.recipes.rendering import guessed_precision
 from planner.recipes.source import Found
 from planner.recipes.system import Split, System
 from planner.recipes.texts import mapping_of, text_of

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from planner.files.words import cut
-from planner.recipes import ours, registry, strangers
+from planner.files.messages import cut
+from planner.recipes import ours, strangers, systems
 from planner.recipes.command import KNOWN_COMMANDS
 from planner.recipes.source import Found
 from planner.recipes.strangers import READ
@@ -30,11 +30,11 @@ def system_of(found: Found) -> System:
         RecipeError: nobody reads it; the message says what it looks like, and which packages could not be asked.
     """
     stranger = strangers.known_by(found.program, found.keys)
-    asked: Sequence[System] = (ours.SYSTEM,) if stranger else (ours.SYSTEM, *registry.READ)
+    asked: Sequence[System] = (ours.SYSTEM,) if stranger else (ours.SYSTEM, *systems.READ)
     for system in asked:
         if system.claims(found):
             return system
-    added, broken = registry.added()
+    added, broken = systems.added()
     for system in added:
         if system.claims(found):
             return system
@@ -48,7 +48,7 @@ def _looks_like(stranger: strangers.Likeness) -> str:
 
 def _near_miss(found: Found, added: Sequence[System]) -> str:
     """What the first system says that almost knows it; empty if none does."""
-    asked = (system.near_miss(found) for system in (*registry.KNOWN.values(), *added) if system.near_miss)
+    asked = (system.near_miss(found) for system in (*systems.KNOWN.values(), *added) if system.near_miss)
     return next(filter(None, asked), "")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.files.words import cut
+from planner.files.messages import cut
 from planner.job.objectives import OURS
 from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import Keys

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import RecipeError
-from planner.files.words import Mistake, cut, escape, listed, show
+from planner.files.messages import Mistake, cut, escape, listed, show
 from planner.recipes.scalars import Unresolved, env_names
 
 MOST = 2**40

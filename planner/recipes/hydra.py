@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.base.disk import is_file, is_folder
-from planner.files.words import cut, quote
+from planner.files.messages import cut, quote
 from planner.recipes.entries import COMMAND_LINE, Entry, flat
 from planner.recipes.scalars import Unresolved, hydra_value, scalar, shell_names, written
 from planner.recipes.texts import mapping_of, recipe_error, text_of

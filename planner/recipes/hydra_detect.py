@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.files.words import cut
+from planner.files.messages import cut
 from planner.recipes import hydra, known, strangers
 from planner.recipes.command import HYDRA_SCRIPTS
 from planner.recipes.entries import COMMAND_LINE, Entry, Keys, flat

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from planner.base.disk import is_file
-from planner.files.words import cut
+from planner.files.messages import cut
 from planner.recipes import dpo, halos, hydra
 from planner.recipes.accelerate import read_launch
 from planner.recipes.drafting import Options
@@ -14,7 +14,7 @@ from planner.recipes.halos_runs import Meaning
 from planner.recipes.hydra_detect import GROUPS, chosen, detect, near_miss, resolved, without_choices
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
-from planner.recipes.say_hydra import render_dpo, render_halos, to_dpo, to_halos
+from planner.recipes.render_hydra import render_dpo, render_halos, to_dpo, to_halos
 from planner.recipes.source import Found
 from planner.recipes.system import System
 from planner.recipes.texts import text_of
@@ -98,7 +98,7 @@ DPO = System(
     read=partial(read, is_halos=False),
     near_miss=near_miss,  # it speaks for both
     render=render_dpo,
-    say=to_dpo,
+    render_command=to_dpo,
     methods=("sft", "dpo", "ipo"),
 )
 HALOS = System(
@@ -107,6 +107,6 @@ HALOS = System(
     detect=partial(detect, is_halos=True),
     read=partial(read, is_halos=True),
     render=render_halos,
-    say=to_halos,
+    render_command=to_halos,
     methods=("sft", "dpo", "ipo", "simpo", "kto"),
 )

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.files import parse_job
-from planner.files.reader import resolve
-from planner.files.words import escape
+from planner.files.messages import escape
+from planner.files.yaml_reader import resolve
 from planner.job import Job
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number

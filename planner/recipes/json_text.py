@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from planner.files.words import cut
+from planner.files.messages import cut
 
 # An object whose first key stands in quotes: `{path: //server}` is YAML.
 _BETWEEN = r"(?>\s|//[^\n]*|/\*.*?\*/)*+"

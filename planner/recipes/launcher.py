@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from planner.base.disk import is_file
-from planner.files.words import cut
+from planner.files.messages import cut
 from planner.recipes import accelerate
 from planner.recipes.accelerate import Launch
 from planner.recipes.command import Command

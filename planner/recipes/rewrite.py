@@ -7,10 +7,10 @@ from planner.errors import NotExact
 from planner.job import Job
 from planner.recipes.job_text import job_of
 from planner.recipes.recipe import Recipe, Rewrite
-from planner.recipes.registry import named
-from planner.recipes.saying import Saying
+from planner.recipes.rendering import Rendering
 from planner.recipes.split import accumulation_for, nearest_counts, nearest_multiple, percent
 from planner.recipes.system import Split, System
+from planner.recipes.systems import named
 
 _BATCH_KEYS = (
     "batch_size",
@@ -43,7 +43,7 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
     words, unsaid = (_own_words(split), []) if job is None else _said(recipe, job, system)
     made = system.render(split, words)
     notes = list(made.notes)
-    if system.say and recipe.micro and split.micro < recipe.micro:
+    if system.render_command and recipe.micro and split.micro < recipe.micro:
         notes.append(f"the micro-batch is {split.micro} in place of {recipe.micro}")
     return replace(made, arithmetic=split.arithmetic, notes=tuple(notes), unsaid=(*unsaid, *made.unsaid))
 
@@ -51,7 +51,7 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
 def needs_job(recipe: Recipe, target: str) -> bool:
     """Whether more than batch sizes must be said: another system does not know the rest of the recipe."""
     system = named(target)
-    return recipe.foreign is None or (system.say is not None and not _is_its_own(recipe, system))
+    return recipe.foreign is None or (system.render_command is not None and not _is_its_own(recipe, system))
 
 
 def _is_its_own(recipe: Recipe, system: System) -> bool:
@@ -61,21 +61,21 @@ def _is_its_own(recipe: Recipe, system: System) -> bool:
 
 def _said(recipe: Recipe, job: Job, system: System) -> tuple[list[str], list[str]]:
     """The job in the target's options, and the list of values that those options cannot say."""
-    saying = Saying(job=job)
-    saying.write("batch.global")
-    if system.say is None:
-        saying.write("" if job.is_own else "train.precision")
-        saying.close("YOUR_SCRIPT must say it: this file has no word for it")
-        return saying.words, saying.unsaid
+    rendering = Rendering(job=job)
+    rendering.write("batch.global")
+    if system.render_command is None:
+        rendering.write("" if job.is_own else "train.precision")
+        rendering.close("YOUR_SCRIPT must say it: this file has no word for it")
+        return rendering.words, rendering.unsaid
     if job.is_own:
-        saying.remark("model, data, loss and length: only the batch is said here")
-        saying.unsaid += recipe.draft.to_do
+        rendering.remark("model, data, loss and length: only the batch is said here")
+        rendering.unsaid += recipe.draft.to_do
     else:
-        system.say(saying)
+        system.render_command(rendering)
         # Weights to begin with, or a chat template, that lie in no key of the job yet.
-        saying.unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
-    saying.close(f"no option of {system.title} says it")
-    return saying.words, saying.unsaid
+        rendering.unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
+    rendering.close(f"no option of {system.title} says it")
+    return rendering.words, rendering.unsaid
 
 
 def _own_words(split: Split) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from planner.base.disk import is_file
-from planner.files.words import cut
+from planner.files.messages import cut
 from planner.recipes import strangers
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
 from planner.recipes.entries import flat

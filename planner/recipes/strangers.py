@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from planner.files.words import cut
+from planner.files.messages import cut
 
 READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and jobs of its own"
 # A single key may belong to any system.

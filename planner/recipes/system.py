@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from planner.recipes.drafting import Options
 from planner.recipes.recipe import Recipe, Rewrite, product
-from planner.recipes.saying import Saying
+from planner.recipes.rendering import Rendering
 from planner.recipes.source import Found
 
 
@@ -49,7 +49,7 @@ class System:
     """why nobody reads what looks like a recipe of this system's; empty where it does not"""
     render: Callable[[Split, Sequence[str]], Rewrite] | None = None
     """the command or the file that says a batch; the words are those of `say`, or the recipe's own"""
-    say: Callable[[Saying], None] | None = None
+    render_command: Callable[[Rendering], None] | None = None
     """writes the rest of a job in the system's options; none where it has words for the batch alone"""
     methods: tuple[str, ...] = ()
     """the kinds of objectives that it trains; empty where it says nothing of a loss"""

@@ -10,8 +10,8 @@ import yaml
 from planner.base.disk import is_file
 from planner.errors import RecipeError
 from planner.files.bounded_yaml import BoundedLoader
+from planner.files.messages import MAX_SHOWN, Mistake, cut, escape, listed, show
 from planner.files.text_file import Unreadable, read_text
-from planner.files.words import MAX_SHOWN, Mistake, cut, escape, listed, show
 from planner.recipes.json_text import JsonError, object_of, without_comments
 from planner.recipes.scalars import scalar
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from planner.job import AdamW
 from planner.recipes.recipe import Rewrite
-from planner.recipes.saying import Saying, clip_of, leave_model, length_in_steps, warmup_steps
+from planner.recipes.rendering import Rendering, clip_of, leave_model, length_in_steps, warmup_steps
 from planner.recipes.scalars import number
 from planner.recipes.system import Split, System
 
@@ -39,32 +39,32 @@ def _version_note(micro: int, batch: int, context: int | None) -> str:
     )
 
 
-def say(saying: Saying) -> None:
+def render_command(rendering: Rendering) -> None:
     """Options of torchtitan."""
-    job, train = saying.job, saying.job.train
-    saying.leave("model.path", "torchtitan has models and checkpoints of its own (--model.flavor)")
+    job, train = rendering.job, rendering.job.train
+    rendering.leave("model.path", "torchtitan has models and checkpoints of its own (--model.flavor)")
     if (context := getattr(job.model, "context", None)) is not None:
-        saying.write("model.context", f"--training.seq_len {context}")
-    leave_model(saying)
-    _optimizer(saying)
+        rendering.write("model.context", f"--training.seq_len {context}")
+    leave_model(rendering)
+    _optimizer(rendering)
     names = "train.steps train.examples train.epochs"
     words = [f"--training.steps {steps}"] if (steps := length_in_steps(job)) else []
-    saying.write_or_leave(names, words, "torchtitan counts steps (--training.steps)")
-    saying.write("train.clip_norm", f"--training.max_norm {clip_of(job, 'inf')}")
-    _schedule(saying)
+    rendering.write_or_leave(names, words, "torchtitan counts steps (--training.steps)")
+    rendering.write("train.clip_norm", f"--training.max_norm {clip_of(job, 'inf')}")
+    _schedule(rendering)
     param = "bfloat16" if train.precision == "bf16" else "float32"
-    saying.write("train.precision", f"--training.mixed_precision_param {param}")
+    rendering.write("train.precision", f"--training.mixed_precision_param {param}")
     mode = "full" if train.activation_checkpointing else "none"
-    saying.write("train.activation_checkpointing", f"--activation_checkpoint.mode {mode}")
-    saying.write("train.seed", f"--debug.seed {train.seed}")
-    saying.leave("data", "torchtitan has data sets of its own (--training.dataset)")
+    rendering.write("train.activation_checkpointing", f"--activation_checkpoint.mode {mode}")
+    rendering.write("train.seed", f"--debug.seed {train.seed}")
+    rendering.leave("data", "torchtitan has data sets of its own (--training.dataset)")
 
 
-def _optimizer(saying: Saying) -> None:
-    optimizer = saying.job.train.optimizer
+def _optimizer(rendering: Rendering) -> None:
+    optimizer = rendering.job.train.optimizer
     if isinstance(optimizer, AdamW):
         beta1, beta2 = optimizer.betas
-        saying.write(
+        rendering.write(
             "train.optimizer",
             "--optimizer.name AdamW",
             f"--optimizer.lr {number(optimizer.lr)}",
@@ -74,20 +74,22 @@ def _optimizer(saying: Saying) -> None:
             f"--optimizer.weight_decay {number(optimizer.weight_decay)}",
         )
     elif optimizer.kind != "own":
-        saying.write("train.optimizer.lr", f"--optimizer.lr {number(optimizer.lr)}")
-    saying.leave("train.optimizer", "torchtitan has Adam and AdamW; it trains by AdamW")
+        rendering.write("train.optimizer.lr", f"--optimizer.lr {number(optimizer.lr)}")
+    rendering.leave("train.optimizer", "torchtitan has Adam and AdamW; it trains by AdamW")
 
 
-def _schedule(saying: Saying) -> None:
-    schedule = saying.job.train.schedule
+def _schedule(rendering: Rendering) -> None:
+    schedule = rendering.job.train.schedule
     if schedule.kind == "constant":
-        saying.write("train.schedule.kind train.schedule.final_fraction", "--lr_scheduler.decay_ratio 0")
+        rendering.write("train.schedule.kind train.schedule.final_fraction", "--lr_scheduler.decay_ratio 0")
     else:
-        saying.write("train.schedule.kind", f"--lr_scheduler.decay_type {schedule.kind}")
+        rendering.write("train.schedule.kind", f"--lr_scheduler.decay_type {schedule.kind}")
         lowest = number(schedule.final_fraction)
-        saying.write("train.schedule.final_fraction", f"--lr_scheduler.min_lr_factor {lowest}")
-    words = [f"--lr_scheduler.warmup_steps {steps}"] if (steps := warmup_steps(saying.job)) else []
-    saying.write_or_leave("train.schedule.warmup", words, "write --lr_scheduler.warmup_steps")
+        rendering.write("train.schedule.final_fraction", f"--lr_scheduler.min_lr_factor {lowest}")
+    words = [f"--lr_scheduler.warmup_steps {steps}"] if (steps := warmup_steps(rendering.job)) else []
+    rendering.write_or_leave("train.schedule.warmup", words, "write --lr_scheduler.warmup_steps")
 
 
-SYSTEM = System(name="torchtitan", title="torchtitan", render=render, say=say, methods=("lm", "sft"))
+SYSTEM = System(
+    name="torchtitan", title="torchtitan", render=render, render_command=render_command, methods=("lm", "sft")
+)

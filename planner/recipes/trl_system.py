@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from planner.files.words import cut
+from planner.files.messages import cut
 from planner.recipes import trl
 from planner.recipes.accelerate import read_launch
 from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
@@ -11,7 +11,7 @@ from planner.recipes.entries import Entry, Keys, flat
 from planner.recipes.launcher import launch_of
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
-from planner.recipes.say_trl import render, to_trl
+from planner.recipes.render_trl import render, to_trl
 from planner.recipes.scalars import shell_names
 from planner.recipes.source import YAML, Found
 from planner.recipes.system import System
@@ -125,6 +125,6 @@ SYSTEM = System(
     read=read,
     near_miss=near_miss,
     render=render,
-    say=to_trl,
+    render_command=to_trl,
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )

@@ -13,16 +13,16 @@ from types import TracebackType
 from typing import Self
 
 from planner.dispatch import launch as dispatch
-from planner.dispatch import signals
+from planner.dispatch import mailbox
 from planner.dispatch.connection import connected
-from planner.dispatch.ray_internal import drain_node, get_word, put_word
+from planner.dispatch.ray_internal import drain_node, kv_get, kv_put
 from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.rehearsal.stages import Stage
 from planner.store.follow import Follower
 from planner.store.records import StepRecord
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
@@ -115,16 +115,16 @@ def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
     from planner.rehearsal.observe import Observer
 
     world_size = ray.train.get_context().get_world_size()
-    number = int(get_word(_stage_key(launch.launch_id)))
+    number = int(kv_get(_stage_key(launch.launch_id)))
     stage = history[number]
     is_last = number == len(history) - 1
 
     def wait(step: int) -> bool:
         """Called before every step; the one before it is written down only when this has returned."""
         if world_size == stage.world_size and (step <= stage.end_step or is_last):
-            return signals.stop_requested()
+            return mailbox.stop_requested()
         deadline_s = time.monotonic() + _CHANGE_DEADLINE_S
-        while not signals.stop_requested():
+        while not mailbox.stop_requested():
             if time.monotonic() > deadline_s:
                 following = history[min(number + 1, len(history) - 1)].world_size
                 raise TrainingFailed(
@@ -137,7 +137,7 @@ def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
 
 
 def _begin_stage(launch_id: str, number: int) -> None:
-    put_word(_stage_key(launch_id), str(number))
+    kv_put(_stage_key(launch_id), str(number))
 
 
 def _stage_key(launch_id: str) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.base.text import counted
-from planner.job.registry import shown_metrics
+from planner.job.objective_registry import shown_metrics
 from planner.provenance.identity import recorded_plan
-from planner.report.plans import split_text
+from planner.report.plan_table import split_text
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
 
 # Throughput is a moving average: one step says little, the whole run hides a resize.

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from planner.local_cluster.embedded import EmbeddedCluster
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 Say = Callable[[str], None]
 """shows a line, or several with line breaks between them"""

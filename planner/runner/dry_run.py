@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.base.text import counted
-from planner.data.own import function_of
+from planner.data.user_dataset import function_of
 from planner.dispatch import connection, launch
-from planner.dispatch.room import alive_nodes, room_for
+from planner.dispatch.resources import alive_nodes, room_for
 from planner.errors import AnotherDriver, StoreError
 from planner.job import Job, batch_sizes, workers_of
 from planner.job.lengths import conversions

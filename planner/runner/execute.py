@@ -11,7 +11,7 @@ from functools import partial
 from planner.base.text import counted
 from planner.dispatch import connection
 from planner.dispatch import launch as dispatch
-from planner.dispatch.room import alive_nodes, room_for, shortage
+from planner.dispatch.resources import alive_nodes, room_for, shortage
 from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, DiskFull, RunError, StoreError, TrainingFailed
 from planner.job import Job

@@ -16,7 +16,7 @@ from planner.provenance.identity import identity_of, job_changes, open_data, req
 from planner.runner.display import Display, Say
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 

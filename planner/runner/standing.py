@@ -2,7 +2,7 @@
 
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
-from planner.base.formats import STORED
+from planner.base.format_versions import STORED
 from planner.errors import NewerFormat, StoreError
 from planner.store.records import Count, Sealed, unseal
 

@@ -3,7 +3,7 @@
 from planner.errors import StoreError
 from planner.store.ledger import segment_name, split_line
 from planner.store.records import Record, parse_record
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 
 class Follower:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.errors import NewerFormat, RecordMismatch, StoreError
 from planner.store.records import Manifest
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 
 @dataclass(frozen=True, kw_only=True)

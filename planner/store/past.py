@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.store.ledger import commits_among, header_among, segment_name
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 # The newest ones: what a cluster was like long ago says little, and a run of a thousand generations begins as fast.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from planner.base.formats import STORED, refusal
+from planner.base.format_versions import STORED, refusal
 from planner.errors import NewerFormat, StoreError
 
 NO_HEAD = "0" * 64
@@ -28,7 +28,7 @@ def require_format(found: object, what: str, where: str) -> None:
 
     Args:
         found: what stands there; none where nothing does.
-        what: its name in `planner.base.formats.STORED`.
+        what: its name in `planner.base.format_versions.STORED`.
         where: the file, for the message.
 
     Raises:
@@ -63,7 +63,7 @@ class Sealed(Value):
     """A value that is the only one in its file, with its own digest beside it."""
 
     stored_as: ClassVar[str]
-    """its name in `planner.base.formats.STORED`"""
+    """its name in `planner.base.format_versions.STORED`"""
     format: int
 
 

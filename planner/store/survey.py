@@ -16,7 +16,7 @@ from planner.store.lease import newest_lease
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
-from planner.store.run import Run, commit_of
+from planner.store.run_folder import Run, commit_of
 from planner.store.storage import Storage
 
 # A header is some 2 KB, a step 350 bytes: the last 180 steps or so.

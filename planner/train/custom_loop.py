@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from planner.data.own import OwnDataset, check_sum, function_of
+from planner.data.user_dataset import OwnDataset, check_sum, function_of
 from planner.errors import DataError, TrainingFailed
 from planner.job import Job
 from planner.train.collectives import stage, sum_gradients

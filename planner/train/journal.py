@@ -25,12 +25,12 @@ from planner.store.records import (
     StepRecord,
     digest_of,
 )
-from planner.store.run import Run, commit_name
+from planner.store.run_folder import Run, commit_name
 from planner.train.batches import Loader
 from planner.train.checkpoints import checkpoint
-from planner.train.claim import Start
 from planner.train.evaluate import evaluate
 from planner.train.objectives import Objective
+from planner.train.resume import Start
 from planner.train.setup import Setup
 from planner.train.state import TrainState
 from planner.train.world import World

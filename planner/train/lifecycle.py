@@ -24,11 +24,10 @@ from planner.job.lengths import Lengths, conversions, repeats
 from planner.plan.memory import choose_accumulator
 from planner.store.past import read_past
 from planner.store.records import Manifest
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.batches import Loader, MakeBatch, token_batch
 from planner.train.checkpoints import checkpoint
-from planner.train.claim import Start, claim
 from planner.train.exact import determinism
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums, GradientSums
 from planner.train.hooks import Hooks
@@ -37,6 +36,7 @@ from planner.train.loop import Loop
 from planner.train.models.hf import HfCausal, adapters_words
 from planner.train.objectives import Objective
 from planner.train.pace import EverySteps, MeasuredPace, Pace
+from planner.train.resume import Start, claim
 from planner.train.setup import Launch, Setup, set_up
 from planner.train.state import TrainState
 from planner.train.world import World

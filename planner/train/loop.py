@@ -16,7 +16,7 @@ from typing import Protocol
 
 from torch import nn
 
-from planner.base import heartbeat
+from planner.base import work_counter
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
 from planner.job.lengths import Lengths, learning_rate
@@ -24,11 +24,11 @@ from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch
+from planner.train.collective_timeout import Patience
 from planner.train.control import Tally
 from planner.train.hooks import Hooks, Outcome, Work
 from planner.train.objectives import Coupled, Objective, denominators, named_metrics, ready
 from planner.train.pace import Pace
-from planner.train.patience import Patience
 from planner.train.prefetch import Prefetcher
 from planner.train.state import TrainState
 from planner.train.step import Step, accumulate
@@ -334,7 +334,7 @@ class _PassCounter:
         model.register_forward_pre_hook(self._note)
 
     def _note(self, model: nn.Module, _inputs: object) -> None:
-        heartbeat.beat()
+        work_counter.count_work()
         self._count += model.training
 
     def __call__(self) -> int:

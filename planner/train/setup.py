@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from planner.base import heartbeat
+from planner.base import work_counter
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.data.paths import model_stamps, source_stamps
@@ -38,7 +38,7 @@ def open_once(job: Job) -> tuple[AnyDataset, Order]:
     settings = (job.data, job.model, job.eval.samples, job.train.seed)
     key = (*settings, source_stamps(job.data.path), model_stamps(job.model))
     if _opened.get("key") != key:
-        _opened.update(key=key, data=open_data(job, heartbeat.beat))
+        _opened.update(key=key, data=open_data(job, work_counter.count_work))
     data: tuple[AnyDataset, Order] = _opened["data"]
     return data
 

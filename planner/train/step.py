@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from planner.base import heartbeat
+from planner.base import work_counter
 from planner.errors import TrainingFailed
 from planner.train import control
 from planner.train.batches import MicroBatch
@@ -84,7 +84,7 @@ class Step:
         # A ghost computes something, since FSDP's collectives want every worker, and it counts for nothing.
         part = (part if batch.rows else part * 0.0).view(-1)
         part[0].backward()  # type: ignore[no-untyped-call]
-        heartbeat.beat()
+        work_counter.count_work()
         self._parts.append(part.detach())
         self._check_sum += batch.check_sum()
 

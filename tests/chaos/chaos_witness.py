@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.data.own import check_sum
+from planner.data.user_dataset import check_sum
 from planner.plan import BatchSizes, choose
 from planner.store.ledger import segment_name, split_line
 from planner.store.records import GenerationRecord, StepRecord, parse_record
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,13 +32,13 @@ from chaos_faults import FAULTS, Fault
 from chaos_hosts import Hosts, isolation
 from chaos_witness import reconcile
 
-from planner.data.own import function_of
+from planner.data.user_dataset import function_of
 from planner.errors import RunError, StoreError
 from planner.files import read_job
 from planner.job import Job, batch_sizes
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord, StepRecord
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 _HERE = Path(__file__).parent

@@ -8,11 +8,11 @@ import pytest
 from chaos_witness import reconcile
 from storm import write_job, write_witness
 
-from planner.data.own import function_of
+from planner.data.user_dataset import function_of
 from planner.files import read_job
 from planner.job import batch_sizes
 from planner.provenance.audit import audit
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(180)]

@@ -132,7 +132,7 @@ def test_a_long_audit_draws_a_bar_on_a_terminal(cli, run, monkeypatch):
 def test_steps_without_a_commit_are_no_loss_while_the_run_goes_on(cli, run, monkeypatch):
     """Another process may be at it; whether it is, its lease says."""
     monkeypatch.setattr(
-        "planner.runner.audit.audit_run", lambda *given, **more: replace(audit(*given, **more), uncommitted=9)
+        "planner.runner.audit_run.audit_run", lambda *given, **more: replace(audit(*given, **more), uncommitted=9)
     )
     assert "uncommitted   9 steps after the newest commit\n" in cli("audit", run).out
     with Lease(Storage(str(run)), "launch", print):

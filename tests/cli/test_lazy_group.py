@@ -43,7 +43,7 @@ def test_a_plan_imports_its_own_command_alone(job):
         "planner.cli.commands",
         "planner.cli.counts",
         "planner.cli.options",
-        "planner.cli.plan",
+        "planner.cli.plan_command",
     }
 
 

@@ -3,12 +3,12 @@
 import pytest
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata
 
-from planner.cli import notice_agent
+from planner.cli import notice_agent_command
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch):
-    monkeypatch.setattr(notice_agent, "_CLOUD_AGAIN_S", 0.0)
+    monkeypatch.setattr(notice_agent_command, "_CLOUD_AGAIN_S", 0.0)
 
 
 def test_without_a_cloud_it_says_so_and_ends_well(cli):

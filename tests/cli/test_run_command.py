@@ -8,7 +8,7 @@ import pytest
 
 from planner.cli.watch import Watch
 from planner.report.view import RunView
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 # A terminal library would take the first two for a style and the third for a picture.

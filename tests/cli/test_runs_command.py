@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from planner.files import read_job
-from planner.report.runs import RunDetail, RunLine
+from planner.report.run_table import RunDetail, RunLine
 from planner.store.driver import lease_name, this_driver
 from planner.store.lease import Lease
 from planner.store.records import seal

@@ -10,7 +10,7 @@ import yaml
 
 from planner.files import parse_job, read_job
 from planner.files.schema import EDITOR_LINE, job_schema, schema_text
-from planner.files.starter import starter_job
+from planner.files.template import template_job
 from planner.job import batch_sizes
 from planner.plan import choose
 
@@ -100,14 +100,14 @@ def test_what_init_writes_can_be_used_as_it_is(cli, tmp_path):
 @pytest.mark.parametrize("name", ["job", "a-name-of-its-own"])
 def test_remarks_of_the_starter_stand_in_a_column(name):
     """Whatever the name is."""
-    keys = [line for line in starter_job(name).splitlines() if re.match(r" +(# )?\w+: \S+ .*# ", line)]
+    keys = [line for line in template_job(name).splitlines() if re.match(r" +(# )?\w+: \S+ .*# ", line)]
     assert len(keys) > 20
     assert {line.index("# ", 6) for line in keys if not line.startswith("  name")} == {31}
 
 
 def test_a_comment_of_the_starter_is_the_default():
     """With every `# key: value` made a setting, it is the same job, and nothing that a job may say is missing."""
-    text = starter_job("first")
+    text = template_job("first")
     full = re.sub(r"(?m)^( *)# (\w+: )", r"\1\2", text)
     assert full != text
     assert parse_job(full) == parse_job(text)
@@ -140,14 +140,14 @@ def test_init_replaces_nothing_unless_forced(cli, tmp_path):
     assert cli("init", "other.yaml").out.startswith("wrote other.yaml\n")
     assert (tmp_path / "job.schema.json").read_text() == "mine"
     assert cli("init", "--force").code == 0
-    assert (tmp_path / "job.yaml").read_text() == starter_job("job")
+    assert (tmp_path / "job.yaml").read_text() == template_job("job")
     assert (tmp_path / "job.schema.json").read_text() == schema_text()
 
 
 def test_a_dry_init_writes_nothing(cli, tmp_path):
     """The file's text on stdout, and that is all."""
     answer = cli("init", "x.yaml", "--dry-run")
-    assert (answer.code, answer.out) == (0, starter_job("x"))
+    assert (answer.code, answer.out) == (0, template_job("x"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from planner.cli.counts import parse_history
-from planner.cli.verify import verdict
+from planner.cli.verify_command import verdict
 from planner.errors import UserError
 from planner.job import Job, batch_sizes
 from planner.provenance.compare import check_forward_passes, close_weights, compare_batches, compare_bitwise
-from planner.runner.verify import compare, through_processes, trace
+from planner.runner.verify_job import compare, through_processes, trace
 
 pytestmark = pytest.mark.fsdp
 

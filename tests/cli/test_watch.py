@@ -8,7 +8,7 @@ from planner.cli import watch as watching
 from planner.cli.options import console
 from planner.cli.watch import Watch
 from planner.report.view import RunView
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 

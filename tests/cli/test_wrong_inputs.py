@@ -262,7 +262,7 @@ def test_ctrl_c_is_130(cli, monkeypatch):
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.cli.plan.read_job", interrupted)
+    monkeypatch.setattr("planner.cli.plan_command.read_job", interrupted)
     answer = cli("plan", "job.yaml")
     assert (answer.code, answer.out) == (130, "")
     assert "Traceback" not in answer.err

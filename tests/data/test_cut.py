@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rows_of import all_parts, as_bytes, assistant, opened, user
 
 from planner.data.columns import Column
-from planner.data.cut import Cut
 from planner.data.packing import pack
 from planner.data.samples import check_sum_of
+from planner.data.truncation import Cut
 from planner.errors import DataError
 
 lengths = st.integers(1, 30)

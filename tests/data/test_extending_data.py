@@ -10,7 +10,7 @@ import pytest
 from byte_models import gpt
 from rows_of import job_data, prompt_and_completion
 
-from planner.data import kept, row_files
+from planner.data import row_files, sample_cache
 from planner.data.open import open_dataset
 from planner.errors import DataError, PlannerError
 
@@ -116,7 +116,7 @@ def test_what_is_no_reader_is_refused(code, example, tmp_path):
 def test_kept_rows_are_made_again_by_other_code(example, tmp_path, monkeypatch):
     """Tokenized rows stay on disk, and may not outlive the reader that made them."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "LEAST_BYTES", 0)
+    monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
     path = csv_file(tmp_path)
     first = opened(path)
     assert opened(path).fingerprint == first.fingerprint

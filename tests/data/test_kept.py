@@ -11,7 +11,7 @@ import pytest
 from byte_models import gpt
 from rows_of import all_parts, opened
 
-from planner.data import conversations, kept
+from planner.data import conversations, sample_cache
 from planner.errors import DataError
 
 PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chosen": "f" * 30, "rejected": "g"}]
@@ -19,9 +19,9 @@ PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chos
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """All is kept, in a folder of the test; and how often rows were tokenized."""
+    """All is sample_cache, in a folder of the test; and how often rows were tokenized."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "LEAST_BYTES", 0)
+    monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
     calls, tokenized = [], conversations._tokenized
 
     def counted(*args):
@@ -123,7 +123,7 @@ def test_bad_rows_are_refused_each_time(tmp_path, made):
 @pytest.mark.usefixtures("made")
 def test_the_ones_used_last_are_kept(tmp_path, monkeypatch):
     """The others are forgotten; who reads one goes on reading."""
-    monkeypatch.setattr(kept, "_MOST", 2)
+    monkeypatch.setattr(sample_cache, "_MOST", 2)
     sets = []
     for age_s, most in ((300, 1), (200, 2), (100, 3)):
         sets.append(opened("pairs", PAIRS, tmp_path, model=gpt(20), max_prompt=most))
@@ -138,8 +138,9 @@ def test_of_two_processes_one_tokenizes(tmp_path, made):
     first = opened("pairs", PAIRS, tmp_path, model=gpt(20))
     del made[:]
     code = (
-        "import sys, time; from planner.data import kept, conversations; from planner.data.open import open_dataset;"
-        "from planner.job import PairsData, GptModel; kept.LEAST_BYTES = 0; made = conversations._tokenized;"
+        "import sys, time; from planner.data import sample_cache, conversations;"
+        "from planner.data.open import open_dataset;"
+        "from planner.job import PairsData, GptModel; sample_cache.LEAST_BYTES = 0; made = conversations._tokenized;"
         "conversations._tokenized = lambda *a: (print('made'), time.sleep(0.5), made(*a))[-1];"
         "m = GptModel(kind='gpt', layers=1, width=2, heads=1, context=21);"
         "print(open_dataset(PairsData(kind='pairs', path=sys.argv[1]), m).num_rows)"
@@ -169,14 +170,14 @@ def test_what_is_kept_names_no_file_elsewhere(tmp_path, made):
     facts = json.loads((place / "set.json").read_text())
     facts["columns"] = {"../../elsewhere": facts["columns"]["tokens"], "ends": facts["columns"]["ends"]}
     (place / "set.json").write_text(json.dumps(facts))
-    assert kept._load(place) is None
+    assert sample_cache._load(place) is None
     assert all_parts(_again("pairs", tmp_path / "rows.jsonl")) == first
     assert len(made) == 2
 
 
 def test_small_data_is_not_kept(tmp_path, made, monkeypatch):
     """It is tokenized in less time than a file takes to be looked for."""
-    monkeypatch.setattr(kept, "LEAST_BYTES", 10_000)
+    monkeypatch.setattr(sample_cache, "LEAST_BYTES", 10_000)
     opened("pairs", PAIRS, tmp_path, model=gpt(20))
     assert not (tmp_path / "cache").exists()
     assert len(made) == 1
@@ -187,11 +188,11 @@ def test_nobody_waits_for_ever_for_a_process_that_hangs(tmp_path, monkeypatch, c
     """It holds the lock and does not let go: that is said, and then the rows are tokenized without it."""
     opened("pairs", PAIRS, tmp_path, model=gpt(20))
     (place,) = folders(tmp_path)
-    monkeypatch.setattr(kept, "_LOCK_MOST_S", 0.5)
-    monkeypatch.setattr(kept, "_SAID_AFTER_S", 0.1)
+    monkeypatch.setattr(sample_cache, "_LOCK_MOST_S", 0.5)
+    monkeypatch.setattr(sample_cache, "_SAID_AFTER_S", 0.1)
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waited = []
-        with kept._locked(place, lambda: waited.append(1)):
+        with sample_cache._locked(place, lambda: waited.append(1)):
             assert waited  # a group of workers that waits like this is not hung
     assert "another process of this machine tokenizes the same rows" in caplog.text

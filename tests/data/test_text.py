@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.data.open import open_dataset
 from planner.data.paths import STDLIB, absolute, content_fingerprint, resolve
-from planner.data.text import TextDataset
+from planner.data.text_files import TextDataset
 from planner.errors import DataError
 from planner.job import TextData
 

@@ -12,10 +12,9 @@ from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data import prepare as prepare_room
-from planner.data import tokens
+from planner.data import prepare_tokens, tokens
 from planner.data.open import open_dataset
-from planner.data.prepare import prepare
+from planner.data.prepare_tokens import prepare
 from planner.data.tokens import HEADER_BYTES, Header
 from planner.errors import DataError, RunError, UserError
 from planner.job import JsonlData, TextData, TokensData
@@ -95,7 +94,7 @@ def test_prepared_rows_are_those_of_the_jsonl(tmp_path_factory, texts, contexts)
 
 def test_a_text_larger_than_a_chunk_and_progress(tmp_path, monkeypatch):
     """Read in pieces, the stream is the same; progress grows to the end of the source, and not with every piece."""
-    monkeypatch.setattr(prepare_room, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(prepare_tokens, "_CHUNK_BYTES", 100)
     source = text(tmp_path / "source", WORDS * 7, b"", WORDS * 20)
     told = []
     prepare(source, tmp_path / "tokens", progress=lambda done, of: told.append((done, of)))
@@ -317,12 +316,12 @@ def test_no_rows_are_refused(tmp_path):
 def test_a_source_that_shrinks_meanwhile_is_refused(tmp_path, monkeypatch):
     """The tokens would be of two different corpora."""
     source = text(tmp_path / "source", WORDS, WORDS)
-    stamps = prepare_room.source_stamps
+    stamps = prepare_tokens.source_stamps
 
     def larger(path):
         return tuple((name, size + 1, time) for name, size, time in stamps(path))
 
-    monkeypatch.setattr(prepare_room, "source_stamps", larger)
+    monkeypatch.setattr(prepare_tokens, "source_stamps", larger)
     with pytest.raises(DataError, match="has changed while it was read"):
         prepare(source, tmp_path / "tokens")
 

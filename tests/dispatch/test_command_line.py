@@ -15,7 +15,7 @@ from live_runs import LIMIT_S, command_line
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.local_cluster.environment import driver_environment
 from planner.local_cluster.processes import members
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]

@@ -18,9 +18,9 @@ import pytest
 
 from planner.dispatch.ray_internal import (
     drain_node,
-    get_word,
+    kv_get,
+    kv_put,
     presence,
-    put_word,
     shapes,
     trainer,
 )
@@ -323,7 +323,7 @@ class TestARayWithoutAName:
             OwnNode.find("127.0.0.1:1", "")
 
         doors = {
-            "exchange messages": (lambda: put_word("key", "word"), lambda: get_word("key")),
+            "exchange messages": (lambda: kv_put("key", "word"), lambda: kv_get("key")),
             "give a node notice": (give_notice, find_node),
         }
         for file, row in OF_FILE:

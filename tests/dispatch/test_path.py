@@ -21,7 +21,7 @@ import pytest
 from autoscaler_cluster import AutoscalerCluster
 from live_runs import Ledger, records
 
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.dispatch.signals import state_key
+from planner.dispatch.mailbox import state_key
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
@@ -23,7 +23,7 @@ def words(monkeypatch):
     from planner.dispatch.ray_internal import policy as policies
 
     found = {}
-    monkeypatch.setattr(policies, "put_word", found.__setitem__)
+    monkeypatch.setattr(policies, "kv_put", found.__setitem__)
     return found
 
 
@@ -138,7 +138,7 @@ def test_a_node_has_room_for_parts_of_a_cpu(policy, monkeypatch):
         _private=SimpleNamespace(state=SimpleNamespace(state=SimpleNamespace(get_draining_nodes=dict))),
     )
     monkeypatch.setattr(policies, "ray", ray)
-    monkeypatch.setattr(policies, "get_word", lambda _key: "")
+    monkeypatch.setattr(policies, "kv_get", lambda _key: "")
     reserved = SimpleNamespace(remote=lambda _requester, **_: {"a": {"CPU": 1.0}})
     coordinator = SimpleNamespace(get_reserved_resources=reserved)
     monkeypatch.setattr(policies.Policy, "_autoscaling_coordinator", coordinator)
@@ -163,7 +163,7 @@ class TestHeartbeats:
     @pytest.fixture
     def ray_answers(self, monkeypatch):
         """(actor's number of the question) -> what it says; an error is raised."""
-        from planner.dispatch.ray_internal import heartbeats
+        from planner.dispatch.ray_internal import worker_progress
 
         answers = {}
 
@@ -172,45 +172,45 @@ class TestHeartbeats:
                 raise answers[reference]
             return answers[reference]
 
-        monkeypatch.setattr(heartbeats.ray, "wait", lambda found, **_: ([r for r in found if r in answers], []))
-        monkeypatch.setattr(heartbeats.ray, "get", get)
+        monkeypatch.setattr(worker_progress.ray, "wait", lambda found, **_: ([r for r in found if r in answers], []))
+        monkeypatch.setattr(worker_progress.ray, "get", get)
         return answers
 
     def test_answers_count_when_they_are_there_and_the_deaf_are_asked_once(self, ray_answers):
-        from planner.dispatch.ray_internal.heartbeats import Heartbeats
+        from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
         now = [0.0]
-        heartbeats, worker = Heartbeats(lambda: now[0]), SimpleNamespace(actor=Actor())
+        worker_progress, worker = WorkerProgress(lambda: now[0]), SimpleNamespace(actor=Actor())
         for now[0] in (0.0, 1.0, 10.0):
-            assert heartbeats.total([worker]) == 0
+            assert worker_progress.total([worker]) == 0
         assert len(worker.actor.asked) == 1
         ray_answers[0] = 7
-        assert heartbeats.total([worker]) == 7
+        assert worker_progress.total([worker]) == 7
         now[0] = 20.0
-        assert heartbeats.total([worker]) == 7
+        assert worker_progress.total([worker]) == 7
         ray_answers[1] = 9
-        assert heartbeats.total([worker]) == 9
+        assert worker_progress.total([worker]) == 9
 
     def test_a_worker_that_died_counts_for_nothing(self, ray_answers):
         from ray.exceptions import RayError
 
-        from planner.dispatch.ray_internal.heartbeats import Heartbeats
+        from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
-        heartbeats, worker = Heartbeats(lambda: 0.0), SimpleNamespace(actor=Actor())
-        heartbeats.total([worker])
+        worker_progress, worker = WorkerProgress(lambda: 0.0), SimpleNamespace(actor=Actor())
+        worker_progress.total([worker])
         ray_answers[0] = RayError()
-        assert heartbeats.total([worker]) == 0
+        assert worker_progress.total([worker]) == 0
 
     def test_an_answer_that_is_lost_is_no_work(self, ray_answers):
         """Over a network that flaps, a group that hangs would seem to be at work for ever."""
         from ray.exceptions import RayError
 
-        from planner.dispatch.ray_internal.heartbeats import Heartbeats
+        from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
         now = [0.0]
-        heartbeats, worker = Heartbeats(lambda: now[0]), SimpleNamespace(actor=Actor())
+        worker_progress, worker = WorkerProgress(lambda: now[0]), SimpleNamespace(actor=Actor())
         ray_answers.update({0: 7, 1: RayError(), 2: 7, 3: RayError()})
         totals = []
         for now[0] in range(0, 25, 5):
-            totals.append(heartbeats.total([worker]))
+            totals.append(worker_progress.total([worker]))
         assert totals == [0, 7, 7, 7, 7]

@@ -7,7 +7,7 @@ import pytest
 from listeners import LOOPBACK, listening_addresses
 from live_runs import LIMIT_S, When, fit, make_job, processes_of, workers_of
 
-from planner.dispatch.ray_internal import get_word, put_word, quiet
+from planner.dispatch.ray_internal import kv_get, kv_put, quiet
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
@@ -19,11 +19,11 @@ class TestKeyValueStore:
 
         @ray.remote(num_cpus=0)
         def leave():
-            put_word("test-key", "a word — with ünicode")
+            kv_put("test-key", "a word — with ünicode")
 
-        assert get_word("test-key") == ""
+        assert kv_get("test-key") == ""
         ray.get(leave.remote(), timeout=LIMIT_S)
-        assert get_word("test-key") == "a word — with ünicode"
+        assert kv_get("test-key") == "a word — with ünicode"
 
 
 class TestLoopbackTorchConfig:
@@ -96,13 +96,13 @@ class TestBlame:
     )
     def test_one_worker_that_says_something_of_its_own_is_to_blame(self, errors, culprits):
         """The others only echo that their collectives broke; and a mistake of all is no node's."""
-        from planner.dispatch.ray_internal.blame import culprit
+        from planner.dispatch.ray_internal.diagnosis import culprit
 
         assert culprit(errors) == culprits
 
     def test_a_process_that_is_gone_is_told_by_its_rank_and_node(self):
         """Ray's own text is a list of what may have happened."""
-        from planner.dispatch.ray_internal.blame import cause
+        from planner.dispatch.ray_internal.diagnosis import cause
 
         words = cause([1], {0: "aa" * 28, 1: "bb" * 28}, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
         assert words == "worker 1 on node bbbbbbbb died (killed, or out of memory)"

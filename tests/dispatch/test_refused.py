@@ -3,7 +3,7 @@
 import pytest
 
 from planner.dispatch.refused import refusal
-from planner.dispatch.room import room_for, shortage
+from planner.dispatch.resources import room_for, shortage
 
 
 def raised(call, *arguments, **named):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from planner.dispatch.room import room_for, taken_by_a_worker
+from planner.dispatch.resources import room_for, taken_by_a_worker
 from planner.job import Workers
 from planner.plan import workers_on_node
 from planner.runner.local import LocalShape

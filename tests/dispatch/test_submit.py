@@ -18,7 +18,7 @@ import pytest
 from live_runs import LIMIT_S
 
 from planner.local_cluster.environment import loopback_environment
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]

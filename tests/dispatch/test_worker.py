@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import ray.train
 
-from planner.dispatch import signals
+from planner.dispatch import mailbox
 from planner.dispatch.worker import WorkerConfig, train_worker, worker_hooks
 from planner.job import Job
 from planner.rehearsal import on_ray
@@ -37,7 +37,7 @@ def in_stage(monkeypatch):
     """Makes the hooks of a rehearsal of (2, 1) workers, two steps each, in a stage, at a world size."""
 
     def make(launch, number, world_size):
-        monkeypatch.setattr(on_ray, "get_word", {"stage-this": str(number)}.__getitem__)
+        monkeypatch.setattr(on_ray, "kv_get", {"stage-this": str(number)}.__getitem__)
         context = SimpleNamespace(get_world_size=lambda: world_size)
         monkeypatch.setattr(ray.train, "get_context", lambda: context)
         return on_ray.observed_hooks(stages([2, 1], 4), launch)
@@ -60,13 +60,13 @@ def test_without_others_they_are_rays(launch):
     """Reports go to Ray, and a stop comes from the controller."""
     hooks = WorkerConfig(launch=launch, on_cpu=True).hooks(launch)
     assert hooks.report is ray.train.report
-    assert hooks.messages is signals.messages
+    assert hooks.messages is mailbox.messages
     assert not hooks.should_stop(1)
-    signals.request_stop()
+    mailbox.request_stop()
     try:
         assert hooks.should_stop(1)
     finally:
-        signals.reset()
+        mailbox.reset()
 
 
 def test_a_rehearsals_hooks_travel_to_a_worker_by_name(launch):
@@ -86,7 +86,7 @@ def test_a_rehearsed_worker_keeps_to_its_stage(launch, in_stage, monkeypatch, nu
     """It waits at the stage's last step, and at a size that is not the stage's; a stop ends the wait."""
     hooks = in_stage(launch, number, world_size)
     answers = [False, True]
-    monkeypatch.setattr(signals, "stop_requested", lambda: answers.pop(0))
+    monkeypatch.setattr(mailbox, "stop_requested", lambda: answers.pop(0))
     monkeypatch.setattr(on_ray, "_POLL_S", 0.0)
     assert hooks.should_stop(step) is waits
     assert hooks.report is ray.train.report

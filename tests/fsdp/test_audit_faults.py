@@ -10,7 +10,7 @@ from worker_functions import make_job, records, run_job
 from planner.errors import DataError, NewerFormat, StoreError
 from planner.provenance.audit import audit
 from planner.store.records import Manifest, seal
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp

@@ -13,7 +13,7 @@ from worker_functions import make_job, records, run_job
 from planner.errors import ResumeRefused, TrainingFailed
 from planner.provenance.audit import audit
 from planner.store.records import seal
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.checkpoints.checkpoint import read_digests
 

@@ -9,7 +9,7 @@ from worker_functions import make_job, records, run_job
 
 from planner.errors import DiskFull, StoreError, TrainingFailed
 from planner.provenance.audit import audit
-from planner.store.run import Run, commit_name
+from planner.store.run_folder import Run, commit_name
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
@@ -52,7 +52,7 @@ def test_a_full_disk_stops_all_workers_at_the_same_step(workers, texts, tmp_path
 
 def no_room_at(rank, job, url, file):
     """Rank 1's disk takes no byte of the `file`-th file that it writes; torch raises what it does over that."""
-    from planner.train.checkpoints.writer import _PrivateFiles
+    from planner.train.checkpoints.tensor_writer import _PrivateFiles
 
     opened, files = _PrivateFiles.create_stream, []
 

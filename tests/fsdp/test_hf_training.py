@@ -12,7 +12,7 @@ from worker_functions import make_job, records, run_job
 from planner.data.model_files import stored_tensors
 from planner.errors import ResumeRefused, StoreError, UserError
 from planner.job import HfModel, Job, Train
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.export import commit_at, export
 

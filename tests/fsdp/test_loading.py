@@ -7,11 +7,11 @@ import signal
 import pytest
 from worker_functions import make_job, records, run_job
 
-from planner.data.prepare import prepare
+from planner.data.prepare_tokens import prepare
 from planner.errors import ResumeRefused, TrainingFailed
 from planner.job import JsonlData
 from planner.provenance.audit import audit
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp

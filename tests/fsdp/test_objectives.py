@@ -11,8 +11,8 @@ from planner.job.objectives import OURS
 from planner.provenance.audit import audit
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
-from planner.runner.verify import compare
-from planner.store.run import Run
+from planner.runner.verify_job import compare
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -113,11 +113,11 @@ def test_cached_numbers_are_those_of_the_model(workers, tmp_path):
 
 def small_parts(rank, job, url, *arguments, stop_after=None, **more):
     """Parts of 16 rows; the last worker asks to stop when it is asked the nth time."""
-    from planner.train.reference import cache as reference_cache
+    from planner.train.reference import cache
     from planner.train.reference.cache import Computing
 
-    before, heard = reference_cache._PART_ROWS, Computing.table
-    reference_cache._PART_ROWS = 16
+    before, heard = cache._PART_ROWS, Computing.table
+    cache._PART_ROWS = 16
 
     def table(self):
         asked = []
@@ -133,7 +133,7 @@ def small_parts(rank, job, url, *arguments, stop_after=None, **more):
     try:
         return run_job(rank, job, url, *arguments, **more)
     finally:
-        reference_cache._PART_ROWS, Computing.table = before, heard
+        cache._PART_ROWS, Computing.table = before, heard
 
 
 def parts(url):
@@ -214,16 +214,16 @@ def in_memory(data, model, _progress=None):
 
 def run_hf(rank, job, url, stop_at=None):
     from planner.provenance import identity
-    from planner.train.reference import frozen as reference
+    from planner.train.reference import frozen
 
-    before, make_model = identity.open_dataset, reference.make_model
+    before, make_model = identity.open_dataset, frozen.make_model
     identity.open_dataset = in_memory
     if job.objective.reference_model is None:
-        reference.make_model = None  # no second model is wanted
+        frozen.make_model = None  # no second model is wanted
     try:
         return run_job(rank, job, url, stop_at)
     finally:
-        identity.open_dataset, reference.make_model = before, make_model
+        identity.open_dataset, frozen.make_model = before, make_model
 
 
 @pytest.mark.parametrize("name", ["dpo", "kto"])

@@ -10,8 +10,8 @@ from planner.errors import DataError, TrainingFailed, UserError
 from planner.files import read_job
 from planner.job import Job
 from planner.provenance.audit import audit
-from planner.runner.verify import through_processes
-from planner.store.run import Run
+from planner.runner.verify_job import through_processes
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
@@ -132,7 +132,7 @@ def attach(_rank, job):
     """In a process group that somebody else has made, as under torchrun."""
     import torch
 
-    from planner.data.own import function_of
+    from planner.data.user_dataset import function_of
     from planner.own import attached
 
     with attached(job, torch.device("cpu")) as run:
@@ -274,7 +274,7 @@ def test_code_cannot_end_a_command_as_if_all_were_well(make_job, code):
 
 def test_a_file_named_like_a_library_is_refused(tmp_path):
     """It would take the library's place, or the library its."""
-    from planner.data.own import OwnDataset
+    from planner.data.user_dataset import OwnDataset
 
     file = tmp_path / "wave.py"
     file.write_text("def dataset():\n    return [1]\n")

@@ -9,7 +9,7 @@ from worker_functions import make_job, newest_commit, records, run_job, run_job_
 
 from planner.errors import DataError, NewerFormat, ResumeRefused, StoreError, TrainingFailed
 from planner.provenance.audit import audit
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp

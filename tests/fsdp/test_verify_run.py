@@ -21,15 +21,15 @@ from worker_functions import make_job, records, run_job
 from planner.data.base import no_progress
 from planner.data.conversations import open_conversations
 from planner.data.jsonl import JsonlDataset
-from planner.data.prepare import prepare
-from planner.data.text import TextDataset
+from planner.data.prepare_tokens import prepare
+from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
 from planner.errors import TrainingFailed
 from planner.job import ChatData, FeedbackData, GptModel, JsonlData, PairsData, TextData
 from planner.order.order import Order
 from planner.provenance.audit import audit
 from planner.store.records import chained, joint_digest
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify_run.py"

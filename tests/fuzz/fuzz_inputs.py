@@ -182,7 +182,7 @@ def _parquet(out: Path) -> None:
 
 
 def _tokens(out: Path) -> None:
-    from planner.data.prepare import prepare
+    from planner.data.prepare_tokens import prepare
     from planner.job import JsonlData, TextData
 
     for name, kind in (("stream", TextData), ("rows", JsonlData)):

@@ -8,7 +8,7 @@ from recipes import rows
 
 from planner.errors import NotExact
 from planner.recipes import Options, Question, job_of, read_recipe, rewrite
-from planner.report.recipes import rewrite_lines
+from planner.report.recipe_table import rewrite_lines
 
 IDS = [row["id"] for row in rows()]
 COUNTS = range(1, 17)

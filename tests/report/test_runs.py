@@ -2,8 +2,8 @@
 
 import pytest
 
-from planner.report.runs import detail_text, run_detail, run_line, run_table
-from planner.report.text import ago, printable
+from planner.report.layout_text import ago, printable
+from planner.report.run_table import detail_text, run_detail, run_line, run_table
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Identity, StepRecord
 from planner.store.survey import Segment, Survey
 

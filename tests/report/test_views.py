@@ -10,8 +10,8 @@ from planner.base.text import counted
 from planner.plan import BatchSizes, choose
 from planner.provenance.audit import Audit, Phase
 from planner.report.audits import audit_json, phase_table, verdict
-from planner.report.plans import plan_json, plan_table, split_text
-from planner.report.text import aligned
+from planner.report.layout_text import aligned
+from planner.report.plan_table import plan_json, plan_table, split_text
 from planner.report.view import RunView, fold, step_line
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Identity, StepRecord
 

@@ -6,7 +6,7 @@ from test_survey import committed, recorded
 
 from planner.errors import NewerFormat, RecordMismatch, StoreError
 from planner.store.newest import newest_named, newest_of, newest_readable, readable
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 
 @pytest.fixture

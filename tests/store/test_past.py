@@ -13,7 +13,7 @@ from planner.store.records import (
     Identity,
     StepRecord,
 )
-from planner.store.run import Run
+from planner.store.run_folder import Run
 
 BEGAN_S = 1_700_000_000.0
 SEEN = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=1.0)

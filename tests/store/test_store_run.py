@@ -25,7 +25,7 @@ from planner.store.records import (
     seal,
     unseal,
 )
-from planner.store.run import Run, commit_name, job_digest, job_file
+from planner.store.run_folder import Run, commit_name, job_digest, job_file
 from planner.store.storage import Storage
 
 IDENTITY = Identity(

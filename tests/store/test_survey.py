@@ -10,7 +10,7 @@ from planner.store.driver import lease_name, this_driver
 from planner.store.lease import Lease
 from planner.store.ledger import segment_name
 from planner.store.records import NO_HEAD, Identity, Manifest, seal
-from planner.store.run import Run, commit_name
+from planner.store.run_folder import Run, commit_name
 from planner.store.storage import Storage
 from planner.store.survey import survey, survey_folder
 

@@ -44,9 +44,9 @@ from planner.store.records import (
     digest_of,
     seal,
 )
-from planner.store.run import Run, commit_name
+from planner.store.run_folder import Run, commit_name
 from planner.store.storage import Storage
-from planner.train.checkpoints import checkpoint, reader
+from planner.train.checkpoints import checkpoint
 from planner.train.exact.gradient_sums import FloatSums
 from planner.train.generation import train
 from planner.train.hooks import Hooks
@@ -632,7 +632,7 @@ def test_altered_metadata_is_loaded_or_a_store_error(data, changes):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     assume(not asks_for_memory(bytes(content)))
     try:
-        metadata = reader._unpickle(bytes(content), "here")
+        metadata = tensor_reader._unpickle(bytes(content), "here")
     except StoreError as error:
         assert str(error).startswith("here: ")  # noqa: PT017  # not raising is fine, too
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forging import compact, forged, reseal
 
-from planner.base import formats
+from planner.base import format_versions
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import choose, layout
@@ -20,7 +20,7 @@ from planner.provenance.audit import audit
 from planner.store.ledger import LedgerWriter
 from planner.store.newest import newest_readable
 from planner.store.records import NO_HEAD, CommitRecord, chained
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
 from planner.store.survey import survey
 from planner.train import journal, setup
@@ -304,7 +304,7 @@ def test_bits_are_not_promised_across_layouts(corpus, tmp_path, second_layout):
 def test_the_docs_list_every_format():
     """Name and number, as the code has them."""
     rows = re.findall(r"^\| `([a-z.]+)`[^|]*\| ([0-9]+) \|", (DOCS / "formats.md").read_text(), re.MULTILINE)
-    assert {name: int(number) for name, number in rows} == formats.STORED
+    assert {name: int(number) for name, number in rows} == format_versions.STORED
 
 
 def with_job(url, change):

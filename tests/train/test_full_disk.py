@@ -12,9 +12,9 @@ from planner.base.disk import no_room, size_words
 from planner.errors import DiskFull, RunError
 from planner.job import Job
 from planner.provenance.audit import audit
-from planner.store.run import Run, commit_name
+from planner.store.run_folder import Run, commit_name
 from planner.store.storage import Storage
-from planner.train.checkpoints import writer
+from planner.train.checkpoints import tensor_writer
 from planner.train.export import tensor_files
 from planner.train.generation import train
 from planner.train.hooks import Hooks
@@ -92,7 +92,7 @@ def test_a_ledger_that_cannot_be_written_says_so_and_is_resumed(job, small_disk)
 def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, monkeypatch, number):
     """`[enforce fail at inline_container.cc:672] . unexpected pos`: on any disk, in any file, without root."""
     url = str(tmp_path / "run")
-    opened = writer._PrivateFiles.create_stream
+    opened = tensor_writer._PrivateFiles.create_stream
     files = []
 
     class Full:
@@ -116,7 +116,7 @@ def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, m
         with opened(self, path, mode) as stream:
             yield Full(stream) if len(files) > 2 else stream  # the first commit is its tensors and .metadata
 
-    monkeypatch.setattr(writer._PrivateFiles, "create_stream", create_stream)
+    monkeypatch.setattr(tensor_writer._PrivateFiles, "create_stream", create_stream)
     said = refused(job, url)
     assert said.startswith("step 2 cannot be committed; step 1 is, and it is safe; ")
     assert {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}[number] in said

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.plan import longest_collective_s, longest_silence_s, longest_unanswered_s
-from planner.train.patience import Patience
+from planner.train.collective_timeout import Patience
 
 SECONDS = st.floats(1e-4, 1e4)
 MAYBE_SECONDS = st.just(0.0) | SECONDS

@@ -17,7 +17,7 @@ from planner.errors import RunError
 _NAMESPACE = b"planner"
 
 
-def put_word(key: str, word: str) -> None:
+def kv_put(key: str, word: str) -> None:
     """Leave a word for the driver in the cluster's key-value store (the GCS), from any of its processes.
 
     Raises:
@@ -29,7 +29,7 @@ def put_word(key: str, word: str) -> None:
     _internal_kv_put(key.encode(), word.encode(), overwrite=True, namespace=_NAMESPACE)
 
 
-def get_word(key: str) -> str:
+def kv_get(key: str) -> str:
     """The word left under `key`, or the empty string.
 
     Raises:

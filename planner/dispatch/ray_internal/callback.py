@@ -8,9 +8,9 @@ import time
 
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
-from planner.dispatch import signals
+from planner.dispatch import mailbox
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.heartbeats import Heartbeats
+from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
 _log = logging.getLogger(__name__)
 # No worker made progress for so long. The length of steps is not known here.
@@ -37,9 +37,9 @@ class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[m
         group = self._group
         if group is None or not group.has_started():
             return
-        group.execute_async(signals.request_stop)
+        group.execute_async(mailbox.request_stop)
         parked: set[int] = set()
-        heartbeats, progress, seen_s = Heartbeats(), 0, time.monotonic()
+        heartbeats, progress, seen_s = WorkerProgress(), 0, time.monotonic()
         while len(parked) < len(group.get_workers()):
             status = group.poll_status(timeout=0.5)
             before, progress = progress, heartbeats.total(group.get_workers())
@@ -48,6 +48,6 @@ class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[m
                 _log.warning("resizing before every worker had committed")
                 return
             for rank, worker in status.worker_statuses.items():
-                if worker.training_report is not None and worker.training_report.metrics.get(signals.PARKED):
+                if worker.training_report is not None and worker.training_report.metrics.get(mailbox.PARKED):
                     parked.add(rank)
             time.sleep(_POLL_S)

@@ -195,7 +195,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             {"ray.train:ScalingConfig": ("_resources_per_worker_not_none",)},
         ),
     ),
-    "dispatch/ray_internal/blame.py": (
+    "dispatch/ray_internal/diagnosis.py": (
         *_rows(
             "ask a worker where in the code it is",
             STOCK,
@@ -382,7 +382,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
     ),
-    "dispatch/ray_internal/heartbeats.py": (
+    "dispatch/ray_internal/worker_progress.py": (
         *_rows(
             "ask a worker how much it has done",
             STOCK,

@@ -11,7 +11,7 @@ from typing import Protocol
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 
-from planner.dispatch import signals
+from planner.dispatch import mailbox
 from planner.dispatch.ray_internal import shapes
 
 
@@ -32,7 +32,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
         super().shutdown()
         context: shapes.TrainContext = get_train_context()
         thread = context.execution_context.training_thread_runner._thread
-        signals.release()
+        mailbox.release()
         thread.join(timeout_s)
         if thread.is_alive():
             raise RuntimeError("the training thread did not unwind")
@@ -44,7 +44,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
 
         if dist.is_initialized():  # Ray leaves out the group of one
             dist.destroy_process_group()
-        signals.reset()
+        mailbox.reset()
         gc.collect()
         # Without it the resident set grows by about 100 MB a resize: freed arenas that glibc holds on to.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -74,7 +74,7 @@ class _Unwinding:
         def run() -> object:
             try:
                 return train()
-            except signals.Released:
+            except mailbox.Released:
                 return None
 
         return run

@@ -21,14 +21,14 @@ from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
 
 from planner.base.text import counted, last_line
-from planner.dispatch import signals
-from planner.dispatch.pulse import Pulse
-from planner.dispatch.ray_internal import get_word, put_word, shapes
+from planner.dispatch import mailbox
+from planner.dispatch.heartbeat import Heartbeat
+from planner.dispatch.ray_internal import kv_get, kv_put, shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
-from planner.dispatch.ray_internal.blame import cause, culprit, has_died, silent_nodes, whereabouts
+from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, silent_nodes, whereabouts
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
-from planner.dispatch.ray_internal.heartbeats import Heartbeats
+from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 from planner.elastic.asking import Asking
 from planner.elastic.controller import ElasticController
 from planner.elastic.view import Act, View
@@ -76,22 +76,22 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._probed_s = float("-inf")
         self._num_bad = 0
         self._group: NewProcessesGroup | None = None
-        self._heartbeats = Heartbeats()
-        self._pulse: Pulse | None = None
+        self._worker_progress = WorkerProgress()
+        self._heartbeat: Heartbeat | None = None
         self._asking = Asking(time.monotonic)
         self._autoscaler = Autoscaler()
 
     def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
         """Put our worker group in the place of Ray's, in this process alone."""
         # First of all: who waits here for a head that hangs is known by its beats, which end after a while.
-        self._pulse = Pulse(partial(put_word, signals.pulse_key(self._launch_id)))
-        self._pulse.start()
+        self._heartbeat = Heartbeat(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
+        self._heartbeat.start()
         # Ray waits so long for the processes of a group to let go of each other, before it ends them.
         os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
         self._cancel_request_of_the_dead()
         self._give_back_places_of_the_dead()
         super().after_controller_start(train_run_context)
-        put_word(f"requester-{self._run}", self._requester_id)
+        kv_put(f"requester-{self._run}", self._requester_id)
         self.groups = GroupFactory(self, keeps_processes=self._keep and not self._nodes_hold_several())
         # Ray makes the controller itself, and this attribute of its class is the way in: each finds its own policy's.
         TrainController.worker_group_cls = property(lambda controller: controller._scaling_policy.groups)
@@ -103,7 +103,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def _cancel_request_of_the_dead(self) -> None:
         """A driver that was killed leaves its claim on the cluster behind, for three minutes: longer than we wait."""
-        if requester := get_word(f"requester-{self._run}"):
+        if requester := kv_get(f"requester-{self._run}"):
             try:
                 get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=requester)
             except Exception:  # noqa: BLE001  # it will expire
@@ -165,8 +165,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return self._do(act, worker_group_state)
 
     def _turned(self) -> None:
-        if self._pulse is not None:
-            self._pulse.turned()
+        if self._heartbeat is not None:
+            self._heartbeat.turned()
 
     def _get_num_workers_for_resource_request(self) -> int:
         """What helps, and one more for each place on a node that an autoscaler takes for good, and that is not."""
@@ -223,7 +223,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def group_started(self, group: NewProcessesGroup) -> None:
         """A group trains."""
-        self._group, self._heartbeats = group, Heartbeats()
+        self._group, self._worker_progress = group, WorkerProgress()
         self._parked.clear()
         workers = group.get_workers()
         self._controller.started(tuple(worker.metadata.node_id for worker in workers))
@@ -278,7 +278,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             )
             draining = ray._private.state.state.get_draining_nodes() or {}
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            if get_word(signals.end_key(self._launch_id)):
+            if kv_get(mailbox.end_key(self._launch_id)):
                 self._is_ending = True
         except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
             _log.warning("the cluster could not be asked for its nodes", exc_info=True)
@@ -308,7 +308,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             report = worker.training_report
             if report is None:
                 continue
-            if report.metrics.get(signals.PARKED):
+            if report.metrics.get(mailbox.PARKED):
                 self._parked.add(rank)
                 if rank == 0:
                     self._controller.committed(float(report.metrics["commit_s"]))
@@ -324,7 +324,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             parked=frozenset(self._parked),
             silent=frozenset(self._group.silent_ranks() if self._group else ()),
             newcomers=self._group.newcomers() if self._group else "none",
-            progress=self._heartbeats.total(workers),
+            progress=self._worker_progress.total(workers),
             is_ending=self._is_ending,
         )
 
@@ -336,17 +336,17 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         if state and state != self._state:
             self._state = state
             with contextlib.suppress(Exception):  # it is only told
-                put_word(signals.state_key(self._launch_id), state)
+                kv_put(mailbox.state_key(self._launch_id), state)
 
     def _stepped(self) -> None:
         """What was said of the start is over; what was said since, that all are to stop, is not."""
         if self._loading and self._state == self._loading:
             self._state = self._loading = ""
             with contextlib.suppress(Exception):  # as above
-                put_word(signals.state_key(self._launch_id), "")
+                kv_put(mailbox.state_key(self._launch_id), "")
 
     def _ended(self) -> None:
-        put_word(signals.ended_key(self._launch_id), "yes")
+        kv_put(mailbox.ended_key(self._launch_id), "yes")
 
     # -- hands
 
@@ -360,7 +360,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._group.abandon_newcomers()
         elif act.kind == "stop":
             for worker in state.workers:
-                worker.actor.execute.remote(signals.request_stop)
+                worker.actor.execute.remote(mailbox.request_stop)
             self._tell_driver("all workers stop at the same step and commit")
         elif act.kind == "end":
             self._ended()
@@ -412,4 +412,4 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
 
 def _tell(workers: Sequence[shapes.Worker], text: str) -> None:
     """Rank 0 writes the ledger."""
-    workers[0].actor.execute.remote(signals.tell, text)
+    workers[0].actor.execute.remote(mailbox.tell, text)

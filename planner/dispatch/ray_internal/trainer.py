@@ -18,10 +18,10 @@ _OURS = (
     "dispatch/ray_internal/hand_over.py",
     "dispatch/ray_internal/kept_worker.py",
     "dispatch/ray_internal/autoscaler.py",
-    "dispatch/ray_internal/blame.py",
-    "dispatch/ray_internal/heartbeats.py",
+    "dispatch/ray_internal/diagnosis.py",
+    "dispatch/ray_internal/worker_progress.py",
 )
-_CALLBACKS = ("dispatch/ray_internal/callback.py", "dispatch/ray_internal/heartbeats.py")
+_CALLBACKS = ("dispatch/ray_internal/callback.py", "dispatch/ray_internal/worker_progress.py")
 
 
 def make_trainer(
@@ -40,7 +40,7 @@ def make_trainer(
 
     `run` and `launch_id` name what is run. `warm_up` is called in newcomers while the others still train. `soften`
     stands between Ctrl-C and Ray, which ends the workers at once. `listen_to` is told how to end the controller, which
-    beats from then on (`planner.dispatch.pulse`).
+    beats from then on (`planner.dispatch.heartbeat`).
     """
     tier, why = find_tier()
     if tier == "ours":

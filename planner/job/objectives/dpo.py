@@ -5,17 +5,17 @@ from typing import Literal
 from pydantic import Field
 
 from planner.job.objective import Objective, ObjectiveSpec, ReferenceSource
-from planner.job.objectives import words
+from planner.job.objectives import descriptions
 
 
 class DpoObjective(Objective):
     """Direct preference optimisation (Rafailov et al. 2023); with label smoothing, conservative DPO."""
 
     kind: Literal["dpo"] = Field(description="direct preference optimisation")
-    beta: float = Field(default=0.1, gt=0, le=1000, description=words.BETA)
+    beta: float = Field(default=0.1, gt=0, le=1000, description=descriptions.BETA)
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5, description="share of labels taken to be wrong")
-    reference: ReferenceSource = Field(default="model", description=f"{words.REFERENCE}; none: uniform")
-    reference_model: str | None = Field(default=None, min_length=1, description=words.REFERENCE_MODEL)
+    reference: ReferenceSource = Field(default="model", description=f"{descriptions.REFERENCE}; none: uniform")
+    reference_model: str | None = Field(default=None, min_length=1, description=descriptions.REFERENCE_MODEL)
 
 
 DPO = ObjectiveSpec(
@@ -23,5 +23,5 @@ DPO = ObjectiveSpec(
     data=("pairs",),
     reference="optional",
     build="planner.train.objectives.dpo:DirectPreference",
-    shown=words.PAIR_METRICS,
+    shown=descriptions.PAIR_METRICS,
 )

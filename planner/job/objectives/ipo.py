@@ -5,19 +5,19 @@ from typing import Literal
 from pydantic import Field
 
 from planner.job.objective import Objective, ObjectiveSpec
-from planner.job.objectives import words
+from planner.job.objectives import descriptions
 
 
 class IpoObjective(Objective):
     """Identity preference optimisation (Azar et al. 2023)."""
 
     kind: Literal["ipo"] = Field(description="identity preference optimisation")
-    beta: float = Field(default=0.1, gt=0, le=1000, description=words.BETA)
+    beta: float = Field(default=0.1, gt=0, le=1000, description=descriptions.BETA)
     log_probs: Literal["mean", "sum"] = Field(
         default="mean", description="of a completion's tokens: TRL and HALOs take the mean, the DPO repository the sum"
     )
-    reference: Literal["model", "cached"] = Field(default="model", description=words.REFERENCE)
-    reference_model: str | None = Field(default=None, min_length=1, description=words.REFERENCE_MODEL)
+    reference: Literal["model", "cached"] = Field(default="model", description=descriptions.REFERENCE)
+    reference_model: str | None = Field(default=None, min_length=1, description=descriptions.REFERENCE_MODEL)
 
 
 IPO = ObjectiveSpec(
@@ -25,5 +25,5 @@ IPO = ObjectiveSpec(
     data=("pairs",),
     reference="required",
     build="planner.train.objectives.ipo:IdentityPreference",
-    shown=words.PAIR_METRICS,
+    shown=descriptions.PAIR_METRICS,
 )

@@ -5,17 +5,17 @@ from typing import Literal
 from pydantic import Field
 
 from planner.job.objective import Objective, ObjectiveSpec
-from planner.job.objectives import words
+from planner.job.objectives import descriptions
 
 
 class KtoObjective(Objective):
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024), of completions without partners."""
 
     kind: Literal["kto"] = Field(description="Kahneman-Tversky optimisation")
-    beta: float = Field(default=0.1, gt=0, le=1000, description=words.BETA)
+    beta: float = Field(default=0.1, gt=0, le=1000, description=descriptions.BETA)
     desirable_weight: float = Field(default=1.0, ge=0, le=1000, description="of desirable completions in the loss")
     undesirable_weight: float = Field(default=1.0, ge=0, le=1000, description="of undesirable completions in the loss")
-    reference_model: str | None = Field(default=None, min_length=1, description=words.REFERENCE_MODEL)
+    reference_model: str | None = Field(default=None, min_length=1, description=descriptions.REFERENCE_MODEL)
 
 
 KTO = ObjectiveSpec(

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from planner.job.objective import Objective, ObjectiveSpec
-from planner.job.objectives import words
+from planner.job.objectives import descriptions
 
 
 class OrpoObjective(Objective):
@@ -20,5 +20,5 @@ ORPO = ObjectiveSpec(
     data=("pairs",),
     reference="none",
     build="planner.train.objectives.orpo:OddsRatioPreference",
-    shown={**words.PAIR_METRICS, "chosen_nll": "nll"},
+    shown={**descriptions.PAIR_METRICS, "chosen_nll": "nll"},
 )

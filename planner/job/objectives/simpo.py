@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from planner.job.objective import Objective, ObjectiveSpec
-from planner.job.objectives import words
+from planner.job.objectives import descriptions
 
 
 class SimpoObjective(Objective):
@@ -21,5 +21,5 @@ SIMPO = ObjectiveSpec(
     data=("pairs",),
     reference="none",
     build="planner.train.objectives.simpo:SimplePreference",
-    shown=words.PAIR_METRICS,
+    shown=descriptions.PAIR_METRICS,
 )

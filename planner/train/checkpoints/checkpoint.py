@@ -18,10 +18,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from planner.base.disk import no_room
 from planner.errors import StoreError, TrainingFailed
 from planner.store.records import FileDigest, Identity, Manifest
-from planner.store.run import Run
+from planner.store.run_folder import Run
 from planner.store.storage import Storage
-from planner.train.checkpoints.reader import tensor_reader
-from planner.train.checkpoints.writer import tensor_writer
+from planner.train.checkpoints.tensor_reader import tensor_reader
+from planner.train.checkpoints.tensor_writer import tensor_writer
 from planner.train.exact.gradient_sums import STATE_KEY
 from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World

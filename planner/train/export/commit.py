@@ -9,9 +9,9 @@ from planner.job import HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
 from planner.store.newest import readable
 from planner.store.records import Manifest
-from planner.store.run import Run, commit_of
+from planner.store.run_folder import Run, commit_of
 from planner.train.export.atomic_folder import half_of
-from planner.train.export.writer import DType, Progress, What, Writer
+from planner.train.export.model_writer import DType, Progress, What, Writer
 
 
 @dataclass(frozen=True, kw_only=True)

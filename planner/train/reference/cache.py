@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from planner.base import heartbeat
-from planner.base.formats import STORED, refusal
+from planner.base import work_counter
+from planner.base.format_versions import STORED, refusal
 from planner.base.text import counted, duration
 from planner.data.base import SampleDataset
 from planner.errors import NewerFormat, TrainingFailed
@@ -218,7 +218,7 @@ class Computing:
         values = []
         for batch in batches:
             hear()
-            heartbeat.beat()
+            work_counter.count_work()
             found = log_probs(model, batch.sequences).view(2, -1)[:, : len(batch.rows)]
             values.append(found.T.cpu().numpy())
         by_rank = world.gather(values)

@@ -1,0 +1,36 @@
+"""`planner audit RUN`: what the run did against what it should have done."""
+
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import JsonOption, progress_bar
+from planner.errors import UserError
+from planner.report.audits import audit_json, phase_table, verdict
+from planner.runner.audit_run import audit as audit_run
+from planner.store.lease import newest_lease
+from planner.store.storage import Storage
+from planner.store.survey import driver_state
+
+
+def audit(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
+    code: Annotated[
+        str, typer.Option(metavar="FILE", help="the Python file whose dataset() a run with a loop of your own used")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Re-derive what should have been fed along the committed lineage. Exits with 1 if the run is not clean."""
+    if not run:
+        raise UserError("RUN is empty; write a run's folder or URL")
+    with progress_bar("steps audited") as progress:
+        result = audit_run(run, code=code, progress=progress)
+    driver = driver_state(newest_lease(Storage(run)))
+    if as_json:
+        typer.echo(audit_json(result))
+    else:
+        header, *rows = phase_table(result)
+        typer.secho(header, bold=True)
+        typer.echo("\n".join((*rows, "", *verdict(result, driver))))
+    if not result.clean:
+        raise typer.Exit(1)

@@ -1,0 +1,121 @@
+"""`planner demo`: a run on this machine whose nodes get notice, come and die, and proof that it kept its promise."""
+
+import shlex
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.display import display_on
+from planner.cli.options import DryRunOption, console
+from planner.cli.run_command import closing_words
+from planner.dispatch.ray_internal import drain_node
+from planner.local_cluster.embedded import EmbeddedCluster
+from planner.report.audits import phase_table, verdict
+from planner.report.dry_run_text import NOTHING_DONE
+from planner.report.view import RunView
+from planner.runner.audit_run import audit
+from planner.runner.display import Running, Say
+from planner.runner.execute import execute
+from planner.runner.job_file import read_job
+from planner.runner.prepare import prepare
+from planner.store.storage import Storage
+
+# It comes with the package: `planner demo` needs no checkout.
+_OWN_JOB = Path(__file__).with_name("demo.yaml")
+# When things happen, as fractions of the job's steps.
+_NOTICE_AT, _GAIN_AT, _LOSE_AT = 0.2, 0.4, 0.7
+_NODES_AT_START, _NODES_GAINED = 4, 2
+_NOTICE_S = 30.0
+
+
+def demo(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="a job file", show_default="the one that comes with planner")
+    ] = str(_OWN_JOB),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Train on four local nodes; one gets notice, two come, one dies. Then audit the result."""
+    spec = read_job(job)
+    path = _fresh_path(spec.run_path)
+    spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"path": path})})
+    out = console()
+    prepared = prepare(spec, frozenset(), display_on(out), check_data=True)
+    promise = f"{prepared.total_steps} steps of exactly {spec.batch.global_batch} samples"
+    opening, script = f"{spec.name}: {promise}, in {path}", _Script(prepared.total_steps)
+    display = display_on(out, script)
+    if dry_run:
+        for line in (opening, *script.words, "", NOTHING_DONE):
+            display.say(line)
+        return
+    result = execute(
+        prepared,
+        display,
+        opening=opening,
+        address="",
+        nodes=_NODES_AT_START,
+        verbose=False,
+        resume_command=shlex.join(["planner", "run", job, "--set", f"checkpoint.path={path}"]),
+    )
+    display.say(closing_words(prepared.job, result))
+    if not result.finished:
+        raise typer.Exit(130)
+    audited = audit(result.url)
+    header, *rows = phase_table(audited)
+    out.print(f"\n{header}", style="bold", soft_wrap=True)
+    for line in (*rows, "", *verdict(audited)):
+        display.say(line)
+    if not audited.clean:
+        raise typer.Exit(1)
+
+
+class _Script:
+    """What happens to the cluster, by the run's own progress."""
+
+    def __init__(self, total_steps: int) -> None:
+        notice_at, gain_at, lose_at = (int(total_steps * part) for part in (_NOTICE_AT, _GAIN_AT, _LOSE_AT))
+        self._acts = [(notice_at, self._give_notice), (gain_at, self._gain), (lose_at, self._lose)]
+        self.words = (
+            f"{_NODES_AT_START} local nodes with room for a worker each",
+            f"from step {notice_at}: one of them has notice to go in {_NOTICE_S:.0f} s",
+            f"from step {gain_at}: {_NODES_GAINED} nodes come",
+            f"from step {lose_at}: a node is killed without notice",
+            "at the end: the audit",
+        )
+        """what will happen, in order"""
+        self._acting: threading.Thread | None = None
+
+    def __call__(self, running: Running, say: Say, view: RunView) -> None:
+        if self._acts and view.step >= self._acts[0][0] and not (self._acting and self._acting.is_alive()):
+            (_, act), cluster = self._acts.pop(0), running.cluster
+            assert cluster is not None
+            # To start nodes takes seconds, for which nothing would be shown.
+            self._acting = threading.Thread(target=lambda: say(f"demo: {act(cluster)}"), daemon=True)
+            self._acting.start()
+
+    @staticmethod
+    def _give_notice(cluster: EmbeddedCluster) -> str:
+        drain_node(cluster.nodes()[-1], _NOTICE_S, "demo")
+        return f"one of {_NODES_AT_START} nodes has notice to go in {_NOTICE_S:.0f} s"
+
+    @staticmethod
+    def _gain(cluster: EmbeddedCluster) -> str:
+        for _ in range(_NODES_GAINED):
+            cluster.add_node()
+        return f"{_NODES_GAINED} nodes are new"
+
+    @staticmethod
+    def _lose(cluster: EmbeddedCluster) -> str:
+        cluster.kill_node(cluster.nodes()[-1])
+        return "a node was killed without notice"
+
+
+def _fresh_path(path: str) -> str:
+    """`path`, or the first of `path-2`, `path-3`, ... that is not there yet."""
+    number = 1
+    fresh = path
+    while Storage(fresh).exists(""):
+        number += 1
+        fresh = f"{path}-{number}"
+    return fresh

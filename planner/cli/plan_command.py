@@ -1,0 +1,70 @@
+"""`planner plan JOB`: the whole table beforehand, from the very values that the workers will use."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.counts import parse_counts
+from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
+from planner.job import Job, workers_of
+from planner.job.lengths import conversions
+from planner.report.plan_table import plan_json, plan_table
+from planner.runner.job_file import read_job
+from planner.runner.job_plans import plans
+
+if TYPE_CHECKING:
+    from planner.cli.plan_cluster import OnCluster
+
+
+def plan(
+    job: JobArgument,
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="COUNTS", help="such as 1-16, 7 or 3,5,7; by default the job's workers.min to max"),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="a `ray up` or KubeRay file: only the counts that it reaches, and its nodes"),
+    ] = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the job's global batch is split at each GPU count. Starts nothing."""
+    spec = read_job(job, set_ or [])
+    asked = None if gpus is None else parse_counts(gpus)
+    there = None if cluster is None else _on_cluster(cluster, spec, asked)
+    found = plans(spec, asked if there is None else there.counts)
+    mixes = None if there is None else there.mixes
+    if as_json:
+        typer.echo(plan_json(found, mixes))
+        return
+    typer.echo("\n".join([*_heading(spec), *([] if there is None else [there.line])]))
+    header, *rows = plan_table(found, terminal_width(), mixes)
+    typer.secho(f"\n{header}", bold=True)
+    typer.echo("\n".join(rows))
+    notes = () if there is None else there.notes
+    for note in filter(None, (_outside(spec, [plan.world_size for plan in found]), *notes)):
+        typer.echo(f"\n{note}")
+
+
+def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
+    from planner.cli.plan_cluster import on_cluster  # numpy, which a plan without a cluster does not need
+
+    return on_cluster(file, job, asked)
+
+
+def _heading(job: Job) -> list[str]:
+    batch = job.batch
+    first = f"{job.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch"
+    return [first, *conversions(job)]
+
+
+def _outside(job: Job, counts: list[int]) -> str:
+    """Counts that `planner run` would never use, in words."""
+    workers = workers_of(job)
+    least, most = workers.least, workers.most
+    if min(counts) >= least and max(counts) <= most:
+        return ""
+    return (
+        f"This job runs on {least} to {most} workers (workers.min, workers.max, batch.global); other rows are what-if."
+    )

@@ -1,0 +1,93 @@
+"""`planner run JOB`: train, on a Ray cluster or on an embedded one; the same command resumes."""
+
+import os
+import shlex
+from typing import Annotated
+
+import typer
+
+from planner.cli.display import display_on
+from planner.cli.options import (
+    RESUME_VARIABLE,
+    AcceptOption,
+    DryRunOption,
+    JobArgument,
+    JsonOption,
+    SetOption,
+    console,
+)
+from planner.job import HfModel, Job
+from planner.report.dry_run_text import dry_run_json, dry_run_text
+from planner.report.run_table import detail_json, run_detail
+from planner.runner.accept import accepted
+from planner.runner.dry_run import rehearse_start
+from planner.runner.execute import RunResult, execute
+from planner.runner.job_file import read_job
+from planner.runner.prepare import prepare
+from planner.runner.run_job import resume_command
+from planner.store.survey import MOST_GENERATIONS, survey
+
+
+def run(
+    job: JobArgument,
+    address: Annotated[
+        str,
+        typer.Option(envvar="RAY_ADDRESS", help="a Ray cluster's address; without one, a local cluster is started"),
+    ] = "",
+    nodes: Annotated[
+        int,
+        typer.Option(min=0, max=64, help="logical nodes of the local cluster; by default one per core or GPU"),
+    ] = 0,
+    set_: SetOption = None,
+    accept: AcceptOption = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own messages")] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the job, or resume it where its run directory ends.
+
+    With --json, stdout is what `planner show RUN --json` says at the end, and all else is on stderr.
+    """
+    fields = accepted(accept or [])
+    spec = read_job(job, set_ or [])
+    out = console(stderr=as_json)
+    display = display_on(out)
+    prepared = prepare(spec, fields, display, check_data=not address)
+    if prepared.finished:
+        display.say(f"{prepared.url}: {prepared.finished_text}; nothing to do")
+        _print_json(prepared.url, wanted=as_json)
+        return
+    if dry_run:
+        dry = rehearse_start(prepared, address=address, nodes=nodes)
+        typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry)))
+        return
+    again = resume_command(job, address=address, nodes=nodes, overrides=set_ or [], accept=accept or [])
+    result = execute(
+        prepared,
+        display,
+        opening=f"{spec.name}: {prepared.resume_text} in {prepared.url}",
+        address=address,
+        nodes=nodes,
+        verbose=verbose,
+        resume_command=os.environ.get(RESUME_VARIABLE) or again,
+    )
+    display.say(closing_words(prepared.job, result))
+    _print_json(prepared.url, wanted=as_json)  # how an interrupted run stands, too, is what a script asked for
+    if not result.finished:
+        raise typer.Exit(130)
+
+
+def _print_json(url: str, *, wanted: bool) -> None:
+    if wanted:
+        typer.echo(detail_json(run_detail(survey(url, MOST_GENERATIONS))))
+
+
+def closing_words(job: Job, result: RunResult) -> str:
+    """How the run stands when its driver ends, and the commands that come next."""
+    if not result.finished:
+        return f"interrupted: {result.standing}; resume with: {result.resume_command}"
+    code = ["--code", job.data.path] if job.is_own else []
+    again = shlex.join(["planner", "audit", result.url, *code])
+    export = ["planner", "export", result.url, "-o", f"models/{job.name}"]
+    more = f"; for plain transformers: {shlex.join(export)}" if isinstance(job.model, HfModel) else ""
+    return f"finished: {result.total_steps} steps committed in {result.url}; check it: {again}{more}"

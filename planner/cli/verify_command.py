@@ -1,0 +1,105 @@
+"""`planner verify JOB`: the proof that world sizes do not matter, on this machine, in real FSDP processes."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from planner.base.text import counted
+from planner.cli.counts import parse_history
+from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console
+from planner.errors import UserError
+from planner.job import Job
+from planner.provenance.compare import Check
+from planner.report.dry_run_text import NOTHING_DONE
+from planner.runner.job_file import read_job
+from planner.runner.signals import ended_like_ctrl_c
+from planner.runner.verify_job import Histories, histories, rehearsal_of
+from planner.runner.verify_job import verify as verify_job
+
+# Real processes on one machine: more than these only wait for each other.
+_MOST_WORKERS = 16
+
+
+def verify(
+    job: JobArgument,
+    history: Annotated[
+        str, typer.Option(metavar="SIZES", help="world sizes, one after another; the first is also the fixed one")
+    ] = "4,3,5,1",
+    steps: Annotated[int, typer.Option(min=1, help="in the place of train.steps, shared out over the history")] = 12,
+    through_ray: Annotated[
+        bool, typer.Option("--ray", help="on an embedded Ray cluster, whose nodes come, get notice and die, instead")
+    ] = False,
+    set_: SetOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the job twice, at a fixed size and through a history of sizes, and compare everything.
+
+    With batch.equality: bitwise, every bit must agree; with batches, losses to a stated tolerance. Exits with 1 if not.
+    """
+    sizes = parse_history(history, most=_MOST_WORKERS)
+    if len(set(sizes)) == 1:
+        other = 2 if sizes[0] == 1 else 1
+        raise UserError(
+            f"--history {history}: one size proves nothing; write two different ones, such as {sizes[0]},{other}"
+        )
+    if len(sizes) > steps:
+        raise UserError(
+            f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps; write --steps {len(sizes)}"
+        )
+    spec = rehearsal_of(read_job(job, set_ or []), steps)
+    if dry_run:
+        _print_dry_run(histories(spec, sizes, through_ray=through_ray), as_json=as_json)
+        return
+    out = console()
+    if not as_json:
+        how = " on Ray, whose nodes come, get notice and die" if through_ray else ""
+        path = " -> ".join(map(str, sizes))
+        what = f"{counted(steps, 'step')} at {counted(sizes[0], 'worker')}, and again through {path}"
+        out.print(f"{spec.name}: {what}{how}", soft_wrap=True)
+    began_s = time.monotonic()
+
+    def say(line: str) -> None:
+        if not as_json:
+            out.print(f"{time.monotonic() - began_s:5.0f} s  {line}", soft_wrap=True)
+
+    with ended_like_ctrl_c():
+        checks = verify_job(spec, sizes, through_ray=through_ray, say=say)
+    passed = all(check.passed for check in checks)
+    if as_json:
+        rows = [dataclasses.asdict(check) for check in checks]
+        found = {"passed": passed, "equality": spec.batch.equality, "device": "cpu", "checks": rows}
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        for line in verdict(spec, checks, sizes):
+            out.print(line, soft_wrap=True)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _print_dry_run(found: Histories, *, as_json: bool) -> None:
+    """The two histories and what would be compared."""
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found), indent=1))
+        return
+    for name, parts in (("fixed", found.fixed), ("history", found.history)):
+        words = ", ".join(f"{counted(stage.world_size, 'worker')} until step {stage.end_step}" for stage in parts)
+        typer.echo(f"{name:<8} {words}")
+    typer.echo(f"compared {', '.join(found.compared)}\n\n{NOTHING_DONE}")
+
+
+def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int]) -> list[str]:
+    """The checks line by line, and what they come to."""
+    lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.words}" for c in checks]
+    if not all(check.passed for check in checks):
+        return [*lines, "verify: FAILED. World sizes change what this job trains"]
+    where = f"on the CPU, {job.train.precision}, torch {version('torch')}"
+    path = f"{counted(job.train.steps or 0, 'step')} at {sizes[0]} = through {' -> '.join(map(str, sizes))} workers"
+    if job.batch.equality == "bitwise":
+        return [*lines, f"verify: IDENTICAL to the last bit: {path} ({where})"]
+    return [*lines, f"verify: the same samples, and equal within rounding (batch.equality: batches): {path} ({where})"]

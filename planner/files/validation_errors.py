@@ -1,0 +1,209 @@
+"""The model's errors -> plain words; bounds and names come from the model's own JSON Schema."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.files.messages import MAX_MISTAKES, KeyPath, Mistake, cut, dotted, escape, show
+from planner.job import Job
+
+_Schema = Mapping[str, Any]
+
+ELSEWHERE = {
+    "batch_size": "batch.global",
+    "bf16": "train.precision",
+    "global_batch_size": "batch.global",
+    "gradient_accumulation_steps": "batch.global (accumulation is derived from it)",
+    "gradient_checkpointing": "train.activation_checkpointing",
+    "learning_rate": "train.optimizer.lr",
+    "lr_scheduler_type": "train.schedule.kind",
+    "max_grad_norm": "train.clip_norm",
+    "max_length": "model.context",
+    "max_prompt_length": "data.max_prompt",
+    "max_seq_length": "model.context",
+    "max_steps": "train.steps",
+    "model_name_or_path": "model.path",
+    "num_train_epochs": "train.epochs",
+    "output_dir": "checkpoint.path",
+    "per_device_train_batch_size": "batch.max_micro",
+    "train_batch_size": "batch.global",
+    "warmup_ratio": "train.schedule.warmup",
+    "warmup_steps": "train.schedule.warmup",
+}
+"""what others call our keys"""
+
+
+def translate(error: ValidationError, told: frozenset[KeyPath]) -> list[Mistake]:
+    """The model's complaints in our words, less those about values at or below a path of `told`."""
+    root = Job.model_json_schema()
+    mistakes: list[Mistake] = []
+    refused: set[KeyPath] = set()
+    for item in error.errors(include_url=False):
+        path, node = _walk(root, item["loc"])
+        if any(path[:length] in told for length in range(len(path) + 1)) or path in refused:
+            continue
+        if "anyOf" in node:
+            # Each of its choices complains, and one line names them all.
+            refused.add(path)
+        # A file of junk can hold 100,000 mistakes; only the first ones are shown, the rest are counted.
+        mistakes.append(_mistake(root, item) if len(mistakes) < MAX_MISTAKES else Mistake(text=""))
+    return mistakes
+
+
+def _mistake(root: _Schema, item: Mapping[str, Any]) -> Mistake:
+    """One complaint of pydantic in our words; its type matters only where the input does not say it all."""
+    kind, value = item["type"], item["input"]
+    path, node = _walk(root, item["loc"])
+    if kind == "extra_forbidden":
+        return Mistake(path=path, text=f"found an unknown key; {_nearest(root, item['loc'])}")
+    if kind in {"value_error", "assertion_error"}:
+        return Mistake(path=path, text=escape(str(item["ctx"]["error"])))
+    if kind in {"union_tag_invalid", "union_tag_not_found"}:
+        tag = node["discriminator"]["propertyName"]
+        if not isinstance(value, Mapping):
+            kinds = _one_of(node["discriminator"]["mapping"])
+            return Mistake(path=path, text=f"found {show(value)}; write a section with {tag}: {kinds}")
+        path, value = (*path, tag), value.get(tag)
+        found = show(value) if kind == "union_tag_invalid" else "nothing"
+        return Mistake(path=path, text=f"found {found}; write {_one_of(node['discriminator']['mapping'])}")
+    if not node:
+        return Mistake(path=path, text=f"found {show(value)}; {_unforeseen(item['msg'])}")
+    found = "nothing" if kind == "missing" else show(value)
+    return Mistake(path=path, text=f"found {found}; write {_meant(node, value) or _expected(root, node)}")
+
+
+def _unforeseen(message: str) -> str:
+    """A complaint of a type that no field had when this was written."""
+    return "write what it should be: " + cut(re.sub(r"^\w+ should (be )?", "", message), at=200)
+
+
+def _walk(root: _Schema, loc: Iterable[str | int]) -> tuple[KeyPath, _Schema]:
+    """The path in the file and the schema there, from pydantic's location (it also names a union's kind)."""
+    path: KeyPath = ()
+    node = root
+    for part in loc:
+        if "anyOf" in node:
+            break  # what follows is pydantic's name for one of the choices
+        kinds = node.get("discriminator", {}).get("mapping", {})
+        if part in kinds:
+            node = _deref(root, {"$ref": kinds[part]})
+        else:
+            path, node = (*path, part), _deref(root, _child(node, part))
+    return path, node
+
+
+def _child(node: _Schema, part: str | int) -> _Schema:
+    if isinstance(part, int):
+        items = node.get("prefixItems", [])
+        return items[part] if part < len(items) else {}
+    more = node.get("additionalProperties")
+    child: _Schema = node.get("properties", {}).get(part) or (more if isinstance(more, dict) else {})
+    return child
+
+
+def _deref(root: _Schema, node: _Schema) -> _Schema:
+    name = node.get("$ref", "").rpartition("/")[2]
+    return root["$defs"][name] if name else node
+
+
+def _nearest(root: _Schema, loc: Sequence[str | int]) -> str:
+    """What to write for an unknown key: the near ones here, or the same name elsewhere, or all known here."""
+    from difflib import get_close_matches  # only a wrong file pays for it
+
+    section, node = _walk(root, loc[:-1])
+    key, known = str(loc[-1]), list(node.get("properties", {}))
+    if key in ELSEWHERE:
+        return f"did you mean {ELSEWHERE[key]}?"
+    near = [(*section, name) for name in get_close_matches(key.lower(), known)]
+    # Not the very key that was refused: another kind of this section may know it.
+    near = near or [path for path in _all_paths(root, root) if path[-1] == key and path != (*section, key)]
+    if near:
+        return f"did you mean {_or(list(dict.fromkeys(map(dotted, near))))}?"
+    return f"the keys of {dotted(section) or 'a job'} are {', '.join(known)}"
+
+
+def _all_paths(root: _Schema, node: _Schema) -> Iterator[KeyPath]:
+    for name, child in node.get("properties", {}).items():
+        yield (name,)
+        for section in _deref(root, child).get("oneOf", [child]):
+            yield from ((name, *path) for path in _all_paths(root, _deref(root, section)))
+
+
+def _expected(root: _Schema, node: _Schema) -> str:
+    """What the schema takes, in plain words, with its bounds and what the field means."""
+    note = node.get("description", "")
+    if node.get("type") == "object" or "oneOf" in node:
+        return _expected_section(root, node)
+    if "anyOf" in node:
+        words = " or ".join(_expected(root, choice) for choice in node["anyOf"])
+    elif "prefixItems" in node:
+        items = [_expected(root, item) for item in node["prefixItems"]]
+        words = f"a list of {len(items)}: [{', '.join(items)}]"
+    elif "enum" in node or "const" in node:
+        words = _one_of(node.get("enum") or [node["const"]])
+    else:
+        words = _expected_scalar(node)
+    return f"{words} ({note})" if note else words
+
+
+def _expected_section(root: _Schema, node: _Schema) -> str:
+    if "discriminator" in node:
+        union = node["discriminator"]
+        return f"a section with {union['propertyName']}: {_one_of(union['mapping'])}"
+    more = node.get("additionalProperties")
+    if isinstance(more, dict):
+        return f"a section of names, each with {_expected(root, more)}"
+    if required := node.get("required"):
+        return f"a section with at least the key{'s' * (len(required) > 1)} {', '.join(required)}"
+    return f"a section with any of the keys {', '.join(node['properties'])}"
+
+
+def _expected_scalar(node: _Schema) -> str:
+    kind = node.get("type")
+    if kind == "integer":
+        return f"a whole number{_range(node)}"
+    if kind == "number":
+        return f"a number{_range(node)}"
+    if kind == "string" and "examples" in node:
+        return f"text such as {_or(node['examples'])}"
+    if kind == "string" and "pattern" in node:
+        return f"text that matches {node['pattern']}"
+    if kind == "string":
+        return "text that is not empty" if node.get("minLength") else "text"
+    return {"boolean": "true or false", "null": "null"}.get(str(kind), "another value")
+
+
+def _range(node: _Schema) -> str:
+    low, high = node.get("minimum"), node.get("maximum")
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    words = {
+        "minimum": "of at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    said = [f"{word} {node[bound]}" for bound, word in words.items() if bound in node]
+    return f" {' and '.join(said)}" if said else ""
+
+
+def _meant(node: _Schema, value: Any) -> str:
+    """The whole number that a value such as 32.0 stands for, if the field takes it; else empty."""
+    for choice in node.get("anyOf", [node]):
+        if choice.get("type") == "integer" and isinstance(value, float) and value.is_integer():
+            low, high = choice.get("minimum", -math.inf), choice.get("maximum", math.inf)
+            if low <= value <= high and value < choice.get("exclusiveMaximum", math.inf):
+                return f"{int(value)}"
+    return ""
+
+
+def _one_of(names: Iterable[str]) -> str:
+    names = list(names)
+    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+
+
+def _or(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

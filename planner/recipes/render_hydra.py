@@ -1,0 +1,231 @@
+"""A job's values as overrides of the DPO repository and of HALOs, and the commands of both."""
+
+import shlex
+from collections.abc import Sequence
+
+from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SftObjective, SimpoObjective
+from planner.recipes.recipe import Rewrite
+from planner.recipes.rendering import (
+    Rendering,
+    clip_of,
+    leave_loss,
+    leave_model,
+    leave_rows,
+    length_in_examples,
+    truth,
+    warmup_share,
+    warmup_steps,
+)
+from planner.recipes.scalars import number
+from planner.recipes.split import nearest_multiple
+from planner.recipes.system import Split
+
+_TORCH = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}
+_EVAL = "there a test split is evaluated: write n_eval_examples and eval_every, both in examples"
+
+
+def to_dpo(rendering: Rendering) -> None:
+    """Overrides of the DPO repository."""
+    job = rendering.job
+    _dpo_loss(rendering)
+    leave_loss(rendering, "samples", "sum")
+    if isinstance(job.model, HfModel):
+        path = shlex.quote(f"model.name_or_path={job.model.path}")
+        rendering.write("model.path model.context", "model=blank_model", path, "model.block_name=BLOCK")
+        rendering.write("", f"max_length={job.model.context}", "datasets=[DATA]", "exp_name=NAME")
+        rendering.remark("BLOCK: write the class of the model's blocks, such as LlamaDecoderLayer")
+    rendering.leave(
+        "name data.path data.split",
+        "DATA and NAME: write your data and a name; without them the repository takes hh, or does not start",
+    )
+    _prompts(rendering, "", "256")
+    rendering.leave("data.cut_prompt", "the repository keeps the end of prompts of hh alone")
+    rendering.leave("model.revision", "write the folder of that revision as the model")
+    leave_model(rendering)
+    leave_rows(rendering, all_of_it=False, packs=False)
+    mixed = "bfloat16" if job.train.precision == "bf16" else "null"
+    rendering.write("train.precision", f"model.fsdp_policy_mp={mixed}")
+    checkpointing = truth(value=job.train.activation_checkpointing)
+    rendering.write("train.activation_checkpointing", f"activation_checkpointing={checkpointing}")
+    optimizer = job.train.optimizer
+    if optimizer.kind != "own":
+        rendering.write(
+            "train.optimizer.kind train.optimizer.lr",
+            f"optimizer={_TORCH[optimizer.kind]}",
+            f"lr={number(optimizer.lr)}",
+        )
+    rendering.leave("train.optimizer", "the repository passes on the rate alone, all else is torch's default there")
+    _length(rendering, "")
+    rendering.write("train.clip_norm", f"max_grad_norm={clip_of(job, 'inf')}")
+    if job.train.schedule.kind == "constant":
+        rendering.write("train.schedule.kind train.schedule.final_fraction")
+    rendering.leave(
+        "train.schedule.kind train.schedule.final_fraction", "after its warmup the rate stays constant there"
+    )
+    steps = warmup_steps(job)
+    words = [f"warmup_steps={steps}"] if steps else []
+    rendering.write_or_leave("train.schedule.warmup", words, "write warmup_steps in optimizer steps")
+    rendering.write("train.seed", f"seed={job.train.seed}")
+    rendering.leave("eval", _EVAL)
+
+
+def _dpo_loss(rendering: Rendering) -> None:
+    objective = rendering.job.objective
+    if isinstance(objective, SftObjective):
+        rendering.write("objective.kind", "loss=sft")
+        return
+    beta = number(getattr(objective, "beta", 0.1))
+    rendering.write("objective.kind objective.beta", "loss=dpo", f"loss.name={objective.kind}", f"loss.beta={beta}")
+    if isinstance(objective, DpoObjective):
+        rendering.write("objective.label_smoothing", f"loss.label_smoothing={number(objective.label_smoothing)}")
+        if rendering.job.reference.source == "none":
+            rendering.write("objective.reference", "loss.reference_free=true")
+    if rendering.job.reference.source == "cached":
+        rendering.leave("objective.reference", "the repository computes the same at every step")
+
+
+def to_halos(rendering: Rendering) -> None:
+    """Overrides of HALOs."""
+    job = rendering.job
+    train = job.train
+    _halos_loss(rendering)
+    leave_loss(rendering, "tokens", "mean")
+    rendering.leave(
+        "name data.path data.split",
+        "model=llama names the model's family, DATA the data, NAME the run: write yours",
+    )
+    if isinstance(job.model, HfModel):
+        path = shlex.quote(f"++model.name_or_path={job.model.path}")
+        rendering.write("model.path model.context", path, f"++model.max_length={job.model.context}")
+        rendering.write("model.attention", f"++model.attn_implementation={job.model.attention}")
+    _prompts(rendering, "++model.", "512 in some versions")
+    rendering.leave("data.cut_prompt", "HALOs chooses it by the data set")
+    rendering.leave("model.revision", "write the folder of that revision as the model")
+    leave_model(rendering)
+    leave_rows(rendering, all_of_it=False, packs=False)
+    dtype = "bfloat16" if train.precision == "bf16" else "float32"
+    rendering.write("train.precision", f"++model.policy_dtype={dtype}")
+    if train.precision == "bf16":
+        rendering.remark("train.precision bf16: weights and optimizer state are bf16 there, too, fp32 here")
+    checkpointing = truth(value=train.activation_checkpointing)
+    rendering.write("train.activation_checkpointing", f"++model.activation_checkpointing={checkpointing}")
+    _halos_optimizer(rendering)
+    _length(rendering, "++")
+    rendering.write("train.clip_norm", f"++model.max_grad_norm={clip_of(job, 'inf')}")
+    share = warmup_share(job) or ("0" if warmup_steps(job) == "0" else "")
+    words = [f"++warmup={share}"] if share else []
+    rendering.write_or_leave("train.schedule.warmup", words, "write ++warmup as a fraction of all steps")
+    kind = "cosine" if job.objective.kind == "sft" else "constant"
+    if train.schedule.kind == kind:
+        rendering.write("train.schedule.kind")
+        if kind == "constant" or not train.schedule.final_fraction:
+            rendering.write("train.schedule.final_fraction")
+    rendering.leave(
+        "train.schedule.kind train.schedule.final_fraction",
+        "HALOs is cosine for sft, down to 0, and constant for all others",
+    )
+    rendering.write("train.seed", f"++seed={train.seed}")
+    rendering.leave("eval", _EVAL)
+
+
+def _halos_loss(rendering: Rendering) -> None:
+    objective = rendering.job.objective
+    is_cdpo = isinstance(objective, DpoObjective) and objective.label_smoothing > 0
+    rendering.write("objective.kind", f"loss={'cdpo' if is_cdpo else objective.kind}", "model=llama")
+    rendering.write("", "train_datasets=[DATA]", "test_datasets=[DATA]", "exp_name=NAME")
+    if (beta := getattr(objective, "beta", None)) is not None:
+        rendering.write("objective.beta", f"++loss.{'tau' if objective.kind == 'ipo' else 'beta'}={number(beta)}")
+    if isinstance(objective, DpoObjective):
+        words = [f"++loss.epsilon={number(objective.label_smoothing)}"] if is_cdpo else []
+        rendering.write("objective.label_smoothing", *words)
+    if isinstance(objective, SimpoObjective):
+        rendering.write("objective.gamma_beta_ratio", f"++loss.gamma_beta_ratio={number(objective.gamma_beta_ratio)}")
+    if isinstance(objective, KtoObjective):
+        rendering.write("objective.desirable_weight", f"++loss.desirable_weight={number(objective.desirable_weight)}")
+        weight = number(objective.undesirable_weight)
+        rendering.write("objective.undesirable_weight", f"++loss.undesirable_weight={weight}")
+    if rendering.job.reference.source == "cached":
+        rendering.write("objective.reference", "++cache_reference_logprobs=true")
+    elif rendering.job.reference.source == "none":
+        rendering.leave("objective.reference", "HALOs' dpo has a reference, another loss")
+
+
+def _halos_optimizer(rendering: Rendering) -> None:
+    optimizer = rendering.job.train.optimizer
+    if optimizer.kind != "own":
+        rendering.write("train.optimizer.lr", f"++lr={number(optimizer.lr)}")
+    if isinstance(optimizer, AdamW):
+        rendering.write("train.optimizer.kind", "++optimizer=AdamW")
+        rendering.write("train.optimizer.weight_decay", f"++weight_decay={number(optimizer.weight_decay)}")
+        betas = [f"++beta{index}={number(beta)}" for index, beta in enumerate(optimizer.betas, start=1)]
+        rendering.write("train.optimizer.betas", *betas)
+        rendering.leave("train.optimizer.eps", "HALOs never passes it on; torch's is 1e-8")
+    rendering.leave("train.optimizer", "HALOs passes betas on, which no other optimizer takes; it trains by AdamW")
+
+
+def _prompts(rendering: Rendering, prefix: str, default: str) -> None:
+    """The longest prompt, for rows that do not fit into the context."""
+    most = getattr(rendering.job.data, "max_prompt", None)
+    words = [f"{prefix}max_prompt_length={most}"] if most else []
+    rendering.write_or_leave(
+        "data.max_prompt", words, f"{prefix}max_prompt_length is {default} there, and here no prompt is cut to a length"
+    )
+
+
+def _length(rendering: Rendering, sign: str) -> None:
+    """Write one of the two lengths and unset the other: there a run ends with the first that is reached."""
+    epochs, names = rendering.job.train.epochs, "train.epochs train.steps train.examples"
+    if epochs is None:
+        rendering.write(names, f"{sign}n_epochs=null", f"{sign}n_examples={length_in_examples(rendering.job)}")
+    elif epochs.is_integer():
+        rendering.write(names, f"{sign}n_epochs={number(epochs)}")
+    else:
+        rendering.leave(names, f"epochs are whole there; write {sign}n_epochs=null {sign}n_examples=N")
+
+
+# -- the commands
+
+
+def render_dpo(split: Split, words: Sequence[str]) -> Rewrite:
+    """What to type for a batch at a GPU count."""
+    evaluated, notes = _eval_batch(split, split.gpus)
+    devices = ",".join(map(str, range(split.gpus)))
+    sizes = [
+        f"batch_size={split.batch}",
+        f"gradient_accumulation_steps={split.accumulation}",
+        f"eval_batch_size={evaluated}",
+    ]
+    start = f"CUDA_VISIBLE_DEVICES={devices} python -u train.py"
+    return Rewrite(command=" ".join([start, *_or_theirs(split, words), "trainer=FSDPTrainer", *sizes]), notes=notes)
+
+
+def render_halos(split: Split, words: Sequence[str]) -> Rewrite:
+    """What to type for a batch at a GPU count."""
+    steps = split.accumulation
+    evaluated, notes = _eval_batch(split, split.gpus * steps)
+    sizes = [
+        f"++model.batch_size={split.batch}",
+        f"++model.gradient_accumulation_steps={steps}",
+        f"++model.eval_batch_size={evaluated}",
+    ]
+    if steps > 1:
+        notes += (f"no_sync: with {steps} accumulation steps each GPU holds a whole gradient",)
+    version = "for HALOs of 2025-05-01 or newer; --config_file: any of accelerate_config/, the count is overridden"
+    file = "accelerate_config/fsdp_8gpu.yaml"
+    start = f"accelerate launch --config_file {file} --num_processes {split.gpus} launch.py"
+    return Rewrite(command=" ".join([start, *_or_theirs(split, words), *sizes]), notes=(*notes, version))
+
+
+def _eval_batch(split: Split, unit: int) -> tuple[int, tuple[str, ...]]:
+    """The evaluation batch, a multiple of what the system divides it by, and a remark if it is another one."""
+    written = split.recipe.eval_batch
+    evaluated = nearest_multiple(written or split.batch, unit)
+    if not written or evaluated == written:
+        return evaluated, ()
+    note = f"eval_batch_size {evaluated} in place of {written}, which {unit} does not divide; training is the same"
+    return evaluated, (note,)
+
+
+def _or_theirs(split: Split, words: Sequence[str]) -> Sequence[str]:
+    """The words, or a mark where those of the recipe stand in a file or a folder."""
+    return ["..."] if split.is_own and not split.recipe.words else words

@@ -1,0 +1,190 @@
+"""A job's values as options of TRL's scripts, and the command."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SimpoObjective
+from planner.recipes.accelerate import local_file, machine_notes, read_launch
+from planner.recipes.launcher import SHIPPED_BY_TRL
+from planner.recipes.recipe import Recipe, Rewrite
+from planner.recipes.rendering import (
+    Rendering,
+    clip_of,
+    leave_loss,
+    leave_model,
+    leave_rows,
+    length_in_steps,
+    truth,
+    warmup_share,
+    warmup_steps,
+)
+from planner.recipes.scalars import number
+from planner.recipes.system import Split
+from planner.recipes.trl_keys import METHODS
+
+# The alignment-handbook's, which its own commands are started with.
+_SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
+# Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
+_FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
+
+
+def to_trl(rendering: Rendering) -> None:
+    """Options of TRL's scripts."""
+    job = rendering.job
+    train = job.train
+    rendering.write("", "--dataset_name DATA", "--output_dir OUT")
+    rendering.leave("name data.path data.split", "DATA and OUT: write your data set and a folder")
+    _loss(rendering)
+    leave_loss(rendering, "tokens", "mean")
+    if isinstance(job.model, HfModel):
+        path = f"--model_name_or_path {shlex.quote(job.model.path)}"
+        rendering.write("model.path model.context", path, f"--max_length {job.model.context}")
+        rendering.write("model.attention", f"--attn_implementation {job.model.attention}")
+        if job.model.revision:
+            rendering.write("model.revision", f"--model_revision {shlex.quote(job.model.revision)}")
+    leave_model(rendering)
+    leave_rows(rendering, all_of_it=True, packs=True)
+    _prompts(rendering)
+    _optimizer(rendering)
+    names = "train.epochs train.steps train.examples"
+    length = f"--num_train_epochs {number(train.epochs)}" if train.epochs else f"--max_steps {length_in_steps(job)}"
+    rendering.write(names, length)
+    _schedule(rendering)
+    rendering.write("train.clip_norm", f"--max_grad_norm {clip_of(job, '0')}")
+    rendering.write("train.precision", f"--bf16 {truth(value=train.precision == 'bf16')}")
+    if train.precision != "bf16":
+        rendering.remark("train.precision fp32: zero3.yaml says mixed_precision: bf16; write no into a copy of it")
+    # False in TRL 0.19, true in 1.16.
+    checkpointing = truth(value=train.activation_checkpointing)
+    rendering.write("train.activation_checkpointing", f"--gradient_checkpointing {checkpointing}")
+    rendering.write("train.seed", f"--seed {train.seed}")
+    rendering.leave("eval", "there a test split is evaluated: write --eval_strategy steps and --eval_steps")
+
+
+def _loss(rendering: Rendering) -> None:
+    """Options of the objective. TRL's script is chosen by its kind."""
+    objective = rendering.job.objective
+    rendering.write("objective.kind", *(["--loss_type ipo"] if objective.kind == "ipo" else []))
+    if (beta := getattr(objective, "beta", None)) is not None:
+        rendering.write("objective.beta", f"--beta {number(beta)}")
+    if isinstance(objective, DpoObjective):
+        rendering.write("objective.label_smoothing", f"--label_smoothing {number(objective.label_smoothing)}")
+    if isinstance(objective, SimpoObjective):
+        gamma = number(objective.beta * objective.gamma_beta_ratio)
+        rendering.write("objective.gamma_beta_ratio", "--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0")
+        rendering.remark(
+            "the script: TRL 0.19 has it in the examples of its repository, not in its package; TRL 1.16 has "
+            "CPOTrainer in trl.experimental.cpo and no script, write one around it"
+        )
+    if isinstance(objective, KtoObjective):
+        rendering.write("objective.desirable_weight", f"--desirable_weight {number(objective.desirable_weight)}")
+        rendering.write("objective.undesirable_weight", f"--undesirable_weight {number(objective.undesirable_weight)}")
+    if rendering.job.reference.source == "cached":
+        rendering.write("objective.reference", "--precompute_ref_log_probs true")
+    elif rendering.job.reference.source == "none":
+        rendering.leave("objective.reference", "TRL's dpo has a reference, another loss")
+
+
+def _prompts(rendering: Rendering) -> None:
+    if rendering.job.data.kind == "chat":
+        if getattr(rendering.job.data, "max_prompt", None) is None:
+            rendering.write("data.max_prompt data.cut_prompt")
+        rendering.leave("data.max_prompt data.cut_prompt", "TRL cuts the end of a conversation")
+    elif getattr(rendering.job.data, "max_prompt", None) is None:
+        rendering.leave("data.max_prompt", "--max_prompt_length is 512 in TRL 0.19, gone in 1.16; here there is none")
+    rendering.leave("data.max_prompt", "--max_prompt_length, where that version of TRL has it")
+    rendering.leave("data.cut_prompt", "TRL keeps the end of a prompt, or what its truncation_mode says")
+
+
+def _optimizer(rendering: Rendering) -> None:
+    optimizer = rendering.job.train.optimizer
+    if optimizer.kind == "own":
+        return
+    name = "adamw_torch" if isinstance(optimizer, AdamW) else optimizer.kind
+    rendering.write(
+        "train.optimizer.kind train.optimizer.lr", f"--optim {name}", f"--learning_rate {number(optimizer.lr)}"
+    )
+    rendering.write("train.optimizer.weight_decay", f"--weight_decay {number(optimizer.weight_decay)}")
+    if optimizer.weight_decay:
+        rendering.remark("train.optimizer.weight_decay: biases and norms do not decay there, here all weights do")
+    if isinstance(optimizer, AdamW):
+        betas = [f"--adam_beta{index} {number(beta)}" for index, beta in enumerate(optimizer.betas, start=1)]
+        rendering.write("train.optimizer.betas", *betas)
+        rendering.write("train.optimizer.eps", f"--adam_epsilon {number(optimizer.eps)}")
+    rendering.leave("train.optimizer", "transformers 5 takes these as --optim_args; before, torch's defaults hold")
+
+
+def _schedule(rendering: Rendering) -> None:
+    schedule = rendering.job.train.schedule
+    kind = f"--lr_scheduler_type {schedule.kind.replace('constant', 'constant_with_warmup')}"
+    if schedule.kind == "cosine" and schedule.final_fraction:
+        rate = number(schedule.final_fraction)
+        kind = f"--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{{\"min_lr_rate\": {rate}}}'"
+    rendering.write("train.schedule.kind", kind)
+    if schedule.kind != "linear" or not schedule.final_fraction:
+        rendering.write("train.schedule.final_fraction")
+    rendering.leave("train.schedule.final_fraction", "a linear rate falls to 0 there")
+    share, steps = warmup_share(rendering.job), warmup_steps(rendering.job)
+    words = [f"--warmup_steps {steps}"] if steps else [f"--warmup_ratio {share}"] if share else []
+    rendering.write_or_leave("train.schedule.warmup", words, "write --warmup_steps in optimizer steps")
+    if share:
+        rendering.remark(f"--warmup_ratio is of transformers 4; for transformers 5 write --warmup_steps {share}")
+
+
+# -- the command
+
+
+def render(split: Split, words: Sequence[str]) -> Rewrite:
+    """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
+    recipe = split.recipe
+    is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
+    config = recipe.config or (recipe.source if is_yaml else "")
+    # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
+    sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
+    launch_file = _launch_file(recipe)
+    command = [
+        f"accelerate launch --config_file {launch_file or _SHIPPED_FILE} --num_processes {split.gpus}",
+        _script(recipe),
+        *([f"{before}{config}"] if config else []),
+        *words,
+        f"--per_device_train_batch_size{sign}{split.micro}",
+        f"--gradient_accumulation_steps{sign}{split.accumulation}",
+    ]
+    return Rewrite(
+        command=" ".join(command),
+        notes=tuple(_launch_notes(recipe, split.gpus, split.accumulation)),
+        unsaid=() if launch_file else (_launcher_unsaid(recipe),),
+    )
+
+
+def _script(recipe: Recipe) -> str:
+    """The script with the folder that it lies in."""
+    method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
+    stem = PurePath(recipe.script).name if recipe.script else method
+    stem = stem if stem.endswith(".py") else f"{stem}.py"
+    is_there = recipe.script or stem in _FOLDERS or method in METHODS
+    return f"{_FOLDERS.get(stem, 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
+
+
+def _launch_file(recipe: Recipe) -> str:
+    """The user's own accelerate file, or one that TRL ships, which its command names without a path."""
+    if recipe.system != "trl" and not local_file(recipe):
+        return ""
+    name = recipe.launch_file
+    return f"trl/accelerate_configs/{name}.yaml" if name in SHIPPED_BY_TRL else name
+
+
+def _launcher_unsaid(recipe: Recipe) -> str:
+    named = f"{recipe.launch_file} does not lie here" if recipe.launch_file else "the recipe names no accelerate file"
+    text = f"the launcher: {named}, and {PurePath(_SHIPPED_FILE).name} stands for it"
+    return f"{text}; write your own there, or give it as --accelerate FILE"
+
+
+def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
+    """What the launcher's file says that the command line does not beat."""
+    if not (path := local_file(recipe)):
+        return []
+    said = read_launch(path).accumulation
+    notes = [] if said in {None, steps} else [f"gradient_accumulation_steps is {said} in {path}: write {steps} there"]
+    return [*notes, *machine_notes(path, gpus)]

@@ -1,0 +1,175 @@
+"""Translates a job into another system's options. Each value is either written or listed as not said."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.job import ChatData, Job, KtoObjective, cadence
+from planner.recipes.drafting import plain
+from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import number
+
+# A null here is a choice: no clipping, no cut of prompts. Any other null means that the job has no such value.
+_MEANINGFUL_NULLS = ("train.clip_norm", "data.max_prompt")
+# How planner runs a job. The training does not depend on it.
+_OF_THE_RUN = ("name", "batch.max_micro", "train.non_finite", "workers", "checkpoint")
+
+
+@dataclass(kw_only=True)
+class Rendering:
+    """The options to type, and sentences on values without an option. `close` lists every value that is left."""
+
+    job: Job
+    words: list[str] = field(default_factory=list)
+    unsaid: list[str] = field(default_factory=list)
+    _open: dict[str, Any] = field(init=False)
+    """values by their dotted names, neither written nor listed yet"""
+
+    def __post_init__(self) -> None:
+        self._open = dict(leaves(self.job))
+
+    def write(self, names: str, *words: str) -> None:
+        """Write options for the values of these names, or of sections. No options: the default there is equal."""
+        self._take(names)
+        self.words += words
+
+    def leave(self, names: str, why: str) -> None:
+        """List those values of these names that are neither written nor listed yet."""
+        if found := self._take(names):
+            shown = ", ".join(f"{name} {_shown(value)}" for name, value in found.items())
+            self.unsaid.append(f"{shown}: {why}")
+
+    def remark(self, text: str) -> None:
+        """Add a sentence about a value that is written."""
+        self.unsaid.append(text)
+
+    def write_or_leave(self, names: str, words: list[str], why: str) -> None:
+        """Write the options if there are any, else list the values."""
+        if words:
+            self.write(names, *words)
+        else:
+            self.leave(names, why)
+
+    def close(self, why: str) -> None:
+        """List what is left, so that nothing is dropped without a word."""
+        rest = [name for name in self._open if not any(_is_in(name, part) for part in _OF_THE_RUN)]
+        self.leave(" ".join(rest), why)
+        self.leave(" ".join(_OF_THE_RUN), "how planner itself runs the job")
+
+    def _take(self, names: str) -> dict[str, Any]:
+        parts = names.split()
+        taken = {name: value for name, value in self._open.items() if any(_is_in(name, part) for part in parts)}
+        self._open = {name: value for name, value in self._open.items() if name not in taken}
+        return taken
+
+
+def leaves(job: Job) -> Iterator[tuple[str, Any]]:
+    """Every value of a job by its dotted name; nulls only where they say something."""
+    yield from _flat(job.model_dump(by_alias=True), "")
+
+
+def _flat(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{name}.")
+        elif value is not None or name in _MEANINGFUL_NULLS:
+            yield name, value
+
+
+def _is_in(name: str, section: str) -> bool:
+    return name == section or name.startswith(f"{section}.")
+
+
+def _shown(value: Any) -> str:
+    return plain(value) or '""'
+
+
+# -- what more than one system is told in the same way
+
+
+def leave_model(rendering: Rendering) -> None:
+    """Handle the values of a model that are alike for all target systems."""
+    rendering.leave("model.lora", "write the adapters in that system's own words")
+    rendering.leave("model.chat_template", "write it into the tokenizer's folder")
+    if rendering.job.model.kind == "hf":
+        rendering.write("model.kind")
+        if rendering.job.model.weights == "pretrained":
+            rendering.write("model.weights")
+
+
+def leave_loss(rendering: Rendering, mean_over: str, log_probs: str) -> None:
+    """List the values of the loss that mean another loss in the target system."""
+    objective = rendering.job.objective
+    if getattr(objective, "mean_over", mean_over) == mean_over:
+        rendering.write("objective.mean_over")
+    rendering.leave("objective.mean_over", f"the mean is over {mean_over} there, another loss")
+    if getattr(objective, "log_probs", log_probs) == log_probs:
+        rendering.write("objective.log_probs")
+    rendering.leave("objective.log_probs", f"the {log_probs} there, another loss")
+    if isinstance(objective, KtoObjective):
+        rendering.remark("objective kto: its KL baseline is over the whole batch here and over micro-batches there")
+    rendering.leave("objective.reference_model", "there the reference is the first weights")
+    if rendering.job.reference.source == "model":
+        rendering.write("objective.reference")
+
+
+def leave_rows(rendering: Rendering, *, all_of_it: bool, packs: bool) -> None:
+    """List the values of the data by which the same rows have another loss there.
+
+    `all_of_it` says that every token of a conversation bears loss there; `packs`, that the system can pack rows.
+    """
+    data = rendering.job.data
+    rendering.write("data.kind")
+    if not isinstance(data, ChatData):
+        return
+    if data.packing and not packs:
+        rendering.leave("data.packing", "a row is one example there, so the batch would be smaller")
+    else:
+        rendering.write("data.packing", *(["--packing"] if data.packing else []))
+    if all_of_it == (data.loss_on == "all"):
+        rendering.write("data.loss_on")
+    elif all_of_it:
+        rendering.leave("data.loss_on", "for rows of messages write --assistant_only_loss true")
+    else:
+        rendering.leave("data.loss_on", "there only completions bear loss, another loss")
+
+
+def guessed_precision(recipe: Recipe) -> tuple[str, ...]:
+    """A remark on a file whose precision is a guess, because the recipe does not say it."""
+    return () if recipe.precision else ("mixed precision in the file is bf16: write your own if it is another",)
+
+
+def clip_of(job: Job, none: str) -> str:
+    """The norm that gradients are clipped to, or the word for no clipping."""
+    return number(job.train.clip_norm) if job.train.clip_norm else none
+
+
+def warmup_steps(job: Job) -> str:
+    """A warmup in optimizer steps; empty if its unit cannot be converted without the data."""
+    found = cadence.parse(job.train.schedule.warmup)
+    if not found.amount:
+        return "0"
+    size = {"steps": 1, "examples": job.batch.global_batch}.get(found.unit)
+    return "" if size is None or found.amount % size else str(found.amount // size)
+
+
+def warmup_share(job: Job) -> str:
+    """The fraction of a warmup in percent; empty if it is in another unit."""
+    warmup = job.train.schedule.warmup
+    return number(float(warmup[:-1]) / 100) if warmup.endswith("%") else ""
+
+
+def length_in_examples(job: Job) -> int:
+    """Of a run whose length is in steps or in examples; 0 if it is in epochs."""
+    return job.train.examples or (job.train.steps or 0) * job.batch.global_batch
+
+
+def length_in_steps(job: Job) -> int:
+    """Of a run whose length is in steps or in examples; 0 if it is in epochs."""
+    return job.train.steps or -(-(job.train.examples or 0) // job.batch.global_batch)
+
+
+def truth(*, value: bool) -> str:
+    """As Hydra and argparse read it."""
+    return str(value).lower()

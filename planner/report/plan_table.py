@@ -1,0 +1,100 @@
+"""Plans as a table and as JSON."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from planner.plan import Plan
+from planner.report.layout_text import aligned
+
+if TYPE_CHECKING:  # it brings numpy, which a plan without a cluster does not need
+    from planner.cluster.reach import Mix
+
+_COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
+# What exact bits cost, beside what the same count costs without.
+_BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "split cost")
+
+
+# World size -> the nodes that it runs on, where a cluster is known.
+Mixes = Mapping[int, "Mix"]
+
+
+def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
+    """`4 x 19 + 3 x 18`: four workers with 19 samples each, three with 18."""
+    return " + ".join(f"{count} x {samples}" for count, samples in shares)
+
+
+def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | None = None) -> list[str]:
+    """A header, then a line per world size. Notes that would pass `width` columns follow, on lines of their own."""
+    columns = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
+    rows = [columns, *map(_cells, plans)]
+    if mixes is not None:
+        nodes = ["nodes", *(_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans)]
+        rows = [(*row, cell) for row, cell in zip(rows, nodes, strict=True)]
+    lines = aligned(rows, left={2, len(columns)})
+    noted = any(plan.warnings for plan in plans)
+    table = [f"{lines[0]}  notes" if noted else lines[0].rstrip()]
+    for plan, line in zip(plans, lines[1:], strict=True):
+        notes = "; ".join(plan.warnings)
+        if not notes:
+            table.append(line.rstrip())
+        elif width is None or len(line) + 2 + len(notes) <= width:
+            table.append(f"{line}  {notes}")
+        else:
+            table += [line.rstrip(), *_indented(notes, width)]
+    return table
+
+
+def _nodes_text(mix: "Mix", world_size: int) -> str:
+    """`2 x g6.xlarge + 1 x g6.12xlarge`; with a word on places that stay empty."""
+    nodes = split_text(mix.nodes)
+    return nodes if mix.num_workers == world_size else f"{nodes} ({mix.num_workers - world_size} idle)"
+
+
+def _cells(plan: Plan) -> tuple[str, ...]:
+    cells = (
+        str(plan.world_size),
+        str(plan.workers_used),
+        split_text(plan.shares),
+        str(plan.max_micro_batch),
+        str(plan.accumulation_steps),
+        str(plan.step_cost),
+        f"{plan.efficiency:.1%}",
+    )
+    if plan.mode != "bitwise":
+        return cells
+    extra = plan.step_cost / plan.balanced_cost - 1
+    return (*cells, str(plan.balanced_cost), f"+{extra:.0%}" if extra else "free")
+
+
+def _indented(notes: str, width: int) -> list[str]:
+    indent = " " * 6  # below the count's column
+    # A width that nobody can read in is the terminal's to break.
+    return wrap(notes, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def plan_json(plans: Sequence[Plan], mixes: Mixes | None = None) -> str:
+    """A list of objects; the keys are an interface (README, "The plan as JSON")."""
+    objects = [plan_object(plan) for plan in plans]
+    if mixes is not None:
+        objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
+    return json.dumps(objects, indent=1)
+
+
+def plan_object(plan: Plan) -> dict[str, object]:
+    """A plan as JSON has it."""
+    return {
+        "world_size": plan.world_size,
+        "workers_used": plan.workers_used,
+        "global_batch": plan.global_batch,
+        "accumulation_steps": plan.accumulation_steps,
+        "max_micro_batch": plan.max_micro_batch,
+        "step_cost": plan.step_cost,
+        "balanced_step_cost": plan.balanced_cost,
+        "shares": [list(share) for share in plan.shares],
+        "efficiency": plan.efficiency,
+        "mode": plan.mode,
+        "digest": plan.digest,
+        "warnings": list(plan.warnings),
+    }

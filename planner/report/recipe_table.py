@@ -1,0 +1,213 @@
+"""Foreign recipes: what became of every key, and what their own system does at each GPU count, as text and as JSON."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from planner.base.text import counted
+from planner.plan import Plan
+from planner.recipes import Note, Outcome, Question, Recipe, Rewrite
+from planner.recipes.split import Span, percent
+from planner.report.layout_text import aligned, printable
+from planner.report.plan_table import plan_object, split_text
+
+_WIDTH = 100
+_INDENT = "  "
+_MOST_SPANS = 3
+_HEADER = ("GPUs", "there", "evaluates", "planner: split", "micro", "rounds", "efficiency")
+_LEFT = {1, 2, 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table of a check."""
+
+    text: str
+    verdict: str
+    span: tuple[int, int]
+    """where in the text the verdict stands, half-open"""
+
+
+# -- what a conversion did
+
+
+def conversion_lines(recipe: Recipe, width: int | None = None) -> list[str]:
+    """What was carried over, derived and dropped, and what is left to do; a line or more for each."""
+    draft = recipe.draft
+    lines = [f"{printable(recipe.source)}: {recipe_words(recipe)}"]
+    for title, notes in (("carried over", draft.carried), ("derived", draft.derived), ("dropped", draft.dropped)):
+        lines += _listed(title, _together(notes, is_keyed=title != "derived"), width, title != "dropped")
+    return lines + _listed("to do", list(enumerate(draft.to_do, start=1)), width)
+
+
+def recipe_words(recipe: Recipe) -> str:
+    """`TRL, dpo, batch 128, tuned for 8 GPUs`."""
+    tuned = f", tuned for {counted(recipe.gpus, 'GPU')}" if recipe.gpus else ""
+    method = printable(str(recipe.method))
+    return f"{recipe.title}, {method}, {counted(recipe.global_batch, recipe.unit)} per step{tuned}"
+
+
+def _together(notes: Sequence[Note], *, is_keyed: bool) -> list[tuple[str, str]]:
+    """Notes with their keys; keys that have one reason stand together."""
+    if not is_keyed:
+        return [("", note.text) for note in notes]
+    by_text: dict[str, list[str]] = {}
+    for note in notes:
+        by_text.setdefault(note.text, []).append(note.key)
+    return [(", ".join(dict.fromkeys(keys)), text) for text, keys in by_text.items()]
+
+
+def _listed(title: str, items: Sequence[tuple[object, str]], width: int | None, points: bool = False) -> list[str]:
+    if not items:
+        return []
+    lines = ["", title]
+    for key, text in items:
+        mark = f"{key}. " if isinstance(key, int) else f"{key}{' -> ' if points else ': '}" if key else ""
+        lines += _wrapped(printable(f"{mark}{text}"), width)
+    return lines
+
+
+def _wrapped(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
+    # Commands are not broken: they are to be copied.
+    if width is None or "python -c" in text:
+        return [f"{indent}{text}"]
+    more = indent + _INDENT
+    lines = wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
+    return lines or [indent]
+
+
+def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = None) -> list[str]:
+    """What to type, and what to know about it."""
+    lines = [f"# {recipe_words(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
+    lines += [f"# {line}" for note in made.notes for line in _wrapped(note, width, "")]
+    lines += [f"# not said: {line}" for note in made.unsaid for line in _wrapped(note, width, "")]
+    lines += [made.command, *(["", *made.file.rstrip("\n").split("\n")] if made.file else [])]
+    # A tab may stand in a file of DeepSpeed's; what else does not print would steer the terminal.
+    return ["\t".join(printable(part) for part in line.split("\t")) for line in lines]
+
+
+# -- what happens at each count
+
+
+def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> tuple[list[str], str, list[Row]]:
+    """The heading, the header of the table, and its rows."""
+    assert recipe.foreign is not None
+    outcomes = [recipe.foreign.outcome(plan.world_size) for plan in plans]
+    cells = [_cells(recipe, *pair, knows_micro=knows_micro) for pair in zip(outcomes, plans, strict=True)]
+    header = tuple(recipe.title if name == "there" else name for name in _HEADER)
+    table = [header, *cells]
+    # A column that says nothing on any row is left out.
+    kept = [index for index in range(len(header)) if any(row[index] not in {"", "-"} for row in cells)]
+    table = [tuple(row[index] for index in kept) for row in table]
+    left = {position for position, index in enumerate(kept) if index in _LEFT}
+    lines = [line.rstrip() for line in aligned(table, left=left)]
+    start = max(len(row[0]) for row in table) + 2
+    rows = [
+        Row(text=line, verdict=outcome.verdict, span=(start, start + len(row[1])))
+        for line, outcome, row in zip(lines[1:], outcomes, table[1:], strict=True)
+    ]
+    return [f"{printable(recipe.source)}: {recipe_words(recipe)}"], lines[0], rows
+
+
+def _cells(recipe: Recipe, outcome: Outcome, plan: Plan, *, knows_micro: bool) -> tuple[str, ...]:
+    here = (str(plan.max_micro_batch), str(plan.accumulation_steps)) if knows_micro else ("", "")
+    there = _there(recipe.global_batch, outcome)
+    return (str(outcome.gpus), there, outcome.eval_text, split_text(plan.shares), *here, f"{plan.efficiency:.1%}")
+
+
+def _there(batch: int, outcome: Outcome) -> str:
+    if outcome.verdict == "error":
+        named = outcome.text.partition(":")[0].endswith("Error")
+        return outcome.text if named else f"error: {outcome.text}"
+    if outcome.verdict == "exact":
+        return "exact"
+    assert outcome.batch is not None
+    off = f"({percent(outcome.batch, batch):+.1f}%)"
+    if not outcome.dropped:
+        return f"{outcome.batch}, not {batch} {off}"
+    return f"{outcome.batch} of {batch} {off}: drops {span_words(outcome.dropped)}"
+
+
+def span_words(spans: Sequence[Span]) -> str:
+    """`30-31, 62-63`: positions of a batch; past a few ranges only how many there are."""
+    words = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in spans]
+    left = len(words) - _MOST_SPANS
+    more = f" and {left} more range{'s' * (left > 1)}" if left > 0 else ""
+    return ", ".join(words[:_MOST_SPANS]) + more
+
+
+def summary_line(recipe: Recipe, plans: Sequence[Plan]) -> str:
+    """`DPO repository: exact at 4 of 16 counts, 12 silently another batch. planner: exact at 16 of 16.`."""
+    assert recipe.foreign is not None
+    outcomes = [recipe.foreign.outcome(plan.world_size) for plan in plans]
+    number = {
+        verdict: sum(each.verdict == verdict for each in outcomes) for verdict in ("exact", "other batch", "error")
+    }
+    parts = [f"exact at {number['exact']} of {len(outcomes)} counts"]
+    parts += [f"silently another batch at {number['other batch']}"] if number["other batch"] else []
+    parts += [f"an error at {number['error']}"] if number["error"] else []
+    exact = sum(_is_exact(recipe, plan) for plan in plans)
+    return f"{recipe.title}: {', '.join(parts)}. planner: exact at {exact} of {len(plans)}."
+
+
+def _is_exact(recipe: Recipe, plan: Plan) -> bool:
+    """Whether the shares of all workers add up to the recipe's batch."""
+    return sum(workers * samples for workers, samples in plan.shares) == recipe.global_batch
+
+
+def unit_lines(recipe: Recipe) -> list[str]:
+    """Numbers whose units mislead: what is written, what happens there, what a job says here."""
+    assert recipe.foreign is not None
+    units = recipe.foreign.units()
+    if not units:
+        return []
+    rows = [("key", "value", "there", "planner"), *((each.key, each.value, each.there, each.here) for each in units)]
+    return [line.rstrip() for line in aligned(rows, left={0, 2, 3})]
+
+
+def trap_lines(recipe: Recipe, question: Question, width: int | None = None) -> list[str]:
+    """What the table does not show, each in a sentence or two."""
+    assert recipe.foreign is not None
+    traps = recipe.foreign.traps(question)
+    return [line for trap in traps for line in _wrapped(f"{trap.name}: {trap.text}", width or _WIDTH)]
+
+
+def check_json(recipe: Recipe, plans: Sequence[Plan], question: Question) -> str:
+    """One object; its keys are an interface (docs/recipes.md)."""
+    assert recipe.foreign is not None
+    counts = list(_count_objects(recipe, plans))
+    made = {
+        "recipe": recipe.source,
+        "system": recipe.system,
+        "method": recipe.method,
+        "unit": recipe.unit,
+        "global_batch": recipe.global_batch,
+        "tuned_for": recipe.gpus,
+        "exact_there": [each["gpus"] for each in counts if each["verdict"] == "exact"],
+        "exact_here": [plan.world_size for plan in plans if _is_exact(recipe, plan)],
+        "counts": counts,
+        "units": [
+            {"key": each.key, "value": each.value, "there": each.there, "here": each.here}
+            for each in recipe.foreign.units()
+        ],
+        "traps": [{"name": trap.name, "text": trap.text} for trap in recipe.foreign.traps(question)],
+    }
+    return json.dumps(made, indent=1)
+
+
+def _count_objects(recipe: Recipe, plans: Sequence[Plan]) -> Iterator[dict[str, object]]:
+    assert recipe.foreign is not None
+    for plan in plans:
+        outcome = recipe.foreign.outcome(plan.world_size)
+        off = None if outcome.batch is None else round(percent(outcome.batch, recipe.global_batch), 2)
+        yield {
+            "gpus": outcome.gpus,
+            "verdict": outcome.verdict,
+            "batch": outcome.batch,
+            "percent": off,
+            "error": outcome.text or None,
+            "dropped": [list(span) for span in outcome.dropped],
+            "eval": outcome.eval_text,
+            "planner": plan_object(plan),
+        }

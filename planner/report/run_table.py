@@ -1,0 +1,382 @@
+"""What a survey of a run comes to: its state, its history and what to do next, as a value, as text and as JSON."""
+
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from planner.base.text import counted
+from planner.errors import PlanError
+from planner.job import Model, Objective
+from planner.provenance.identity import recorded_plan
+from planner.report.layout_text import ago, aligned, printable
+from planner.report.plan_table import split_text
+from planner.report.view import RunView, fold, metric_words
+from planner.store.records import EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
+from planner.store.run_folder import commit_of
+from planner.store.survey import Segment, Survey
+
+State = Literal["running", "held", "finished", "stopped", "broken"]
+
+_NUM_EVENTS = 10
+_NUM_HELD_OUT = 5
+# The year 5138; a damaged file may name any number.
+_LATEST_S = 1e11
+_HELD = "held: by a driver on another machine; whether it lives, only that machine can tell"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One line of a run's story."""
+
+    time_s: float | None
+    """since the epoch; of an evaluation, by the seconds on record since the last time; none if that is not known"""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """One run in a list."""
+
+    run: str
+    """its folder or URL"""
+    state: State
+    reason: str
+    """why it is broken; else empty"""
+    step: int
+    """optimizer steps done"""
+    total_steps: int
+    """0: not known yet"""
+    world_size: int
+    """of the newest generation; 0 before the first"""
+    committed_step: int
+    committed_time_s: float | None
+    last_event: Event | None
+    active_time_s: float
+    """the latest time on record, since the epoch; 0 if there is none"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationLine:
+    """One life of a worker group."""
+
+    generation: int
+    world_size: int
+    split: str
+    first_step: int
+    end_step: int
+    """half open: the first step that it did not do"""
+    ended: str
+    done_again: int
+    """of its steps, those that the next generation did again"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDetail:
+    """One run, with its newest generations."""
+
+    summary: RunLine
+    job: str
+    model: str
+    objective: str
+    global_batch: int
+    equality: str
+    seed: int
+    data: str
+    """the fingerprint, 64 hex digits"""
+    driver: str
+    samples_per_s: float
+    """over the last steps"""
+    loss: float | None
+    metrics: Mapping[str, float]
+    """of the last step, what the objective measures besides the loss"""
+    interval: str
+    kept_steps: tuple[int, ...]
+    """steps whose commits have their files, ascending"""
+    num_commits: int
+    num_generations: int
+    generations: tuple[GenerationLine, ...]
+    """the newest ones, oldest first"""
+    events: tuple[Event, ...]
+    """the last ones, oldest first"""
+    held_out: tuple[tuple[int, float], ...]
+    """`(step, held-out loss)`: the last ones, ascending"""
+    resume: str
+    """the command that goes on; empty if it is not known, or there is nothing to do"""
+
+
+def run_line(survey: Survey) -> RunLine:
+    """A run for the list; whatever is wrong with it is its state."""
+    try:
+        view, events = _story(survey.segments)
+    except PlanError as error:
+        survey, view, events = dataclasses.replace(survey, problem=f"the ledger: {error}"), RunView(), ()
+    newest, lease = survey.newest, survey.lease
+    committed_step = newest.step if newest else 0
+    total_steps = view.total_steps or (newest.total_steps if newest else 0)
+    seen_s = [event.time_s or 0.0 for event in events]
+    if newest:
+        seen_s.append(newest.time_s)
+    if lease:
+        # By its own clock, and late by what its writes took: a lower bound.
+        seen_s.append(lease.since_s + lease.beat * lease.beat_s)
+    return RunLine(
+        run=survey.url,
+        state=_state(survey, committed_step, total_steps),
+        reason=survey.problem,
+        step=max(view.step, committed_step),
+        total_steps=total_steps,
+        world_size=view.world_size or (newest.world_size if newest else 0),
+        committed_step=committed_step,
+        committed_time_s=newest.time_s if newest else None,
+        last_event=events[-1] if events else None,
+        active_time_s=max(seen_s, default=0.0),
+    )
+
+
+def _state(survey: Survey, committed_step: int, total_steps: int) -> State:
+    if survey.problem:
+        return "broken"
+    if survey.driver == "alive":
+        return "running"
+    if 0 < total_steps <= committed_step:
+        return "finished"
+    return "held" if survey.driver == "unknown" else "stopped"
+
+
+def _story(segments: Sequence[Segment]) -> tuple[RunView, tuple[Event, ...]]:
+    """The view after all that was read, and what happened, oldest first; commits apart: there may be thousands.
+
+    Raises:
+        PlanError: a header names sizes that no plan can serve.
+    """
+    view, events = RunView(), list[Event]()
+    for segment in segments:
+        time_s: float | None = None
+        for record in _records(segment):
+            time_s = _time_after(record, time_s)
+            view, lines = fold(view, [record])
+            events += (Event(time_s=time_s, text=line) for line in lines)
+    return view, tuple(events)
+
+
+def _records(segment: Segment) -> Iterator[Record]:
+    if segment.header:
+        yield segment.header
+    yield from segment.tail
+
+
+def _time_after(record: Record, before_s: float | None) -> float | None:
+    """When a record was written, as far as times and durations on record tell; of a tail's first ones, they do not."""
+    if isinstance(record, GenerationRecord | EventRecord):
+        return record.time_s
+    return None if before_s is None else before_s + record.seconds
+
+
+def run_detail(survey: Survey) -> RunDetail:
+    """Everything about one run.
+
+    Raises:
+        PlanError: a header names sizes that no plan can serve.
+    """
+    summary = run_line(survey)
+    view, events = _story(survey.segments)
+    newest, job = survey.newest, survey.job
+    header = survey.segments[-1].header if survey.segments else None
+    identity = header.identity if header else newest.identity if newest else None
+    # A generation measures again where it begins.
+    held_out = {r.step: r.loss for segment in survey.segments for r in segment.tail if isinstance(r, EvalRecord)}
+    return RunDetail(
+        summary=summary,
+        job=job.name if job else "",
+        model=_settings(job.model) if job else "",
+        objective=_settings(job.objective) if job else "",
+        global_batch=identity.global_batch if identity else 0,
+        equality=identity.equality if identity else "",
+        seed=identity.seed if identity else 0,
+        data=identity.data if identity else "",
+        driver=_driver_words(survey),
+        samples_per_s=view.samples_per_s,
+        loss=view.loss,
+        metrics=view.metrics,
+        interval=_interval(survey, events),
+        kept_steps=tuple(sorted(step for step, _ in map(commit_of, survey.kept))),
+        num_commits=survey.num_commits,
+        num_generations=survey.num_generations,
+        generations=_generations(survey.segments, summary),
+        events=events[-_NUM_EVENTS:],
+        held_out=tuple(sorted(held_out.items())[-_NUM_HELD_OUT:]),
+        resume=_resume(survey, summary),
+    )
+
+
+def _settings(section: Model | Objective) -> str:
+    """`gpt, layers 3, width 96`: what is not as it would be without a word."""
+    values = {"kind": section.kind, **section.model_dump(exclude_defaults=True)}
+    return ", ".join(str(value) if key == "kind" else f"{key} {value}" for key, value in values.items())
+
+
+def _driver_words(survey: Survey) -> str:
+    lease = survey.lease
+    if survey.driver == "none":
+        return "none yet"
+    if lease is None:
+        return "its lease cannot be read"
+    who = f"pid {lease.pid} on {lease.host}, since {_clock(lease.since_s)}"
+    if survey.driver == "unknown":
+        return f"{who}; on another machine, and whether it lives only that machine can tell"
+    return who if survey.driver == "alive" else f"none now; the last was {who}"
+
+
+def _interval(survey: Survey, events: Sequence[Event]) -> str:
+    every = survey.job.checkpoint.every if survey.job else ""
+    if every != "auto":
+        return f"every {every}" if every else ""
+    told = [event.text for event in events if event.text.startswith("commits ")]
+    return f"auto: {told[-1].removeprefix('commits ')}" if told else "auto"
+
+
+def _resume(survey: Survey, summary: RunLine) -> str:
+    """By the job's copy in the run's folder, which names data and folder absolutely."""
+    if survey.job is None or "://" in survey.url or summary.state not in {"stopped", "held"}:
+        return ""
+    return shlex.join(["planner", "run", f"{survey.url}/jobs/{survey.job_digest}.json"])
+
+
+def _generations(segments: Sequence[Segment], summary: RunLine) -> tuple[GenerationLine, ...]:
+    following = [after.header.step if after.header else None for _, after in pairwise(segments)]
+    return tuple(
+        _generation(segment, segment.header, next_step, summary)
+        for segment, next_step in zip(segments, [*following, None], strict=False)
+        if segment.header
+    )
+
+
+def _generation(segment: Segment, header: GenerationRecord, next_step: int | None, summary: RunLine) -> GenerationLine:
+    """`next_step` is where the next generation began; none if there is no next one, or its header cannot be read."""
+    done = next((r.step + 1 for r in reversed(segment.tail) if isinstance(r, StepRecord)), header.step)
+    end_step = max(done, segment.committed_step)
+    plan = recorded_plan(header)
+    return GenerationLine(
+        generation=segment.generation,
+        world_size=header.world_size,
+        split=split_text(plan.shares),
+        first_step=header.step,
+        end_step=end_step,
+        ended=_ended(segment, header, end_step, is_running=next_step is None and summary.state == "running"),
+        done_again=0 if next_step is None else max(end_step - next_step, 0),
+    )
+
+
+def _ended(segment: Segment, header: GenerationRecord, end_step: int, *, is_running: bool) -> str:
+    if is_running:
+        return "running"
+    last = segment.tail[-1] if segment.tail else header
+    if isinstance(last, EventRecord) and last.message.startswith("stopped: "):
+        return last.message
+    if segment.committed_step == header.total_steps:
+        return "finished"
+    if segment.committed_step == end_step > header.step:
+        return "with a commit"
+    return "without notice" if end_step > header.step else "before its first step was done"
+
+
+# -- text and JSON
+
+
+def run_table(lines: Sequence[RunLine], names: Sequence[str], now_s: float) -> list[str]:
+    """A header, then a line per run, then what a state means that does not say it all."""
+    columns = ("run", "state", "step", "workers", "committed", "last event")
+    rows = [_cells(name, line, now_s) for name, line in zip(names, lines, strict=True)]
+    table = [line.rstrip() for line in aligned([columns, *rows], left={0, 1, 4, 5})]
+    return [*table, "", _HELD] if any(line.state == "held" for line in lines) else table
+
+
+def _cells(name: str, line: RunLine, now_s: float) -> tuple[str, ...]:
+    committed = f"{line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "-"
+    event = f"{ago(line.last_event.time_s, now_s)}: {line.last_event.text}" if line.last_event else "-"
+    return (
+        printable(name),
+        line.state,
+        f"{line.step}/{line.total_steps or '?'}",
+        str(line.world_size or "-"),
+        committed,
+        printable(line.reason or event),
+    )
+
+
+def runs_json(lines: Sequence[RunLine]) -> str:
+    """A list of objects; their keys are `RunLine`'s fields."""
+    return json.dumps([dataclasses.asdict(line) for line in lines], indent=1)
+
+
+def detail_json(detail: RunDetail) -> str:
+    """One object; its keys are the fields of `RunLine` and of `RunDetail`."""
+    fields = dataclasses.asdict(detail)
+    return json.dumps({**fields.pop("summary"), **fields}, indent=1)
+
+
+def detail_text(detail: RunDetail, now_s: float) -> list[str]:
+    """The whole, line by line."""
+    line = detail.summary
+    committed = f"step {line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "none"
+    kept = ", ".join(map(str, detail.kept_steps)) or "none"
+    facts = [
+        ("run", line.run),
+        ("state", f"{line.state}{': ' if line.reason else ''}{line.reason}"),
+        ("job", detail.job),
+        ("model", detail.model),
+        ("objective", detail.objective),
+        ("batch", f"global {detail.global_batch}, equality {detail.equality}" if detail.global_batch else ""),
+        ("data", f"fingerprint {detail.data[:16]}, seed {detail.seed}" if detail.data else ""),
+        ("driver", detail.driver),
+        ("step", f"{line.step} of {line.total_steps or '?'}"),
+        ("loss", "" if detail.loss is None else ", ".join([f"{detail.loss:.4f}", *metric_words(detail.metrics)])),
+        ("speed", f"{detail.samples_per_s:.1f} samples/s over the last steps" if detail.samples_per_s else ""),
+        ("committed", committed),
+        (
+            "kept",
+            f"{counted(detail.num_commits, 'commit')}, with the files of steps {kept}" if detail.num_commits else "",
+        ),
+        ("commits", detail.interval),
+        ("held out", ", ".join(f"{loss:.4f} at step {step}" for step, loss in detail.held_out)),
+        (
+            "resume",
+            f"{detail.resume}   # here; on a cluster by planner submit, or with --address" if detail.resume else "",
+        ),
+    ]
+    text = [f"{name:<10} {printable(value)}" for name, value in facts if value]
+    if detail.generations:
+        text += ["", *_generation_table(detail)]
+    if detail.events:
+        text += ["", *(f"{_clock(event.time_s)}  {printable(event.text)}" for event in detail.events)]
+    return text
+
+
+def _generation_table(detail: RunDetail) -> list[str]:
+    columns = ("generation", "workers", "split", "steps", "ended", "done again")
+    rows = [
+        (
+            str(each.generation),
+            str(each.world_size),
+            each.split,
+            f"[{each.first_step}, {each.end_step})",
+            printable(each.ended),
+            str(each.done_again),
+        )
+        for each in detail.generations
+    ]
+    earlier = detail.num_generations - len(rows)
+    table = aligned([columns, *rows], left={2, 3, 4})
+    return [*table, f"and {counted(earlier, 'generation')} before these"] if earlier else table
+
+
+def _clock(time_s: float | None) -> str:
+    """`2026-11-21 13:30:00 UTC`; whatever stands in a file is shown as some time."""
+    if time_s is None:
+        return " " * len("2026-11-21 13:30:00 UTC")
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(max(time_s, 0.0), _LATEST_S)))

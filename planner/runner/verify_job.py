@@ -1,0 +1,179 @@
+"""The proof that world sizes do not matter: a job trained twice, at one size and through several, and compared."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.data import model_files
+from planner.dispatch.launch import absolute, new_launch
+from planner.errors import UserError
+from planner.job import Job, batch_sizes
+from planner.provenance.compare import (
+    Check,
+    Trace,
+    check_forward_passes,
+    check_sizes,
+    close_weights,
+    compare_batches,
+    compare_bitwise,
+    compared,
+    read_trace,
+)
+from planner.provenance.identity import open_data
+from planner.rehearsal.local_workers import LocalWorkers
+from planner.rehearsal.stages import Stage, stages
+from planner.runner.display import Say, silent
+from planner.store.run_folder import Run
+from planner.store.storage import Storage
+from planner.train.setup import Launch
+
+if TYPE_CHECKING:
+    from planner.rehearsal.on_processes import Worker  # torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histories:
+    """The two histories that a job is trained through, and what of them is compared."""
+
+    fixed: tuple[Stage, ...]
+    history: tuple[Stage, ...]
+    equality: str
+    compared: tuple[str, ...]
+
+
+def rehearsal_of(job: Job, steps: int) -> Job:
+    """The job with so many steps, on the CPU, committing often enough that a lost node costs little."""
+    job = absolute(job, "")
+    return job.model_copy(
+        update={
+            "train": job.train.model_copy(update={"steps": steps, "epochs": None, "examples": None}),
+            "workers": job.workers.model_copy(update={"gpus": 0}),
+            "checkpoint": job.checkpoint.model_copy(update={"every": "2 steps"}),
+        }
+    )
+
+
+def histories(job: Job, sizes: Sequence[int], *, through_ray: bool) -> Histories:
+    """What `verify` would do with a job of `rehearsal_of`, once its model and its data have been opened.
+
+    Raises:
+        PlannerError: they cannot be used, or Ray cannot have these sizes.
+    """
+    sizes = sizes_on_ray(job, sizes) if through_ray else sizes
+    model_files.check_here(job)
+    open_data(job)
+    fixed, history = _stages(job, sizes)
+    words = compared(job.batch.equality, job.train.precision)
+    return Histories(fixed=tuple(fixed), history=tuple(history), equality=job.batch.equality, compared=tuple(words))
+
+
+def verify(job: Job, sizes: Sequence[int], *, through_ray: bool, say: Say = silent) -> list[Check]:
+    """Train a job of `rehearsal_of` through both histories in a scratch folder, and compare them.
+
+    Raises:
+        PlannerError: a history did not come to its end.
+    """
+    through = through_nodes if through_ray else through_processes
+    with _scratch() as folder:
+        return through(job, sizes, folder, say=say)
+
+
+def through_processes(
+    job: Job,
+    sizes: Sequence[int],
+    folder: Path,
+    *,
+    worker: "Worker | None" = None,
+    say: Say = silent,
+) -> list[Check]:
+    """Both histories in local processes; `worker` stands in for the second one's (a test plants faults with it)."""
+    from planner.rehearsal.on_processes import rehearse, train_observed  # torch
+
+    start, parts = _stages(job, sizes)
+    fixed, history = folder / "fixed", folder / "history"
+    with LocalWorkers(max(sizes)) as workers:
+        rehearse(workers, Launch(job=job, url=str(fixed)), start, train_observed, say)
+        rehearse(workers, Launch(job=job, url=str(history)), parts, worker or train_observed, say)
+    return compare(job, fixed, history, sizes)
+
+
+def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = silent) -> list[Check]:
+    """Both histories on embedded Ray clusters, one after the other."""
+    from planner.rehearsal.on_ray import rehearse_on_ray  # torch
+
+    fixed, history = folder / "fixed", folder / "history"
+    clipped = sizes_on_ray(job, sizes)
+    if clipped != list(sizes):
+        say(f"no more workers than samples, and no size twice in a row: {' -> '.join(map(str, clipped))}")
+    workers = job.workers.model_copy(update={"min": 1, "max": max(clipped), "resources": {}})
+    job = job.model_copy(update={"workers": workers})
+    for url, parts in zip((fixed, history), _stages(job, clipped), strict=True):
+        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say)
+    return compare(job, fixed, history, clipped)
+
+
+def sizes_on_ray(job: Job, sizes: Sequence[int]) -> list[int]:
+    """Ray never gets more workers than samples: they would only run ghosts.
+
+    Raises:
+        UserError: one size is left.
+    """
+    clipped = [size for size, _ in groupby(min(size, job.batch.global_batch) for size in sizes)]
+    if len(clipped) == 1:
+        raise UserError(
+            f"batch.global is {job.batch.global_batch}: on Ray, all of these sizes are {clipped[0]} workers"
+        )
+    return clipped
+
+
+def _stages(job: Job, sizes: Sequence[int]) -> tuple[list[Stage], list[Stage]]:
+    """All steps at the first size; and shared out over all of them."""
+    steps = job.train.steps or 0
+    return [Stage(world_size=sizes[0], end_step=steps)], stages(sizes, steps)
+
+
+def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[Check]:
+    """What two finished runs of the job have to show for themselves; the second went through `sizes`."""
+    here, there = trace(fixed), trace(history)
+    if job.batch.equality == "bitwise":
+        checks = compare_bitwise(here, there)
+    else:
+        checks = [*compare_batches(here, there, job.train.precision), _compare_weights(job, fixed, history)]
+    return [check_sizes(sizes, there), *checks, check_forward_passes(batch_sizes(job), here, there)]
+
+
+def _compare_weights(job: Job, fixed: Path, history: Path) -> Check:
+    """The final weights of both: only here are two of a tensor in memory."""
+    from planner.train.checkpoints.checkpoint import read  # torch
+
+    commits = [(run.storage, run.manifest(run.commits()[-1])) for run in (_run(fixed), _run(history))]
+    here, there = (read(storage, manifest, "model/") for storage, manifest in commits)
+    distances = {
+        name: (float((a.double() - b.double()).norm()), float(a.double().norm()))
+        for (name, a), (_, b) in zip(here, there, strict=True)
+    }
+    return close_weights(distances, job.train.precision)
+
+
+def trace(path: Path) -> Trace:
+    """What a rehearsed run has left to be compared."""
+    run = _run(path)
+    return read_trace(run, run.storage.read_from("observed.jsonl", 0))
+
+
+def _run(path: Path) -> Run:
+    return Run(Storage(str(path)))
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="planner-verify-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,218 @@
+"""Fills a folder with a commit's model: weights or adapters, their configuration, and the tokenizer."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from planner.base.version import VERSION
+from planner.data import model_files
+from planner.errors import StoreError, UserError
+from planner.job import HfModel
+from planner.store.records import Manifest
+from planner.store.run_folder import Run
+from planner.train.checkpoints import checkpoint
+from planner.train.export import tensor_files
+from planner.train.export.tensor_files import Planned
+from planner.train.models import private
+from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
+from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
+from planner.train.state import MODEL
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+# A tokenizer in all the forms that transformers writes, and what generation starts from.
+_COPIED = (
+    "generation_config.json",
+    "tokenizer*.json",
+    "tokenizer.model",
+    "*.tiktoken",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "chat_template.*",
+)
+DType = Literal["fp32", "bf16"]
+What = Literal["model", "adapter", "merged model"]
+Progress = Callable[[int, int], None]
+"""(tensors done, of how many)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """Writes one commit into a folder."""
+
+    run: Run
+    manifest: Manifest
+    model: HfModel
+    source: Path
+    folder: Path
+    dtype: DType
+    progress: Progress
+
+    def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
+        """Everything; what it is, the files that hold tensors, and how many tensors."""
+        bare, _ = build_on_meta(self.model)
+        self._copy_words()
+        if self.model.lora is None:
+            return "model", *self._weights(bare, self._trained(bare))
+        if merge:
+            _require_untied(bare)
+            return "merged model", *self._weights(bare, self._merged(bare))
+        return "adapter", *self._adapter(bare)
+
+    def _weights(self, bare: HfCausal, tensors: Iterator[tuple[str, Tensor]]) -> tuple[list[Path], int]:
+        """A model's weights and its configuration."""
+        names = self._names(bare)
+        buffers = dict(self._buffers(bare))
+        shapes = {**names, **{name: tuple(buffer.shape) for name, buffer in buffers.items()}}
+        planned = [Planned(name=private.name_in_files(bare.hf, n), shape=shape) for n, shape in shapes.items()]
+        self._write_config(bare)
+        files = self._write("model", planned, chain((tensor for _, tensor in tensors), buffers.values()))
+        return files, len(planned)
+
+    def _names(self, bare: HfCausal) -> dict[str, tuple[int, ...]]:
+        """Transformers' names of all weights, in the order in which they come, with their shapes."""
+        parameters = [(name, p) for name, p in bare.named_parameters() if not bare.is_adapter(p)]
+        return {transformers_name(name): tuple(p.shape) for name, p in sorted(parameters)}
+
+    def _buffers(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
+        """What files hold beside the weights: nobody trains it, so it is what it was.
+
+        Of a model that was drawn, nothing: transformers begins with the same values where a file has none.
+        """
+        found = {transformers_name(name): buffer for name, buffer in stored_buffers(bare)}
+        if not found or self.model.weights == "random":
+            return
+        stored = model_files.stored_tensors(self.source)
+        in_files = private.names_in_model(bare.hf, stored, dict(found))
+        for name, buffer in sorted(found.items()):
+            tensor = torch.empty(buffer.shape)
+            read_rows(stored[in_files[name]], rows_of(tensor), tensor)
+            yield name, tensor
+
+    def _trained(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
+        """Of a run that trains all weights: what is in the commit.
+
+        Raises:
+            StoreError: it holds other tensors.
+        """
+        wanted = [name for name, _ in sorted(bare.named_parameters())]
+        found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
+        for done, (name, tensor) in enumerate(_paired(wanted, found, self.manifest.name), 1):
+            self.progress(done, len(wanted))
+            yield transformers_name(name), tensor
+
+    def _merged(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
+        """Of a run that trains adapters: the frozen weights from where they came, with what the adapters add."""
+        self._read_adapters(bare)
+        stored = model_files.stored_tensors(self.source)
+        names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
+        known: dict[str, Any] = {
+            transformers_name(name): p for name, p in bare.named_parameters(remove_duplicate=False)
+        }
+        in_files = private.names_in_model(bare.hf, stored, known)
+        for done, name in enumerate(names, 1):
+            where = next(in_files[alias] for alias in _aliases(known, transformers_name(name)) if alias in in_files)
+            tensor = torch.empty(stored[where].shape)
+            read_rows(stored[where], slice(0, tensor.shape[0]), tensor)
+            layer = bare.get_submodule(name.rpartition(".base_layer.")[0])
+            if name.endswith(".base_layer.weight"):
+                tensor += private.delta_weight(layer)
+            self.progress(done, len(names))
+            yield transformers_name(name), tensor
+
+    def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
+        """In peft's layout."""
+        trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
+        planned = [Planned(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
+        config = bare.hf.peft_config[ADAPTER]
+        config.base_model_name_or_path, config.inference_mode = self.model.path, True
+        config.save_pretrained(self.folder)
+        found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
+        pairs = _paired([name for name, _ in trained], found, self.manifest.name)
+        files = self._write("adapter_model", planned, (tensor for _, tensor in pairs))
+        return files, len(planned)
+
+    def _read_adapters(self, bare: HfCausal) -> None:
+        """All of them into memory, where the layers are without."""
+        trained = sorted(name for name, p in bare.named_parameters() if bare.is_adapter(p))
+        found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
+        for name, tensor in _paired(trained, found, self.manifest.name):
+            path, _, key = name.rpartition(".")
+            bare.get_submodule(path).register_parameter(key, torch.nn.Parameter(tensor))
+
+    def _write(self, stem: str, planned: list[Planned], tensors: Iterator[Tensor]) -> list[Path]:
+        metadata = {
+            "planner": VERSION,
+            "planner_run": self.manifest.run_id,
+            "planner_commit": self.manifest.name,
+        }
+        return tensor_files.write(self.folder, stem, planned, tensors, DTYPES[self.dtype], metadata)
+
+    def _write_config(self, bare: HfCausal) -> None:
+        config = model_files.read_config(self.source)
+        config["architectures"] = [type(bare.hf).__name__]
+        # transformers 5 reads either name, 4 only the older one.
+        config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(DTYPES[self.dtype]).removeprefix("torch.")
+        (self.folder / model_files.CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+
+    def _copy_words(self) -> None:
+        """Tokenizer, template and generation settings."""
+        for pattern in _COPIED:
+            for file in self.source.glob(pattern):
+                model_files.require_own(self.source, file)
+                shutil.copyfile(file, self.folder / file.name)
+        if self.model.chat_template is not None:
+            try:
+                shutil.copyfile(self.model.chat_template, self.folder / "chat_template.jinja")
+            except OSError as error:
+                raise UserError(
+                    f"model.chat_template: {self.model.chat_template}: {error.strerror}; the model was trained with it"
+                ) from error
+
+
+def _paired(names: list[str], found: Iterator[tuple[str, Tensor]], commit: str) -> Iterator[tuple[str, Tensor]]:
+    """The names that are wanted with what a commit has under them, both sorted.
+
+    Raises:
+        StoreError: they are not the same names.
+    """
+    ahead = iter(names)
+    for path, tensor in found:
+        name = next(ahead, None)
+        if path != f"{MODEL}/{name}":
+            raise StoreError(f"checkpoints/{commit}: its tensors are not this model's; they differ in {path}")
+        assert name is not None
+        yield name, tensor
+    if (missing := next(ahead, None)) is not None:
+        raise StoreError(f"checkpoints/{commit}: its tensors are not this model's; {missing} is missing")
+
+
+def _require_untied(bare: HfCausal) -> None:
+    """Check that what every adapter adds has a weight of its own to go into.
+
+    Raises:
+        UserError: one is at a weight that another layer computes with, too.
+    """
+    known: dict[str, Any] = dict(bare.named_parameters(remove_duplicate=False))
+    for name in known:
+        if name.endswith(".base_layer.weight") and (others := _aliases(known, name)[1:]):
+            raise UserError(
+                f"--merge: {transformers_name(name)} has an adapter and is also {transformers_name(others[0])}, which "
+                "would change with it: the merged model would be another one; export the adapters, without --merge"
+            )
+
+
+def _aliases(known: dict[str, Any], name: str) -> list[str]:
+    """Every name of a tensor that may be tied to others, its own first."""
+    return [name, *(other for other, tensor in known.items() if tensor is known[name] and other != name)]

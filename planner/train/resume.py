@@ -1,0 +1,189 @@
+"""Where a generation begins: the newest commit that can be trusted, and a number of its own."""
+
+import socket
+from dataclasses import dataclass
+from functools import partial
+
+from planner.errors import ResumeRefused, StoreError, TrainingFailed
+from planner.job.lengths import another_end
+from planner.provenance.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
+from planner.store.newest import newest_named, newest_of
+from planner.store.records import NO_HEAD, Manifest
+from planner.store.run_folder import Run, job_digest
+from planner.train.checkpoints import checkpoint
+from planner.train.setup import Launch, Setup
+from planner.train.world import World
+
+# A launch whose worker groups die this often before their first commit would go on for ever without progress. Lost
+# nodes and resizes count here, too: who controls the workers stops crash loops much sooner.
+MAX_FRUITLESS_GENERATIONS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """The commit to go on from."""
+
+    newest: str
+    """the newest commit that was there; empty if there was none"""
+    manifest: Manifest | None
+    sha256: str
+    """of its manifest; empty if there is none"""
+    changed: list[str]
+    """what was passed over, and what differs from the job of the commit, in words"""
+
+    @property
+    def parent(self) -> str:
+        """The commit's name; empty for a fresh start."""
+        return self.manifest.name if self.manifest else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where this generation begins."""
+
+    generation: int
+    run_id: str
+    step: int
+    cursor: int
+    parent: str
+    parent_sha256: str
+    head: str
+    changed: tuple[str, ...]
+
+
+def claim(launch: Launch, world: World, run: Run, setup: Setup) -> tuple[Start, Manifest | None]:
+    """Find the newest commit that can be trusted, and claim the generation that goes on from it.
+
+    Raises:
+        PlannerError: on every worker: the run's identity differs, or no progress is being made.
+    """
+    run_id = world.from_first(lambda: run.ensure_identity().run_id)
+    choice = _choose(launch, world, run, setup)
+    words = {"launch": launch.launch_id, "parent": choice.parent, "host": socket.gethostname()}
+    world.from_first(lambda: _require_progress(run, launch.launch_id, words["parent"]))
+    generation = world.from_first(lambda: run.claim_generation(words))
+    # Another driver may have committed between the choice and the claim. From the claim on it is refused.
+    if world.from_first(lambda: newest_named(run)) != choice.newest:
+        choice = _choose(launch, world, run, setup)
+    manifest = choice.manifest
+    start = Start(
+        generation=generation,
+        run_id=run_id,
+        step=manifest.step if manifest else 0,
+        cursor=manifest.cursor if manifest else 0,
+        parent=choice.parent,
+        parent_sha256=choice.sha256,
+        head=manifest.ledger_head if manifest else NO_HEAD,
+        changed=tuple(choice.changed),
+    )
+    return start, manifest
+
+
+def _choose(launch: Launch, world: World, run: Run, setup: Setup) -> _Choice:
+    """Find the newest commit that can be trusted, and compare its job with this one.
+
+    Raises:
+        PlannerError: on every worker: no commit can be trusted, or the run's identity differs.
+    """
+    names, lost = world.from_first(lambda: _commits(run))
+    manifest, passed_over = _newest_valid(world, run, names)
+    changes = world.agree(lambda: _compare(launch, run, setup, manifest))
+    newest = names[0] if names else ""
+    sha256 = world.from_first(lambda: run.manifest_digest(manifest.name)) if manifest else ""
+    return _Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*lost, *passed_over, *changes])
+
+
+def _commits(run: Run) -> tuple[list[str], list[str]]:
+    """All commits, newest first; and newer ones that only the ledger knows of, in words.
+
+    Raises:
+        StoreError: the ledger knows of commits, and there is none: never begin again as if nothing had been done.
+    """
+    names = run.commits()[::-1]
+    lost = run.lost_commits(after=names[0] if names else "")
+    if lost and not names:
+        raise StoreError(
+            f"{run.storage.url}: the ledger records {len(lost)} commits, the newest {lost[-1]}, and no manifest is "
+            "left; restore manifests/ or choose another checkpoint.path"
+        )
+    return names, [f"commit {name} is lost: the ledger records it, and its manifest is gone" for name in lost]
+
+
+def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | None, list[str]]:
+    """The newest commit whose files are whole, and what was wrong with newer ones.
+
+    Raises:
+        NewerFormat: on every worker, if a newer one was written by another version of planner.
+        RecordMismatch: on every worker, if one is whole and not the one that the ledger records.
+        StoreError: on every worker, if there are commits and none is whole.
+    """
+
+    def whole(name: str) -> Manifest:
+        manifest = world.agree(partial(run.manifest, name))
+        world.from_first(partial(run.require_recorded, name))
+        checkpoint.check_some_files(world, run, manifest)
+        return manifest
+
+    newest = newest_of(names, whole)
+    refused = [f"commit {name} was passed over: {error}" for name, error in newest.passed_over]
+    if refused and newest.manifest is None:
+        raise StoreError(
+            f"{run.storage.url}: none of {len(names)} commits is whole; {refused[0]}; "
+            "restore the files, or start again with another checkpoint.path"
+        )
+    return newest.manifest, refused
+
+
+def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) -> list[str]:
+    """What differs from the job and the machine that the run was made with, in words.
+
+    Raises:
+        ResumeRefused: the run's identity, the model's files or, where bits are promised, what they depend on differs,
+            and the user has not named the difference.
+    """
+    if manifest is None:
+        return []
+    # Not read where it is the same: the file may be torn, and is written anew.
+    same = manifest.job_digest == job_digest(launch.job)
+    before = launch.job if same else run.job_if_known(manifest.job_digest)
+    changes = job_changes(before, launch.job) if before else {}
+    unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"
+    require_same_draw(manifest.identity, setup.identity, launch.job, run.storage.url)
+    differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
+    differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
+    differing += _compare_devices(launch, run, setup, manifest)
+    if before is None:
+        return [*differing, unknown]
+    rate = another_end(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
+    return [*differing, rate] if rate else differing
+
+
+def _compare_devices(launch: Launch, run: Run, setup: Setup, manifest: Manifest) -> list[str]:
+    before = manifest.facts.get("device", "")
+    if not (before and setup.device) or before == setup.device:
+        return []
+    change = f"{DEVICE}: {before} -> {setup.device}"
+    if DEVICE not in launch.accept:
+        raise ResumeRefused(
+            f"{run.storage.url}: its bits depend on where they are computed ({change}); resume on the same kind of "
+            f"machine and with the same torch, or accept that they will differ: --accept {DEVICE}"
+        )
+    return [f"{change}, accepted by name"]
+
+
+def _require_progress(run: Run, launch_id: str, parent: str) -> None:
+    """Stop a crash loop: the same launch, from the same commit, again and again.
+
+    Raises:
+        TrainingFailed: `MAX_FRUITLESS_GENERATIONS` generations of this launch have died without a commit.
+    """
+    fruitless = 0
+    for claim in run.newest_claims(MAX_FRUITLESS_GENERATIONS):
+        if not launch_id or (claim.get("launch"), claim.get("parent")) != (launch_id, parent):
+            break
+        fruitless += 1
+    if fruitless >= MAX_FRUITLESS_GENERATIONS:
+        raise TrainingFailed(
+            f"{run.storage.url}: {fruitless} worker groups in a row died before their first commit, all from "
+            f"{parent or 'the start'}; look at the workers' logs, commit more often, then run again"
+        )
