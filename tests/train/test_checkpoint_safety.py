@@ -46,7 +46,7 @@ from planner.store.records import (
 )
 from planner.store.run_folder import Run, commit_name
 from planner.store.storage import Storage
-from planner.train.checkpoints import checkpoint
+from planner.train.checkpoints import checkpoint, tensor_reader
 from planner.train.exact.gradient_sums import FloatSums
 from planner.train.generation import train
 from planner.train.hooks import Hooks

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import ray
 from ray.exceptions import RayError
 
-from planner.base import work_counter
+from planner.base.work_counter import work_done
 from planner.dispatch.ray_internal import shapes
 
 # A question takes a worker's main thread a few ms, while another thread trains.
@@ -30,7 +30,7 @@ class WorkerProgress:
             self._asked_s = self._clock()
             for rank, worker in enumerate(workers):
                 if rank not in self._pending:
-                    self._pending[rank] = worker.actor.execute.remote(work_counter.work_done)
+                    self._pending[rank] = worker.actor.execute.remote(work_done)
         return sum(self._counts.values())
 
     def _hear(self) -> None:
