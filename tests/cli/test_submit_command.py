@@ -10,7 +10,7 @@ import pytest
 
 import planner
 from planner.files import read_job
-from planner.submit import shipment
+from planner.submit import submission
 
 AT = ("--address", "http://127.0.0.1:1")
 SHARED = ("--set", "checkpoint.path=/shared/tiny")
@@ -54,7 +54,7 @@ class TestDryRun:
         elsewhere = shlex.split(dry()["by_hand"])
         assert elsewhere[:7] == ["ray", "job", "submit", *AT, "--working-dir", "."]
         assert json.loads(elsewhere[8])["py_modules"] == [str(package)]
-        monkeypatch.setattr(shipment.planner, "__file__", str(tmp_path / "planner" / "__init__.py"))
+        monkeypatch.setattr(submission, "package_folder", lambda: tmp_path / "planner")
         assert "py_modules" not in json.loads(shlex.split(dry()["by_hand"])[8])
 
     def test_it_says_all_that_in_words(self, cli, job):
