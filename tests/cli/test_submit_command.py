@@ -10,7 +10,7 @@ import pytest
 
 import planner
 from planner.files import read_job
-from planner.submit import submission
+from planner.submit import shipment, submission
 
 AT = ("--address", "http://127.0.0.1:1")
 SHARED = ("--set", "checkpoint.path=/shared/tiny")
