@@ -22,6 +22,7 @@ from planner.errors import DataError
 
 _GROUP = "planner.row_files"
 _HEAD_BYTES = 4096
+_OUR_ENDINGS = {"json", "jsonl", "parquet"}
 
 
 def reader_of(file: Path) -> Reader:
@@ -55,9 +56,12 @@ def _packages() -> Mapping[str, Plugin]:
 
 
 def _foreign_reader(file: Path) -> Reader | None:
-    plugin = _packages().get(file.suffix.removeprefix(".").lower())
+    ending = file.suffix.removeprefix(".").lower()
+    plugin = _packages().get(ending)
     if plugin is None:
         return None
+    if ending in _OUR_ENDINGS:
+        raise plugin.error("planner reads such files itself, and other rows would be trained on")
     reader = plugin.load()
     if not inspect.isfunction(reader):
         raise plugin.error("it names no function")

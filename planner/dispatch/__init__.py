@@ -1,1 +1,1 @@
-"""Runs plans on Ray: the only room that imports ray; it knows nothing of tensors, files or flags."""
+"""Runs plans on Ray Train. The room knows nothing of tensors, files or flags."""

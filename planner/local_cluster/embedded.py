@@ -9,7 +9,7 @@ own. That process leads a session (Ctrl-C in the terminal does not reach it) and
 that session: this is how the two sides know what is theirs to kill. It works on Linux only.
 
 One listener is not this file's: the store that `torch.distributed` opens in rank 0 takes all interfaces, unless the
-trainer is given `private.loopback_torch_config`.
+trainer is given the configuration of `planner.dispatch.ray_internal.loopback`.
 """
 
 import os

@@ -20,7 +20,8 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
     Raises:
         JobError: the file cannot be read, is wrong, or is a recipe for `planner convert`. One line per mistake.
     """
-    return files.read_job(os.fspath(path), overrides, hint=recipe_hint)
+    given = [overrides] if isinstance(overrides, str) else overrides
+    return files.read_job(os.fspath(path), given, hint=recipe_hint)
 
 
 def as_job(job: AnyJob) -> Job:

@@ -9,10 +9,11 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import planner
-from planner.errors import ResumeRefused, UserError
+from planner.errors import PlanError, ResumeRefused, StoreError, UserError
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["Job", "Plan", "Run", "audit", "plans", "read_job", "run"]
@@ -183,6 +184,28 @@ def test_the_documented_example_runs(recorded, place, capsys):
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["1 workers: 1 x 6 samples, 2 rounds", "2 workers: 2 x 3 samples, 1 rounds"]
     assert shown[-1] == "4 of 4 steps, audit clean: True"
+
+
+@pytest.mark.parametrize("gpus", [2, [2], range(2, 3), np.arange(2, 3), (count for count in (2,))], ids=repr)
+def test_counts_are_whole_numbers_of_any_kind(job, gpus):
+    """The digest is that of the run's ledger, so it is made of Python's integers."""
+    assert [plan.digest for plan in planner.plans(job, gpus)] == [planner.plans(job, [2])[0].digest]
+
+
+@pytest.mark.parametrize("gpus", [2.0, "2", [2.0], [True], True, ["2"], None.__class__])
+def test_other_counts_are_refused_in_a_sentence(job, gpus):
+    with pytest.raises(PlanError, match="write whole numbers of GPUs"):
+        planner.plans(job, gpus)
+
+
+def test_one_override_may_be_a_string(job):
+    """A string is a sequence of strings to Python, and to a type checker."""
+    assert planner.read_job(job, "batch.max_micro=1").batch.max_micro == 1
+
+
+def test_a_path_is_as_good_as_its_text(job):
+    with pytest.raises(StoreError, match="no run"):
+        planner.audit(job.parent / "nowhere")
 
 
 @pytest.mark.ray

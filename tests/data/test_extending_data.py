@@ -105,6 +105,15 @@ def test_other_files_do_not_import_it(example, tmp_path):
         opened(csv_file(tmp_path))
 
 
+def test_planners_own_endings_are_not_to_be_had(site, tmp_path):
+    """Other rows would be trained on, and nobody would know."""
+    (site / "planner_lines.py").write_text("def rows(file): ...")
+    install(site, "planner-lines", {"planner.row_files": {"jsonl": "planner_lines:rows"}})
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    with pytest.raises(PlannerError, match=r"jsonl of planner-lines .*planner reads such files itself"):
+        opened(tmp_path / "pairs.jsonl")
+
+
 @pytest.mark.parametrize("code", ["rows = 3", "def rows(file):\n    yield 3", "def rows(file):\n    return 3"])
 def test_what_is_no_reader_is_refused(code, example, tmp_path):
     """By the package's name or the file's; never with a traceback."""

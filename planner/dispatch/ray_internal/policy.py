@@ -1,6 +1,6 @@
 """Our scaling policy inside Ray Train's controller: it observes and acts for `planner.elastic.controller`.
 
-Runs in the controller's process, next to the worker group. Written against Ray 2.60; `private.contract` says whether
+Runs in the controller's process, next to the worker group. Written against Ray 2.60; `contract.py` says whether
 the Ray at hand is like it.
 """
 

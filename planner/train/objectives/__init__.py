@@ -28,7 +28,7 @@ class Objective(Protocol):
 
     @property
     def num_denominators(self) -> int:
-        """1 for most; losses like ORPO's have two."""
+        """How many sums a step needs before its loss: 1 for `lm`, 2 for most pairs (tokens, pairs), 3 for `orpo`."""
         ...
 
     @property
