@@ -1,8 +1,8 @@
 """Data sets as maps: a row number in, its token ids out.
 
-The room does not know order (which row comes when), batches, torch or Ray. It imports numpy at the top, and
-libraries that read files or tokenize inside functions. A stream without random access is not a data set here: it could not
-be resumed at another world size.
+The room does not know order (which row comes when), batches, torch or Ray. It imports numpy at the top, and libraries
+that read files or tokenize inside functions. A stream without random access is not a data set here: it could not be
+resumed at another world size.
 
     base                            what every data set answers
     text, jsonl, tokens             kinds whose rows are bytes
