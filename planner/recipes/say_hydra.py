@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SftObjective, SimpoObjective
+from planner.job import AdamW, HfModel
 from planner.recipes.recipe import Rewrite
 from planner.recipes.saying import (
     Saying,
@@ -69,16 +69,15 @@ def to_dpo(saying: Saying) -> None:
 
 def _dpo_loss(saying: Saying) -> None:
     objective = saying.job.objective
-    if isinstance(objective, SftObjective):
+    if objective.kind == "sft":
         saying.write("objective.kind", "loss=sft")
         return
-    beta = number(getattr(objective, "beta", 0.1))
-    saying.write("objective.kind objective.beta", "loss=dpo", f"loss.name={objective.kind}", f"loss.beta={beta}")
-    if isinstance(objective, DpoObjective):
-        saying.write("objective.label_smoothing", f"loss.label_smoothing={number(objective.label_smoothing)}")
-        if saying.job.reference.source == "none":
-            saying.write("objective.reference", "loss.reference_free=true")
-    if saying.job.reference.source == "cached":
+    saying.write("objective.kind", "loss=dpo", f"loss.name={objective.kind}")
+    saying.write_number("objective.beta", "loss.beta=")
+    saying.write_number("objective.label_smoothing", "loss.label_smoothing=")
+    if saying.job.reference.source == "none":
+        saying.write("objective.reference", "loss.reference_free=true")
+    elif saying.job.reference.source == "cached":
         saying.leave("objective.reference", "the repository computes the same at every step")
 
 
@@ -128,20 +127,16 @@ def to_halos(saying: Saying) -> None:
 
 def _halos_loss(saying: Saying) -> None:
     objective = saying.job.objective
-    is_cdpo = isinstance(objective, DpoObjective) and objective.label_smoothing > 0
+    is_cdpo = bool(saying.value("objective.label_smoothing"))
     saying.write("objective.kind", f"loss={'cdpo' if is_cdpo else objective.kind}", "model=llama")
     saying.write("", "train_datasets=[DATA]", "test_datasets=[DATA]", "exp_name=NAME")
-    if (beta := getattr(objective, "beta", None)) is not None:
-        saying.write("objective.beta", f"++loss.{'tau' if objective.kind == 'ipo' else 'beta'}={number(beta)}")
-    if isinstance(objective, DpoObjective):
-        words = [f"++loss.epsilon={number(objective.label_smoothing)}"] if is_cdpo else []
-        saying.write("objective.label_smoothing", *words)
-    if isinstance(objective, SimpoObjective):
-        saying.write("objective.gamma_beta_ratio", f"++loss.gamma_beta_ratio={number(objective.gamma_beta_ratio)}")
-    if isinstance(objective, KtoObjective):
-        saying.write("objective.desirable_weight", f"++loss.desirable_weight={number(objective.desirable_weight)}")
-        weight = number(objective.undesirable_weight)
-        saying.write("objective.undesirable_weight", f"++loss.undesirable_weight={weight}")
+    saying.write_number("objective.beta", f"++loss.{'tau' if objective.kind == 'ipo' else 'beta'}=")
+    if is_cdpo:
+        saying.write_number("objective.label_smoothing", "++loss.epsilon=")
+    else:
+        saying.write("objective.label_smoothing")
+    for name in ("gamma_beta_ratio", "desirable_weight", "undesirable_weight"):
+        saying.write_number(f"objective.{name}", f"++loss.{name}=")
     if saying.job.reference.source == "cached":
         saying.write("objective.reference", "++cache_reference_logprobs=true")
     elif saying.job.reference.source == "none":
@@ -163,7 +158,7 @@ def _halos_optimizer(saying: Saying) -> None:
 
 def _prompts(saying: Saying, prefix: str, default: str) -> None:
     """The longest prompt, for rows that do not fit into the context."""
-    most = getattr(saying.job.data, "max_prompt", None)
+    most = saying.value("data.max_prompt")
     words = [f"{prefix}max_prompt_length={most}"] if most else []
     saying.write_or_leave(
         "data.max_prompt", words, f"{prefix}max_prompt_length is {default} there, and here no prompt is cut to a length"

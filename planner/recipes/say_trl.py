@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SimpoObjective
+from planner.job import AdamW, HfModel, SimpoObjective
 from planner.recipes.accelerate import local_file, machine_notes, read_launch
 from planner.recipes.launcher import SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite
@@ -66,10 +66,8 @@ def _loss(saying: Saying) -> None:
     """Options of the objective. TRL's script is chosen by its kind."""
     objective = saying.job.objective
     saying.write("objective.kind", *(["--loss_type ipo"] if objective.kind == "ipo" else []))
-    if (beta := getattr(objective, "beta", None)) is not None:
-        saying.write("objective.beta", f"--beta {number(beta)}")
-    if isinstance(objective, DpoObjective):
-        saying.write("objective.label_smoothing", f"--label_smoothing {number(objective.label_smoothing)}")
+    for name in ("beta", "label_smoothing", "desirable_weight", "undesirable_weight"):
+        saying.write_number(f"objective.{name}", f"--{name} ")
     if isinstance(objective, SimpoObjective):
         gamma = number(objective.beta * objective.gamma_beta_ratio)
         saying.write("objective.gamma_beta_ratio", "--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0")
@@ -77,9 +75,6 @@ def _loss(saying: Saying) -> None:
             "the script: TRL 0.19 has it in the examples of its repository, not in its package; TRL 1.16 has "
             "CPOTrainer in trl.experimental.cpo and no script, write one around it"
         )
-    if isinstance(objective, KtoObjective):
-        saying.write("objective.desirable_weight", f"--desirable_weight {number(objective.desirable_weight)}")
-        saying.write("objective.undesirable_weight", f"--undesirable_weight {number(objective.undesirable_weight)}")
     if saying.job.reference.source == "cached":
         saying.write("objective.reference", "--precompute_ref_log_probs true")
     elif saying.job.reference.source == "none":
@@ -88,10 +83,10 @@ def _loss(saying: Saying) -> None:
 
 def _prompts(saying: Saying) -> None:
     if saying.job.data.kind == "chat":
-        if getattr(saying.job.data, "max_prompt", None) is None:
+        if saying.value("data.max_prompt") is None:
             saying.write("data.max_prompt data.cut_prompt")
         saying.leave("data.max_prompt data.cut_prompt", "TRL cuts the end of a conversation")
-    elif getattr(saying.job.data, "max_prompt", None) is None:
+    elif saying.value("data.max_prompt") is None:
         saying.leave("data.max_prompt", "--max_prompt_length is 512 in TRL 0.19, gone in 1.16; here there is none")
     saying.leave("data.max_prompt", "--max_prompt_length, where that version of TRL has it")
     saying.leave("data.cut_prompt", "TRL keeps the end of a prompt, or what its truncation_mode says")

@@ -43,8 +43,7 @@ def say(saying: Saying) -> None:
     """Options of torchtitan."""
     job, train = saying.job, saying.job.train
     saying.leave("model.path", "torchtitan has models and checkpoints of its own (--model.flavor)")
-    if (context := getattr(job.model, "context", None)) is not None:
-        saying.write("model.context", f"--training.seq_len {context}")
+    saying.write_number("model.context", "--training.seq_len ")
     leave_model(saying)
     _optimizer(saying)
     names = "train.steps train.examples train.epochs"
