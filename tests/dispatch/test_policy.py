@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.dispatch.signals import state_key
+from planner.elastic.asking import Asking
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
@@ -214,3 +215,34 @@ class TestHeartbeats:
         for now[0] in range(0, 25, 5):
             totals.append(heartbeats.total([worker]))
         assert totals == [0, 7, 7, 7, 7]
+
+
+class Listening:
+    """What the policy's ear needs of it: a cluster that holds `present` workers, and whose bound is `bound`."""
+
+    def __init__(self, bound, present, most):
+        self.counts = range(1, most + 1)
+        self._asking = Asking(lambda: 0.0)
+        self._room = {f"n{i}": 1 for i in range(present)}
+        self._controller = SimpleNamespace(tell=lambda _words: None)
+        self._autoscaler = SimpleNamespace(asked=0, words=(), verdict=self._verdict)
+        self._bound = bound
+
+    def _verdict(self):
+        return "taken" if self._autoscaler.asked <= self._bound else "refused"
+
+    def _maybe_send_resource_request(self):
+        self._autoscaler.asked = self._asking.count(self.counts)
+
+
+@pytest.mark.parametrize(("bound", "present", "most"), [(6, 5, 16), (30, 17, 64), (8, 4, 16), (8, 8, 8), (5, 9, 16)])
+def test_what_is_there_already_counts_as_taken(bound, present, most):
+    """The autoscaler is heard only while something is missing: the search must not end below what is there."""
+    from planner.dispatch.ray_internal.policy import Policy
+
+    policy = Listening(bound, present, most)
+    Policy._hear_autoscaler(policy)  # before the first request
+    for _ in range(30):
+        policy._maybe_send_resource_request()
+        Policy._hear_autoscaler(policy)
+    assert policy._asking.count(policy.counts) == max(bound, present)
