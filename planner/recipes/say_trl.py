@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from planner.job import AdamW, HfModel, SimpoObjective
+from planner.job import AdamW, HfModel
 from planner.recipes.accelerate import local_file, machine_notes, read_launch
 from planner.recipes.launcher import SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite
@@ -64,12 +64,12 @@ def to_trl(saying: Saying) -> None:
 
 def _loss(saying: Saying) -> None:
     """Options of the objective. TRL's script is chosen by its kind."""
-    objective = saying.job.objective
-    saying.write("objective.kind", *(["--loss_type ipo"] if objective.kind == "ipo" else []))
+    kind = saying.job.objective.kind
+    saying.write("objective.kind", *(["--loss_type ipo"] if kind == "ipo" else []))
     for name in ("beta", "label_smoothing", "desirable_weight", "undesirable_weight"):
         saying.write_number(f"objective.{name}", f"--{name} ")
-    if isinstance(objective, SimpoObjective):
-        gamma = number(objective.beta * objective.gamma_beta_ratio)
+    if (ratio := saying.value("objective.gamma_beta_ratio")) is not None:
+        gamma = number(saying.value("objective.beta") * ratio)
         saying.write("objective.gamma_beta_ratio", "--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0")
         saying.remark(
             "the script: TRL 0.19 has it in the examples of its repository, not in its package; TRL 1.16 has "
