@@ -150,7 +150,7 @@ def settings_of(row: Fields) -> dict[str, Any]:
 
 
 def _as_json(value: object) -> str:
-    """With every character as it is, to be checked."""
+    """JSON with every character as it is, not escaped, so that it can be checked."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -1,8 +1,8 @@
 """How many workers to ask an autoscaler for, when it takes the whole of a request or none of it.
 
 Ray's newer autoscaler (v2: KubeRay, and wherever RAY_enable_autoscaler_v2 is set) starts nothing at all for a request
-that is more than the cluster may ever have. What it may have is written in its own file, which a job does not see; so
-the most that it takes is searched for among the counts that help, by halves.
+that is more than the cluster may ever have. That bound is in the cluster's own file, which a job cannot read. So
+planner binary-searches for the largest count that the autoscaler accepts, among the counts that help.
 """
 
 import math

@@ -25,7 +25,7 @@ class Notice:
     """when the last of them were seen"""
 
     def with_nodes(self, nodes: frozenset[str], now_s: float) -> Self:
-        """With those that are seen now; those seen before stay."""
+        """A copy with those that are seen now. Those seen before stay."""
         if nodes <= self.nodes:
             return self
         return replace(self, nodes=self.nodes | nodes, first_s=self.first_s if self.nodes else now_s, last_s=now_s)
@@ -63,7 +63,7 @@ class Group:
         return len(self.nodes)
 
     def seen(self, view: View, now_s: float) -> Self:
-        """After a look at it."""
+        """A copy after a look at it."""
         seen_s = now_s if view.progress != self.progress else self.seen_s
         unseen_s = max(now_s - self.looked_s - _LOOK_MOST_S, 0.0)
         deaf = {rank: min(self.deaf_since_s.get(rank, now_s) + unseen_s, now_s) for rank in view.silent}
@@ -76,7 +76,7 @@ class Group:
         )
 
     def stepped(self, now_s: float) -> Self:
-        """After a step that it reported."""
+        """A copy after a step that it reported."""
         return replace(self, seen_s=now_s, stepped_s=now_s, num_steps=self.num_steps + 1)
 
     def deaf(self, for_s: float) -> list[int]:

@@ -52,11 +52,11 @@ class Known:
     """what was told last of those that are not told again until the room changes"""
 
     def telling(self, *texts: str) -> Self:
-        """With something more to tell."""
+        """A copy with something more to tell."""
         return replace(self, texts=(*self.texts, *texts))
 
     def with_room(self, room: int, now_s: float) -> Self:
-        """There is room for so many workers now."""
+        """A copy that says how many workers there is room for now."""
         history = self.history.with_room(room, now_s)
         return self if history is self.history else replace(self, history=history, topic="")
 

@@ -151,7 +151,7 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
 
 
 def _call_off(state: Warming, known: Known, why: str) -> tuple[State, Act]:
-    """`Running`."""
+    """Let go of the newcomers, and train on. `Running`."""
     act = Act(kind="abandon_newcomers", texts=(f"newcomers were called off: {why}",))
     return Running(known=known, group=state.group), act
 
@@ -172,7 +172,7 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
 
 
 def _stop(state: Running | Warming, now_s: float, *texts: str) -> tuple[State, Act]:
-    """`Stopping`, and newcomers are let go of."""
+    """Tell the group to stop, and let go of the newcomers. `Stopping`."""
     most = state.known.rules.workers.most
     stopping = Stopping(known=state.known, group=state.group, since_s=now_s, most=most, is_growth=False)
     return stopping, Act(kind="stop", texts=texts)

@@ -8,8 +8,8 @@
 own. That process leads a session (Ctrl-C in the terminal does not reach it) and everything it starts stays in
 that session: this is how the two sides know what is theirs to kill. It works on Linux only.
 
-One listener is not this file's: the store that `torch.distributed` opens in rank 0 takes all interfaces, unless the
-trainer is given the configuration of `planner.dispatch.ray_internal.loopback`.
+`torch.distributed` opens a store in rank 0, which listens on all interfaces. The trainer's `loopback_torch_config`
+(`planner.dispatch.ray_internal.loopback`) keeps it on loopback, too.
 """
 
 import os

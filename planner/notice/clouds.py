@@ -11,8 +11,6 @@ from planner.notice.fetch import Endpoint, Unreachable
 from planner.notice.gcp import Gcp
 from planner.notice.notice import Cloud
 
-METADATA_URL = "http://169.254.169.254"
-"""link-local: what is asked there does not leave the machine's host"""
 GROUP = "planner.clouds"
 MakesCloud = Callable[[Endpoint], Cloud]
 KNOWN: tuple[MakesCloud, ...] = (Gcp, Aws, Azure)

@@ -242,5 +242,5 @@ def count_discarded(run: Run, segments: Sequence[Segment]) -> tuple[dict[int, in
 
 
 def _count_steps(run: Run, generation: int) -> int:
-    """Steps in a segment that led nowhere; it may be torn, or never have begun."""
+    """Steps in a segment outside the lineage. The segment may be torn or missing."""
     return run.storage.read_from(segment_name(generation), 0).count(b'"kind":"step"')

@@ -1,4 +1,4 @@
-"""Whose recipe it is: each system is asked, and there is one answer, or a refusal that says what it looks like."""
+"""Which system a recipe belongs to: the first one that recognises it. A refusal says what the recipe looks like."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -22,12 +22,12 @@ _FINGERPRINTS = ("batch_size", "per_device_train_batch_size", "train_batch_size"
 def system_of(found: Found) -> System:
     """The system that reads what was found.
 
-    A job of ours comes first. What looks like a system that planner does not read is no recipe of those that it reads.
-    Installed packages are asked last, so they cannot change what planner reads, and a broken one harms only what
-    nobody else reads.
+    planner's own job files come first. A recipe that looks like one of a system that planner does not read is not
+    offered to the systems that it reads. Systems of installed packages are asked last, so they cannot change what
+    planner reads, and a broken package harms only recipes that no other system reads.
 
     Raises:
-        RecipeError: nobody reads it; the message says what it looks like, and which packages could not be asked.
+        RecipeError: no system reads it; the message says what it looks like, and which packages could not be asked.
     """
     stranger = strangers.known_by(found.program, found.keys)
     asked: Sequence[System] = (ours.SYSTEM,) if stranger else (ours.SYSTEM, *systems.READ)

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.recipes.dpo_runs import DpoFacts
 from planner.recipes.drafting import (
+    DATA_OF,
     Dataset,
     Options,
     carry,
@@ -159,7 +160,7 @@ def _set_model(draft: Draft, keys: Keys, choices: dict[str, str]) -> None:
 
 def _set_data(draft: Draft, keys: Keys, method: str) -> None:
     names = names_of(keys.value("datasets"))
-    set_data(draft, "chat" if method == "sft" else "pairs", [Dataset(name=name, hub=False) for name in names])
+    set_data(draft, DATA_OF[method], [Dataset(name=name, hub=False) for name in names])
     carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
     side = "start" if names == ["hh"] else "end"
     draft.derive(

@@ -38,6 +38,8 @@ _TRAINERS = {
     "BradleyTerryTrainer": "bradley-terry",
     "ORPOTrainer": "orpo",
 }
+# Methods that planner has an objective of the same name for, which computes another loss, and the difference.
+_ANOTHER_LOSS = {"orpo": "planner's orpo takes the mean of its cross-entropy over tokens, and HALOs over pairs"}
 _UNPAIRED = ("kto", "ppo", "grpo", "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid")
 _TOLD = re.compile(r"((?:^[ \t]*#[^\n]*\n)+)[ \t]*batch_size:", re.MULTILINE)
 
@@ -135,7 +137,6 @@ def _facts(
         clip_norm=keys.norm("model.max_grad_norm", 0.0),
         clips=keys.norm("model.max_grad_norm", 1.0) is not None,
         group=group,
-        is_online=keys.value("online") is True,
         reward_model_path=keys.has("model.reward_model_path"),
     )
 
@@ -183,4 +184,4 @@ def _method(keys: Keys, choices: dict[str, str]) -> tuple[str, str]:
         return method, f"{method} with loss.sync_reference=true (a reference that is overwritten while training)"
     if SHARED.get(method, method) in DATA_OF:
         return method, ""
-    return method, f"planner has no objective for {method}"
+    return method, _ANOTHER_LOSS.get(method, f"planner has no objective for {method}")

@@ -40,7 +40,6 @@ class HalosFacts(Sliced):
     clips: bool
     group: int | None
     """completions per prompt, where a sampling command says it"""
-    is_online: bool
     reward_model_path: bool
 
     @property

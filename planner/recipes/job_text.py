@@ -30,8 +30,8 @@ def job_of(recipe: Recipe) -> tuple[Job, str]:
 def _heading(recipe: Recipe) -> Iterator[str]:
     yield f"# Converted by planner from {escape(recipe.source)} ({recipe.title}, {recipe.method})."
     if recipe.draft.job.get("objective") == "own":
-        yield f"# planner has no objective for {recipe.method}: the loss is computed by a loop of your own (data.path),"
-        yield "# and planner keeps its batches exact at every GPU count. See docs/own-loop.md."
+        yield "# A loop of your own (data.path) computes the loss. planner keeps its batches exact at every GPU count."
+        yield "# See docs/own-loop.md."
     for line in recipe.draft.to_do:
         yield f"# to do: {escape(line)}"
 

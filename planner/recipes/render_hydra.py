@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SftObjective, SimpoObjective
+from planner.job import AdamW, HfModel
 from planner.recipes.recipe import Rewrite
 from planner.recipes.rendering import (
     Rendering,
@@ -71,16 +71,15 @@ def to_dpo(rendering: Rendering) -> None:
 
 def _dpo_loss(rendering: Rendering) -> None:
     objective = rendering.job.objective
-    if isinstance(objective, SftObjective):
+    if objective.kind == "sft":
         rendering.write("objective.kind", "loss=sft")
         return
-    beta = number(getattr(objective, "beta", 0.1))
-    rendering.write("objective.kind objective.beta", "loss=dpo", f"loss.name={objective.kind}", f"loss.beta={beta}")
-    if isinstance(objective, DpoObjective):
-        rendering.write("objective.label_smoothing", f"loss.label_smoothing={number(objective.label_smoothing)}")
-        if rendering.job.reference.source == "none":
-            rendering.write("objective.reference", "loss.reference_free=true")
-    if rendering.job.reference.source == "cached":
+    rendering.write("objective.kind", "loss=dpo", f"loss.name={objective.kind}")
+    rendering.write_number("objective.beta", "loss.beta=")
+    rendering.write_number("objective.label_smoothing", "loss.label_smoothing=")
+    if rendering.job.reference.source == "none":
+        rendering.write("objective.reference", "loss.reference_free=true")
+    elif rendering.job.reference.source == "cached":
         rendering.leave("objective.reference", "the repository computes the same at every step")
 
 
@@ -130,20 +129,16 @@ def to_halos(rendering: Rendering) -> None:
 
 def _halos_loss(rendering: Rendering) -> None:
     objective = rendering.job.objective
-    is_cdpo = isinstance(objective, DpoObjective) and objective.label_smoothing > 0
+    is_cdpo = bool(rendering.value("objective.label_smoothing"))
     rendering.write("objective.kind", f"loss={'cdpo' if is_cdpo else objective.kind}", "model=llama")
     rendering.write("", "train_datasets=[DATA]", "test_datasets=[DATA]", "exp_name=NAME")
-    if (beta := getattr(objective, "beta", None)) is not None:
-        rendering.write("objective.beta", f"++loss.{'tau' if objective.kind == 'ipo' else 'beta'}={number(beta)}")
-    if isinstance(objective, DpoObjective):
-        words = [f"++loss.epsilon={number(objective.label_smoothing)}"] if is_cdpo else []
-        rendering.write("objective.label_smoothing", *words)
-    if isinstance(objective, SimpoObjective):
-        rendering.write("objective.gamma_beta_ratio", f"++loss.gamma_beta_ratio={number(objective.gamma_beta_ratio)}")
-    if isinstance(objective, KtoObjective):
-        rendering.write("objective.desirable_weight", f"++loss.desirable_weight={number(objective.desirable_weight)}")
-        weight = number(objective.undesirable_weight)
-        rendering.write("objective.undesirable_weight", f"++loss.undesirable_weight={weight}")
+    rendering.write_number("objective.beta", f"++loss.{'tau' if objective.kind == 'ipo' else 'beta'}=")
+    if is_cdpo:
+        rendering.write_number("objective.label_smoothing", "++loss.epsilon=")
+    else:
+        rendering.write("objective.label_smoothing")
+    for name in ("gamma_beta_ratio", "desirable_weight", "undesirable_weight"):
+        rendering.write_number(f"objective.{name}", f"++loss.{name}=")
     if rendering.job.reference.source == "cached":
         rendering.write("objective.reference", "++cache_reference_logprobs=true")
     elif rendering.job.reference.source == "none":
@@ -165,7 +160,7 @@ def _halos_optimizer(rendering: Rendering) -> None:
 
 def _prompts(rendering: Rendering, prefix: str, default: str) -> None:
     """The longest prompt, for rows that do not fit into the context."""
-    most = getattr(rendering.job.data, "max_prompt", None)
+    most = rendering.value("data.max_prompt")
     words = [f"{prefix}max_prompt_length={most}"] if most else []
     rendering.write_or_leave(
         "data.max_prompt", words, f"{prefix}max_prompt_length is {default} there, and here no prompt is cut to a length"

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from planner.job import AdamW, DpoObjective, HfModel, KtoObjective, SimpoObjective
+from planner.job import AdamW, HfModel
 from planner.recipes.accelerate import local_file, machine_notes, read_launch
 from planner.recipes.launcher import SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite
@@ -64,22 +64,17 @@ def to_trl(rendering: Rendering) -> None:
 
 def _loss(rendering: Rendering) -> None:
     """Options of the objective. TRL's script is chosen by its kind."""
-    objective = rendering.job.objective
-    rendering.write("objective.kind", *(["--loss_type ipo"] if objective.kind == "ipo" else []))
-    if (beta := getattr(objective, "beta", None)) is not None:
-        rendering.write("objective.beta", f"--beta {number(beta)}")
-    if isinstance(objective, DpoObjective):
-        rendering.write("objective.label_smoothing", f"--label_smoothing {number(objective.label_smoothing)}")
-    if isinstance(objective, SimpoObjective):
-        gamma = number(objective.beta * objective.gamma_beta_ratio)
+    kind = rendering.job.objective.kind
+    rendering.write("objective.kind", *(["--loss_type ipo"] if kind == "ipo" else []))
+    for name in ("beta", "label_smoothing", "desirable_weight", "undesirable_weight"):
+        rendering.write_number(f"objective.{name}", f"--{name} ")
+    if (ratio := rendering.value("objective.gamma_beta_ratio")) is not None:
+        gamma = number(rendering.value("objective.beta") * ratio)
         rendering.write("objective.gamma_beta_ratio", "--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0")
         rendering.remark(
             "the script: TRL 0.19 has it in the examples of its repository, not in its package; TRL 1.16 has "
             "CPOTrainer in trl.experimental.cpo and no script, write one around it"
         )
-    if isinstance(objective, KtoObjective):
-        rendering.write("objective.desirable_weight", f"--desirable_weight {number(objective.desirable_weight)}")
-        rendering.write("objective.undesirable_weight", f"--undesirable_weight {number(objective.undesirable_weight)}")
     if rendering.job.reference.source == "cached":
         rendering.write("objective.reference", "--precompute_ref_log_probs true")
     elif rendering.job.reference.source == "none":
@@ -88,10 +83,10 @@ def _loss(rendering: Rendering) -> None:
 
 def _prompts(rendering: Rendering) -> None:
     if rendering.job.data.kind == "chat":
-        if getattr(rendering.job.data, "max_prompt", None) is None:
+        if rendering.value("data.max_prompt") is None:
             rendering.write("data.max_prompt data.cut_prompt")
         rendering.leave("data.max_prompt data.cut_prompt", "TRL cuts the end of a conversation")
-    elif getattr(rendering.job.data, "max_prompt", None) is None:
+    elif rendering.value("data.max_prompt") is None:
         rendering.leave("data.max_prompt", "--max_prompt_length is 512 in TRL 0.19, gone in 1.16; here there is none")
     rendering.leave("data.max_prompt", "--max_prompt_length, where that version of TRL has it")
     rendering.leave("data.cut_prompt", "TRL keeps the end of a prompt, or what its truncation_mode says")

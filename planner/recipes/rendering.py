@@ -4,13 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.job import ChatData, Job, KtoObjective, cadence
+from planner.job import ChatData, Job, cadence
 from planner.recipes.drafting import plain
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
 
 # A null here is a choice: no clipping, no cut of prompts. Any other null means that the job has no such value.
 _MEANINGFUL_NULLS = ("train.clip_norm", "data.max_prompt")
+# Objectives that the target systems compute in another way, and how.
+_DIFFERENT = {"kto": "its KL baseline is over the whole batch here and over micro-batches there"}
 # How planner runs a job. The training does not depend on it.
 _OF_THE_RUN = ("name", "batch.max_micro", "train.non_finite", "workers", "checkpoint")
 
@@ -22,11 +24,23 @@ class Rendering:
     job: Job
     words: list[str] = field(default_factory=list)
     unsaid: list[str] = field(default_factory=list)
+    _values: dict[str, Any] = field(init=False)
+    """the job's values by their dotted names"""
     _open: dict[str, Any] = field(init=False)
-    """values by their dotted names, neither written nor listed yet"""
+    """those that are neither written nor listed yet"""
 
     def __post_init__(self) -> None:
-        self._open = dict(leaves(self.job))
+        self._values = dict(leaves(self.job))
+        self._open = dict(self._values)
+
+    def value(self, name: str) -> Any:
+        """The value of that dotted name. None if it is null, or if the job has no such value."""
+        return self._values.get(name)
+
+    def write_number(self, name: str, option: str) -> None:
+        """Write an option and its number, if the job has one of that dotted name. `option` ends with `=` or a space."""
+        if (value := self.value(name)) is not None:
+            self.write(name, f"{option}{number(value)}")
 
     def write(self, names: str, *words: str) -> None:
         """Write options for the values of these names, or of sections. No options: the default there is equal."""
@@ -100,15 +114,14 @@ def leave_model(rendering: Rendering) -> None:
 
 def leave_loss(rendering: Rendering, mean_over: str, log_probs: str) -> None:
     """List the values of the loss that mean another loss in the target system."""
-    objective = rendering.job.objective
-    if getattr(objective, "mean_over", mean_over) == mean_over:
+    if rendering.value("objective.mean_over") == mean_over:
         rendering.write("objective.mean_over")
     rendering.leave("objective.mean_over", f"the mean is over {mean_over} there, another loss")
-    if getattr(objective, "log_probs", log_probs) == log_probs:
+    if rendering.value("objective.log_probs") == log_probs:
         rendering.write("objective.log_probs")
     rendering.leave("objective.log_probs", f"the {log_probs} there, another loss")
-    if isinstance(objective, KtoObjective):
-        rendering.remark("objective kto: its KL baseline is over the whole batch here and over micro-batches there")
+    if difference := _DIFFERENT.get(rendering.job.objective.kind):
+        rendering.remark(f"objective {rendering.job.objective.kind}: {difference}")
     rendering.leave("objective.reference_model", "there the reference is the first weights")
     if rendering.job.reference.source == "model":
         rendering.write("objective.reference")

@@ -1,4 +1,7 @@
-"""What a user names as a recipe: a file, a folder of Hydra's or a command. It is read; whose it is, is still open."""
+"""What a user names as a recipe: a file, a folder of Hydra's or a command. It is read here.
+
+Which system the recipe belongs to is not decided here.
+"""
 
 import os
 import re

@@ -33,7 +33,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A training system. What planner cannot do with it is none: some are read only, some written only.
+    """A training system. A function is None if planner cannot do that: some systems are only read, or only written.
 
     detect -> read -> Recipe.foreign.outcome; Recipe -> (say) -> render
     """
@@ -46,13 +46,13 @@ class System:
     read: Callable[[Found, Options], Recipe] | None = None
     """the recipe; its `foreign` says what the system does with it at any GPU count. It may raise `RecipeError`"""
     near_miss: Callable[[Found], str] | None = None
-    """why nobody reads what looks like a recipe of this system's; empty where it does not"""
+    """why no system reads a recipe that looks like one of this system; empty if it does not look like one"""
     render: Callable[[Split, Sequence[str]], Rewrite] | None = None
     """the command or the file that says a batch; the words are those of `say`, or the recipe's own"""
     render_command: Callable[[Rendering], None] | None = None
-    """writes the rest of a job in the system's options; none where it has words for the batch alone"""
+    """writes the rest of a job in the system's options; None if planner writes only its batch"""
     methods: tuple[str, ...] = ()
-    """the kinds of objectives that it trains; empty where it says nothing of a loss"""
+    """the kinds of objectives that it trains; empty if its options do not name a loss"""
 
     def __post_init__(self) -> None:
         if (self.detect is None) != (self.read is None):

@@ -43,8 +43,7 @@ def render_command(rendering: Rendering) -> None:
     """Options of torchtitan."""
     job, train = rendering.job, rendering.job.train
     rendering.leave("model.path", "torchtitan has models and checkpoints of its own (--model.flavor)")
-    if (context := getattr(job.model, "context", None)) is not None:
-        rendering.write("model.context", f"--training.seq_len {context}")
+    rendering.write_number("model.context", "--training.seq_len ")
     leave_model(rendering)
     _optimizer(rendering)
     names = "train.steps train.examples train.epochs"

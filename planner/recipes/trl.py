@@ -31,6 +31,8 @@ _PLAIN_LOSSES = {
     "dpo": ("", "sigmoid"),
     "kto": ("", "kto"),
 }
+# Methods that planner has an objective of the same name for, which computes another loss, and the difference.
+_ANOTHER_LOSS = {"orpo": "planner's orpo leaves the prompt out of its cross-entropy, and TRL counts it"}
 # Of a job alone, so that a check needs none of them.
 _OF_JOBS = (
     "dataset_name", "dataset_config", "dataset_train_split", "beta", "seed", "weight_decay", "max_length",
@@ -252,6 +254,9 @@ def _loss_of(keys: Keys, method: str) -> str:
 
 
 def _own_because(keys: Keys, method: str, loss: str) -> str:
+    """Why no objective of planner's computes this loss; empty if one does."""
+    if loss in _ANOTHER_LOSS:
+        return _ANOTHER_LOSS[loss]
     if loss not in DATA_OF:
         named = loss if loss.startswith("loss_type ") else f"loss_type {loss}"
         return f"planner has no objective for {method}" + ("" if loss == method else f" with {named}")

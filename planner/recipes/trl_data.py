@@ -2,15 +2,16 @@
 
 from typing import Any
 
+from planner.job.objectives import OURS
 from planner.recipes import trl_older
-from planner.recipes.drafting import DATA_OF, Dataset, carry, set_data
+from planner.recipes.drafting import Dataset, carry, set_data
 from planner.recipes.entries import Keys
 from planner.recipes.recipe import Draft
 
 
 def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
     """The data section, and what is to do until the rows lie there."""
-    kind = DATA_OF.get(method, "pairs" if method == "orpo" else "chat")
+    kind = OURS[method].data[0] if method in OURS else "chat"
     datasets, columns = _datasets(keys, draft)
     set_data(draft, kind, datasets)
     _set_cut(draft, keys, method)

@@ -48,6 +48,12 @@ _OF_LOSSES = (
 )
 
 
+# Settings of one loss alone, and TRL's defaults.
+_SETTINGS = {"kto": {"desirable_weight": 1.0, "undesirable_weight": 1.0}}
+# Losses that TRL computes in another way, and how.
+_DIFFERENT = {"kto": "the KL baseline is over the whole global batch here; there over the micro-batches of all GPUs"}
+
+
 def changing(loss: str) -> dict[str, tuple[Any, ...]]:
     """Keys that make another loss of `loss`, with the values that do not."""
     if loss == "sft":
@@ -73,17 +79,14 @@ def set_objective(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
         return
     beta = keys.number("beta", 0.1)
     objective: dict[str, Any] = {"kind": facts.loss, "beta": beta}
-    text = ""
     if facts.loss == "dpo" and (smoothing := keys.number("label_smoothing", 0.0)):
         objective["label_smoothing"] = smoothing
     if facts.loss == "dpo" and keys.value("reference_free") is True:
         objective["reference"] = "none"
     elif facts.loss in {"dpo", "ipo"} and keys.value("precompute_ref_log_probs") is True:
         objective["reference"] = "cached"
-    if facts.loss == "kto":
-        objective["desirable_weight"] = keys.number("desirable_weight", 1.0)
-        objective["undesirable_weight"] = keys.number("undesirable_weight", 1.0)
-        text = ": the KL baseline is over the whole global batch here; there over the micro-batches of all GPUs"
+    objective |= {name: keys.number(name, default) for name, default in _SETTINGS.get(facts.loss, {}).items()}
     if facts.loss in DATA_OF:
         shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
-        draft.derive("objective", objective, f"objective {shown}{text}")
+        different = f": {_DIFFERENT[facts.loss]}" if facts.loss in _DIFFERENT else ""
+        draft.derive("objective", objective, f"objective {shown}{different}")

@@ -14,6 +14,8 @@ _VARIES = {
     "bco_pair": "it keeps a running mean over micro-batches",
     "orpo": "its likelihood term is a mean over the tokens of a micro-batch",
 }
+_LEAST_MICRO = {"kto": 2}
+"""the smallest micro-batch that TRL takes, where it is above 1"""
 _NEVER_DIVIDED = ((4, 49), (4, 52))
 """transformers from and to which some pairs with TRL do not divide the loss by the accumulation steps"""
 
@@ -79,8 +81,9 @@ class TrlFacts:
     def _refusal(self, gpus: int) -> str:
         if self.splits_batches and self.micro % gpus:
             return f"ValueError: split_batches, {self.micro} % {gpus} = {self.micro % gpus}"
-        if self.method == "kto" and self.micro // (gpus if self.splits_batches else 1) < 2:
-            return "ValueError: KTO wants a micro-batch above 1"
+        least = _LEAST_MICRO.get(self.method, 1)
+        if self.micro // (gpus if self.splits_batches else 1) < least:
+            return f"ValueError: {self.method.upper()} wants a micro-batch above {least - 1}"
         if self.deepspeed_accumulation is not None and self.deepspeed_accumulation != self.accumulation:
             return f"ValueError: DeepSpeed's A={self.deepspeed_accumulation}, the recipe's A={self.accumulation}"
         return self._groups(gpus) if self.num_generations else ""

@@ -105,17 +105,17 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
 
 
 def answering(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
-    """What is done in the run's folder; a disk that hangs is named, since no call into it comes back to do it."""
+    """A context for work in the run's folder. It warns, from a thread, if the disk does not answer."""
     return reminded(warn, f"waiting for {url}, which does not answer: look at that disk or mount, or end this (kill)")
 
 
 def _adapters(job: Job) -> str:
-    """Build the model without its weights, as the workers would; what its adapters stand beside, if the job wants some.
+    """Which layers get adapters, in words. The model is built without its weights, as the workers would build it.
 
-    Empty, and nothing is built, where the model is not here.
+    Empty if the job has no adapters, or if the model's folder is not on this machine: then nothing is built.
 
     Raises:
-        UserError: transformers makes no model of it, or something that adapters are wanted at is none of its layers.
+        UserError: transformers cannot build the model, or a target of the adapters is none of its layers.
     """
     model = job.model
     if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:

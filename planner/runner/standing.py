@@ -1,4 +1,4 @@
-"""What of a run is committed, by its folder alone."""
+"""Which step of a run is committed, in words, from the run's folder alone."""
 
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
@@ -16,7 +16,7 @@ def standing(url: str, total_steps: int) -> str:
 
 
 def standing_words(newest: Manifest | None, url: str, total_steps: int) -> str:
-    """The same of a commit that has been read already; none if there is none."""
+    """Which step the commit `newest` is of, in words. `newest` is None if the run has no commit."""
     if newest is None:
         return f"nothing was committed yet in {url}"
     return f"step {newest.step} of {total_steps or newest.total_steps} is committed in {url}"

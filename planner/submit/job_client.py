@@ -56,7 +56,11 @@ def _client(address: str) -> JobSubmissionClient:
 
 
 def _require_server(address: str) -> None:
-    """Whoever answers at all within a while, be it with an error, is asked again by Ray's client."""
+    """Check that a server answers in time, with whatever status. Ray's client asks again, and without a timeout.
+
+    Raises:
+        UserError: nothing answers there, or it does not speak HTTP.
+    """
     try:
         requests.get(f"{address}/api/version", timeout=_CONNECT_S, stream=True).close()
     except requests.exceptions.Timeout as error:

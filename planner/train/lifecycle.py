@@ -135,7 +135,7 @@ def looping(
 
 
 def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
-    """What became of the data and of the model, where not all is as the job's few words have it."""
+    """Lines for the ledger: rows that were changed or repeated, and the layers that have adapters."""
     yield from (f"data: {words}" for words in setup.dataset.notes)
     if words := repeats(job, setup.order.num_samples):
         yield f"data: {words}"

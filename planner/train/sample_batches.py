@@ -42,7 +42,7 @@ class Sequences:
         )
 
     def pinned(self) -> "Sequences":
-        """The same in page-locked memory."""
+        """A copy in page-locked memory."""
         documents = None if self.documents is None else self.documents.pin_memory()
         return replace(self, inputs=self.inputs.pin_memory(), labels=self.labels.pin_memory(), documents=documents)
 
@@ -77,7 +77,7 @@ class SampleBatch:
         return int(self.sequences.loss_tokens().sum())
 
     def pinned(self) -> Self:
-        """The same in page-locked memory."""
+        """A copy in page-locked memory."""
         return replace(self, sequences=self.sequences.pinned())
 
     def check_sum(self) -> int:
@@ -106,7 +106,7 @@ class FeedbackBatch(SampleBatch):
     """`(m, T')`: they bear no checksum, since each is made of two samples that do"""
 
     def pinned(self) -> Self:
-        """The same in page-locked memory."""
+        """A copy in page-locked memory."""
         return replace(
             self,
             sequences=self.sequences.pinned(),

@@ -31,7 +31,7 @@ class TrainState:
     def of(
         cls, model: nn.Module, optimizer: torch.optim.Optimizer, sums: GradientSums, *, only_trained: bool = False
     ) -> "TrainState":
-        """With an optimizer that was made over the model's parameters; from now on it works on their shards.
+        """The state of a model and its optimizer. The optimizer works on shards of the model's parameters from now on.
 
         Raises:
             TrainingFailed: it has parameters that are not the model's.

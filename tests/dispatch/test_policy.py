@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.dispatch.mailbox import state_key
+from planner.elastic.asking import Asking
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
@@ -163,7 +164,6 @@ class TestHeartbeats:
     @pytest.fixture
     def ray_answers(self, monkeypatch):
         """(actor's number of the question) -> what it says; an error is raised."""
-        from planner.dispatch.ray_internal import worker_progress
 
         answers = {}
 
@@ -172,34 +172,34 @@ class TestHeartbeats:
                 raise answers[reference]
             return answers[reference]
 
-        monkeypatch.setattr(worker_progress.ray, "wait", lambda found, **_: ([r for r in found if r in answers], []))
-        monkeypatch.setattr(worker_progress.ray, "get", get)
+        monkeypatch.setattr(heartbeats.ray, "wait", lambda found, **_: ([r for r in found if r in answers], []))
+        monkeypatch.setattr(heartbeats.ray, "get", get)
         return answers
 
     def test_answers_count_when_they_are_there_and_the_deaf_are_asked_once(self, ray_answers):
         from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
         now = [0.0]
-        worker_progress, worker = WorkerProgress(lambda: now[0]), SimpleNamespace(actor=Actor())
+        heartbeats, worker = WorkerProgress(lambda: now[0]), SimpleNamespace(actor=Actor())
         for now[0] in (0.0, 1.0, 10.0):
-            assert worker_progress.total([worker]) == 0
+            assert heartbeats.total([worker]) == 0
         assert len(worker.actor.asked) == 1
         ray_answers[0] = 7
-        assert worker_progress.total([worker]) == 7
+        assert heartbeats.total([worker]) == 7
         now[0] = 20.0
-        assert worker_progress.total([worker]) == 7
+        assert heartbeats.total([worker]) == 7
         ray_answers[1] = 9
-        assert worker_progress.total([worker]) == 9
+        assert heartbeats.total([worker]) == 9
 
     def test_a_worker_that_died_counts_for_nothing(self, ray_answers):
         from ray.exceptions import RayError
 
         from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
-        worker_progress, worker = WorkerProgress(lambda: 0.0), SimpleNamespace(actor=Actor())
-        worker_progress.total([worker])
+        heartbeats, worker = WorkerProgress(lambda: 0.0), SimpleNamespace(actor=Actor())
+        heartbeats.total([worker])
         ray_answers[0] = RayError()
-        assert worker_progress.total([worker]) == 0
+        assert heartbeats.total([worker]) == 0
 
     def test_an_answer_that_is_lost_is_no_work(self, ray_answers):
         """Over a network that flaps, a group that hangs would seem to be at work for ever."""
@@ -208,9 +208,40 @@ class TestHeartbeats:
         from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
         now = [0.0]
-        worker_progress, worker = WorkerProgress(lambda: now[0]), SimpleNamespace(actor=Actor())
+        heartbeats, worker = WorkerProgress(lambda: now[0]), SimpleNamespace(actor=Actor())
         ray_answers.update({0: 7, 1: RayError(), 2: 7, 3: RayError()})
         totals = []
         for now[0] in range(0, 25, 5):
-            totals.append(worker_progress.total([worker]))
+            totals.append(heartbeats.total([worker]))
         assert totals == [0, 7, 7, 7, 7]
+
+
+class Listening:
+    """What the policy's ear needs of it: a cluster that holds `present` workers, and whose bound is `bound`."""
+
+    def __init__(self, bound, present, most):
+        self.counts = range(1, most + 1)
+        self._asking = Asking(lambda: 0.0)
+        self._room = {f"n{i}": 1 for i in range(present)}
+        self._controller = SimpleNamespace(tell=lambda _words: None)
+        self._autoscaler = SimpleNamespace(asked=0, words=(), verdict=self._verdict)
+        self._bound = bound
+
+    def _verdict(self):
+        return "taken" if self._autoscaler.asked <= self._bound else "refused"
+
+    def _maybe_send_resource_request(self):
+        self._autoscaler.asked = self._asking.count(self.counts)
+
+
+@pytest.mark.parametrize(("bound", "present", "most"), [(6, 5, 16), (30, 17, 64), (8, 4, 16), (8, 8, 8), (5, 9, 16)])
+def test_what_is_there_already_counts_as_taken(bound, present, most):
+    """The autoscaler is heard only while something is missing: the search must not end below what is there."""
+    from planner.dispatch.ray_internal.policy import Policy
+
+    policy = Listening(bound, present, most)
+    Policy._hear_autoscaler(policy)  # before the first request
+    for _ in range(30):
+        policy._maybe_send_resource_request()
+        Policy._hear_autoscaler(policy)
+    assert policy._asking.count(policy.counts) == max(bound, present)

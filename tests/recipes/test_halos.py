@@ -171,8 +171,10 @@ def test_a_loop_of_ones_own_is_told_the_coefficients(loss, words, told):
 def test_a_loop_of_ones_own_is_told_the_coefficients_of_legacy(tmp_path):
     """orpo is there alone; its trainer and its name are no coefficients."""
     text = LEGACY.replace("{name: sft}", "{name: orpo, OR_scale: 0.25, trainer: ORPOTrainer}")
-    line = next(line for line in legacy(tmp_path, text=text).draft.to_do if line.startswith("what the loop"))
+    to_do = legacy(tmp_path, text=text).draft.to_do
+    line = next(line for line in to_do if line.startswith("what the loop"))
     assert "objective {OR_scale: 0.25};" in line
+    assert to_do[0].startswith("planner's orpo takes the mean of its cross-entropy over tokens, and HALOs over pairs:")
 
 
 def test_keys_of_humanline_without_it_are_dropped_with_a_reason():

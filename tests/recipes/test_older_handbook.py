@@ -64,6 +64,14 @@ def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
     assert "the first 0.5 of org/b" in to_do
 
 
+def test_a_converted_orpo_says_how_planners_own_differs(tmp_path):
+    """planner has an objective of that name, so nothing may say that it has none."""
+    recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
+    _, text = job_of(recipe)
+    assert "planner's orpo leaves the prompt out of its cross-entropy, and TRL counts it" in text
+    assert "no objective" not in text
+
+
 def test_an_older_recipe_of_pairs_does_not_say_which_method(tmp_path):
     with pytest.raises(RecipeError, match="method: the recipe does not say"):
         read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, **CHECK))

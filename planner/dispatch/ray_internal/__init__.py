@@ -78,7 +78,9 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
 
 
 def request_drain(client: shapes.GcsClient, node_id: str, deadline_s: float, message: str) -> None:
-    """The same through a `GcsClient`. An infinite `deadline_s`: nobody says when. A later call takes the place of this.
+    """Tell Ray, through a `GcsClient`, that a node goes in `deadline_s` seconds; infinite if that is not known.
+
+    A later call replaces the deadline.
 
     Raises:
         RunError: the cluster does not accept it.

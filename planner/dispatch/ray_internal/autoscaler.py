@@ -100,7 +100,7 @@ class Autoscaler:
         return status
 
     def _failure(self, state: shapes.AutoscalingState) -> tuple[str, ...]:
-        """The last launch that failed, in words; the cloud's own stand in the autoscaler's log alone."""
+        """The last launch that failed, in words. The cloud's own error is in the autoscaler's log only."""
         recent = [f for f in state.failed_instance_requests if time.time() - f.failed_ts < _RECENT_S]
         if not recent:
             return ()

@@ -1,6 +1,6 @@
-"""Ray's own policy with graceful resizes: it decides, and we make the workers commit before it acts.
+"""Graceful resizes under Ray's own scaling policy: Ray decides, and the workers commit before it acts.
 
-For a Ray whose policy cannot be replaced. It cannot say no: every change of capacity is a resize.
+This is for a Ray whose policy cannot be replaced. It cannot refuse a resize: every change of capacity is one.
 """
 
 import logging
@@ -25,11 +25,11 @@ class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[m
         self._group: shapes.WorkerGroup | None = None
 
     def after_worker_group_start(self, worker_group: shapes.WorkerGroup) -> None:
-        """Remember whom to stop."""
+        """Remember the group, to stop it before a resize."""
         self._group = worker_group
 
     def before_worker_group_shutdown(self, worker_group: shapes.WorkerGroup) -> None:  # noqa: ARG002
-        """There is nobody left to stop."""
+        """Forget the group: it has no workers any more."""
         self._group = None
 
     def before_controller_execute_resize_decision(self, resize_decision: object) -> None:  # noqa: ARG002

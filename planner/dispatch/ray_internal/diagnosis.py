@@ -1,4 +1,4 @@
-"""Who is to blame for a group that failed or hangs, and what he died of or was about."""
+"""Failure diagnosis: which worker of a group failed or hangs, why, and where in its code it was."""
 
 import contextlib
 import socket
@@ -18,7 +18,7 @@ _WHERE_S = 3.0
 
 
 def whereabouts(workers: Sequence[shapes.Worker]) -> str:
-    """What each worker of a group that is given up was about: the odd one out is whom the others wait for."""
+    """Where in its code each worker is, in words. Workers at one place are counted together, the rarest place first."""
     asked = [worker.actor.execute.remote(mailbox.where) for worker in workers]
     ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_WHERE_S)
     places: dict[str, list[int]] = {}
@@ -36,7 +36,7 @@ def whereabouts(workers: Sequence[shapes.Worker]) -> str:
 
 
 def has_died(error: Exception) -> bool:
-    """Whether the worker's process is gone, or does not answer; an exception in it is another thing."""
+    """Whether the worker's process is gone or does not answer. An exception in the training function is neither."""
     return type(error).__name__ in {"WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError"}
 
 
@@ -45,7 +45,10 @@ _ECHOES = ("gloo", "nccl", "connection closed", "connection reset", "timed out",
 
 
 def culprit(errors: dict[int, Exception]) -> list[int]:
-    """The one worker whose exception is not an echo of another's; none where several said something of their own."""
+    """The rank of the worker that failed first, where several did: the only one whose exception is not an echo.
+
+    Empty if more than one exception is not an echo, or none, or if there is one exception in all.
+    """
     own = [rank for rank, error in errors.items() if not any(word in str(error).lower() for word in _ECHOES)]
     return own if len(own) == 1 < len(errors) else []
 
@@ -68,7 +71,7 @@ def _listens(node: shapes.NodeRow) -> bool:
 
 
 def cause(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> str:
-    """What the first worker died of, or said. Of a process that is gone, Ray knows only what may have happened."""
+    """How the first worker failed, in words. Ray does not know why a process is gone, only what may have ended it."""
     rank = died[0] if died else next(iter(errors))
     where = f"worker {rank} on node {nodes.get(rank, '?')[:8]}"
     return (

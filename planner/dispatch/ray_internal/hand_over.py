@@ -46,22 +46,22 @@ class HandOver:
     """a survivor failed in the last change: the next start is refused once, so that Ray starts new processes"""
 
     def take_kept(self) -> list[Place]:
-        """The survivors; from now on the caller's to end."""
+        """Take the survivors out. The caller must end them."""
         taken, self.kept = self.kept, []
         return taken
 
     def take_newcomers(self) -> list[Place]:
-        """The newcomers; from now on the caller's to end."""
+        """Take the newcomers out. The caller must end them."""
         taken, self.newcomers = self.newcomers, []
         return taken
 
     def take_sync_actor(self) -> shapes.SyncActor | None:
-        """The synchronisation actor, for one group alone."""
+        """Take the synchronisation actor out. It serves one group at a time."""
         taken, self.sync_actor = self.sync_actor, None
         return taken
 
     def take_is_broken(self) -> bool:
-        """Whether the last change went wrong; said once."""
+        """Whether the last change went wrong. The next call returns False."""
         taken, self.is_broken = self.is_broken, False
         return taken
 
@@ -110,7 +110,7 @@ def _give_back(group: shapes.PlacementGroup) -> None:
 
 
 def give_back_places_of_the_dead(name: str) -> None:
-    """Places outlive the controller that took them, as long as the driver lives: all whose names begin with this go."""
+    """Remove all placement groups whose names begin with `name`. They outlive the controller that made them."""
     for found in placement_group_table().values():
         if found["name"].startswith(name) and found["state"] != "REMOVED":
             with suppress(ValueError):  # Ray's own cleaner was as quick

@@ -85,10 +85,10 @@ class OwnNode:
 
 
 def _in_time(work: Callable[[], None]) -> None:
-    """For a request to which Ray sets no limit: a head that hangs takes the connection, and never answers.
+    """Do a request with a timeout. Ray sets none, and a head that hangs accepts connections but never answers.
 
     Raises:
-        TimeoutError: it is left behind. Should it come through later, it only says again what was said.
+        TimeoutError: no answer. The request may still arrive later; it only repeats the last one.
     """
     errors: list[Exception] = []
 

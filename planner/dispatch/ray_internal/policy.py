@@ -1,7 +1,7 @@
 """Our scaling policy inside Ray Train's controller: it observes and acts for `planner.elastic.controller`.
 
-Runs in the controller's process, next to the worker group. Written against Ray 2.60; `contract.py` says whether
-the Ray at hand is like it.
+Runs in the controller's process, next to the worker group. Written against Ray 2.60; `contract.py` lists the
+private names of Ray that it needs.
 """
 
 import contextlib

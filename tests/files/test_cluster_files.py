@@ -15,7 +15,7 @@ from planner.errors import ClusterError
 from planner.files import read_cluster
 from planner.files.ec2_types import known_resources
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RAY_UP_FILES = [ROOT / "cluster.yaml", ROOT / "docs" / "cluster-gcp.yaml"]
 KUBERAY_FILE = ROOT / "docs" / "cluster-kuberay.yaml"
 

@@ -1,7 +1,6 @@
 """What is asked of an autoscaler that takes all or nothing."""
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -50,38 +49,6 @@ def test_a_bound_that_moves_is_found_again(counts, before, after):
         clock.now_s += 601
         asked = converse(asking, counts, after)
     assert asked[-1] == max((count for count in counts if count <= after), default=counts[0])
-
-
-class Listening:
-    """What the policy's ear needs of it: a cluster that holds `present` workers, and whose bound is `bound`."""
-
-    def __init__(self, bound, present, most):
-        self.counts = range(1, most + 1)
-        self._asking = Asking(Clock())
-        self._room = {f"n{i}": 1 for i in range(present)}
-        self._controller = SimpleNamespace(tell=lambda _words: None)
-        self._autoscaler = SimpleNamespace(asked=0, words=(), verdict=self._verdict)
-        self._bound = bound
-
-    def _verdict(self):
-        return "taken" if self._autoscaler.asked <= self._bound else "refused"
-
-    def _maybe_send_resource_request(self):
-        self._autoscaler.asked = self._asking.count(self.counts)
-
-
-@pytest.mark.usefixtures("ray_environment")
-@pytest.mark.parametrize(("bound", "present", "most"), [(6, 5, 16), (30, 17, 64), (8, 4, 16), (8, 8, 8), (5, 9, 16)])
-def test_what_is_there_already_counts_as_taken(bound, present, most):
-    """The autoscaler is heard only while something is missing: the search must not end below what is there."""
-    from planner.dispatch.ray_internal.policy import Policy
-
-    policy = Listening(bound, present, most)
-    Policy._hear_autoscaler(policy)  # before the first request
-    for _ in range(30):
-        policy._maybe_send_resource_request()
-        Policy._hear_autoscaler(policy)
-    assert policy._asking.count(policy.counts) == max(bound, present)
 
 
 def test_without_a_refusal_all_is_asked_for():
