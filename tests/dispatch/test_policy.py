@@ -172,8 +172,8 @@ class TestHeartbeats:
                 raise answers[reference]
             return answers[reference]
 
-        monkeypatch.setattr(heartbeats.ray, "wait", lambda found, **_: ([r for r in found if r in answers], []))
-        monkeypatch.setattr(heartbeats.ray, "get", get)
+        monkeypatch.setattr(worker_progress.ray, "wait", lambda found, **_: ([r for r in found if r in answers], []))
+        monkeypatch.setattr(worker_progress.ray, "get", get)
         return answers
 
     def test_answers_count_when_they_are_there_and_the_deaf_are_asked_once(self, ray_answers):
