@@ -164,6 +164,7 @@ class TestHeartbeats:
     @pytest.fixture
     def ray_answers(self, monkeypatch):
         """(actor's number of the question) -> what it says; an error is raised."""
+        from planner.dispatch.ray_internal import worker_progress
 
         answers = {}
 
