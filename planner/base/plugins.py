@@ -1,11 +1,19 @@
 """What other installed packages add to planner: the entry points of a group, such as `planner.recipes`."""
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from functools import wraps
+from importlib.metadata import EntryPoint, EntryPoints, distributions, entry_points
+from itertools import chain
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar
 
 from planner.base.text import last_line
 from planner.errors import PlannerError
+
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +33,32 @@ class Plugin:
             raise self.error("several packages declare this name")
         try:
             return self.entries[0].load()
-        except Exception as error:  # a stranger's module may raise anything
-            raise self.error(f"{type(error).__name__}: {last_line(str(error))}") from error
+        except (Exception, SystemExit) as error:  # a stranger's module may raise anything, and may exit
+            raise self.failed(error) from error
+
+    def guarded(self, function: Callable[_Given, _Made], makes: type | UnionType = object) -> Callable[_Given, _Made]:
+        """A function of the package's that raises nothing but a `PlannerError`: its own, or one that names the package.
+
+        What it returns is checked to be what it should make.
+        """
+
+        @wraps(function)
+        def call(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+            try:
+                made = function(*args, **kwargs)
+            except PlannerError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise self.failed(error) from error
+            if not isinstance(made, makes):
+                raise self.error(f"{function.__name__} returned {type(made).__name__}")
+            return made
+
+        return call
+
+    def failed(self, error: BaseException) -> PlannerError:
+        """The refusal of it for what its code has raised."""
+        return self.error(f"{type(error).__name__}: {last_line(str(error))}")
 
     def error(self, why: str) -> PlannerError:
         """The refusal of it, with the packages' names and what to do."""
@@ -37,5 +69,17 @@ class Plugin:
 
 def installed(group: str) -> dict[str, Plugin]:
     """The names that installed packages declare in a group, sorted; nothing is imported yet."""
-    found = entry_points(group=group)
+    try:
+        found = entry_points(group=group)
+    except Exception:  # noqa: BLE001  # a file of some package, which may have nothing to do with planner
+        found = _readable(group)
     return {name: Plugin(entries=tuple(found.select(name=name))) for name in sorted(found.names)}
+
+
+def _readable(group: str) -> EntryPoints:
+    """The same of the packages whose entry points can be read. As in Python's own, the first one of a name counts."""
+    found: dict[str, EntryPoints] = {}
+    for package in distributions():
+        with contextlib.suppress(Exception):
+            found.setdefault(package.name, package.entry_points.select(group=group))
+    return EntryPoints(chain.from_iterable(found.values()))
