@@ -284,6 +284,45 @@ def test_a_class_that_cannot_be_loaded_stops_the_run(hinge, site, monkeypatch):
         train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
 
 
+@pytest.mark.usefixtures("world_of_one")
+def test_a_class_that_cannot_be_made_stops_the_run(hinge, site, monkeypatch):
+    """So does it, not thirty worker groups one after another."""
+    monkeypatch.chdir(hinge.parent)
+    (site / "planner_hinge" / "loss.py").write_text("def Hinge(*_arguments):\n    return {}['key']\n")
+    job = read_job(hinge)
+    with pytest.raises(ObjectiveError, match=r"objective hinge: planner_hinge.loss:Hinge: KeyError: 'key'"):
+        train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
+
+
+VALIDATES = """
+from typing import Literal
+from pydantic import field_validator
+from planner.job import Objective, ObjectiveSpec
+
+class Bad(Objective):
+    kind: Literal["bad"]
+    beta: float = 1.0
+
+    @field_validator("beta")
+    @classmethod
+    def read(cls, beta):
+        return {}[beta]
+
+SPEC = ObjectiveSpec(config=Bad, data=("text",), reference="none", build="a:b")
+"""
+
+
+@pytest.mark.usefixtures("hinge")
+def test_a_validator_that_raises_is_one_line(site):
+    """What pydantic does not take for a flaw of the job's."""
+    install(site, "planner-broken", {"bad": "broken:SPEC"}, {"broken.py": VALIDATES})
+    importlib.invalidate_caches()
+    forget()
+    read_job(DEMO, ["objective={kind: bad}"])
+    with pytest.raises(JobError, match=r"bad of planner-broken 0.1.0 cannot be used \(KeyError: 2.0\); repair"):
+        read_job(DEMO, ["objective={kind: bad, beta: 2}"])
+
+
 @pytest.mark.parametrize(
     ("facts", "says"),
     [

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import logging
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -48,6 +49,17 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
             yield
         finally:
             _leave(address, ray.shutdown)
+
+
+def require_free() -> None:
+    """Check that this process has no connection to a cluster yet: Ray holds one at a time.
+
+    Raises:
+        UserError: it has one.
+    """
+    ray = sys.modules.get("ray")  # not imported for it
+    if ray is not None and ray.is_initialized():
+        raise UserError("this process is connected to a Ray cluster already; call ray.shutdown() first")
 
 
 def lifelines() -> tuple[str, str]:

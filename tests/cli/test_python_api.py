@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,6 +164,16 @@ def test_another_thread_is_refused(job):
     thread.start()
     thread.join()
     assert caught == ["planner.run was called in another thread; call it in the main thread, which gets the signals"]
+
+
+@pytest.mark.usefixtures("place")
+def test_a_process_that_is_connected_to_ray_is_told_so(job, monkeypatch):
+    """Before a cluster is started, whose refusal would be taken for a busy machine's."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    with pytest.raises(UserError, match=r"connected to a Ray cluster already; call ray.shutdown\(\) first"):
+        planner.run(job, nodes=2)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    assert not planner.run(job, nodes=2).finished
 
 
 def test_an_audit_is_that_of_the_command(cli, recorded):
