@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 
-from planner.dispatch.ray_internal import quiet
+from planner.dispatch.ray_internal import keeps_loopback, quiet
 from planner.dispatch.refused import refusal
 from planner.errors import RunError, UserError
 from planner.local_cluster.embedded import how_busy
@@ -25,13 +25,18 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
     """A connection to the cluster at `address`; `embedded` says that this process started that cluster.
 
     Raises:
-        UserError: there is no cluster, or it does not let us in.
+        UserError: there is no cluster, it does not let us in, or ray was imported too early to reach an embedded one.
         RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
     import ray
     from ray.exceptions import RayError
 
+    if embedded and not keeps_loopback():
+        raise UserError(
+            "ray was imported before planner.run could set the variables that a local cluster needs; import it later, "
+            "or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before it is imported"
+        )
     try:
         ray.init(
             address=address,

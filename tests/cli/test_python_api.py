@@ -196,6 +196,33 @@ def test_the_documented_example_runs(recorded, place, capsys):
     assert shown[-1] == "4 of 4 steps, audit clean: True"
 
 
+def test_a_ray_that_was_imported_first_is_told_apart():
+    """It would look for a local cluster at the machine's outer address, for minutes."""
+    code = (
+        "import os, socket, ray\n"
+        "from planner.dispatch import launch\n"
+        "from planner.dispatch.connection import connected\n"
+        "from planner.errors import UserError\n"
+        "launch.set_environment(launch.EMBEDDED, embedded=True)\n"
+        "with socket.create_server(('127.0.0.1', 0)) as server:\n"
+        "    try:\n"
+        "        with connected(f'127.0.0.1:{server.getsockname()[1]}', verbose=False, embedded=True): pass\n"
+        "    except UserError as error:\n"
+        "        print(error)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout.startswith("ray was imported before planner.run could set the variables that a local cluster ")
+
+
 @pytest.mark.ray
 def test_a_run_from_python_trains(job):
     """In a process of its own, on a local cluster: from nothing to a clean audit, and then there is nothing to do."""
