@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import jsonschema
@@ -13,7 +14,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 
-from planner.errors import JobError, ObjectiveError
+from planner.errors import JobError, ObjectiveError, StoreError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.schema import job_schema
 from planner.job import ObjectiveSpec, batch_sizes, registry
@@ -294,6 +295,19 @@ def test_a_class_that_cannot_be_made_stops_the_run(hinge, site, monkeypatch):
         train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
 
 
+@pytest.mark.usefixtures("site")
+def test_a_run_whose_package_is_gone_says_so(tmp_path):
+    """It is not the version of planner that is wrong."""
+    job = json.dumps({"format": 1, "objective": {"kind": "gone"}}).encode()
+    digest = sha256(job).hexdigest()
+    run = Run(Storage(str(tmp_path / "run")))
+    run.storage.write(f"jobs/{digest}.json", job)
+    with pytest.raises(
+        StoreError, match=r"not a job of .* as it is installed here: found objective gone; .* or install"
+    ):
+        run.job(digest)
+
+
 VALIDATES = """
 from typing import Literal
 from pydantic import field_validator
@@ -332,6 +346,8 @@ def test_a_validator_that_raises_is_one_line(site):
         ({"reference": "optional", "config": "dpo", "data": ("chat",)}, "reference may be cached for pairs alone"),
         ({"data": ()}, "data must name kinds of"),
         ({"build": "module.Class"}, "write module:name instead of 'module.Class'"),
+        ({"least_batch": "2"}, "least_batch must be a whole number from 1; found '2'"),
+        ({"shown": ["margin"]}, "shown must map metrics to words; found list"),
     ],
 )
 def test_facts_that_contradict_each_other_are_refused(facts, says):
