@@ -53,31 +53,6 @@ def test_two_packages_with_one_name_are_refused(site):
         installed(GROUP)["one"].load()
 
 
-HARMED = {"no section": b"no section\n[group]\nno equals sign\n", "no text": b"\xff\xfe\x00"}
-
-
-@pytest.mark.parametrize("how", HARMED)
-def test_a_stranger_whose_entry_points_cannot_be_read_harms_nobody(site, how):
-    """It need not have to do with planner: `planner plan` asks for what packages declare."""
-    install(site, "other.group", {"x": "math:pi"}, {}, name="a-stranger")
-    (site / "a_stranger-1.0.dist-info" / "entry_points.txt").write_bytes(HARMED[how])
-    install(site, GROUP, {"one": "math:pi"}, {})
-    assert installed(GROUP)["one"].load() == 3.141592653589793
-
-
-def test_of_a_package_that_lies_there_twice_the_first_one_counts(site, tmp_path, monkeypatch):
-    """Also where a stranger's entry points cannot be read."""
-    other = tmp_path / "other"
-    other.mkdir()
-    monkeypatch.syspath_prepend(other)
-    install(site, GROUP, {"one": "math:pi"}, {})
-    install(other, GROUP, {"one": "math:e"}, {})
-    assert installed(GROUP)["one"].load() == 2.718281828459045
-    install(site, "other.group", {}, {}, name="a-stranger")
-    (site / "a_stranger-1.0.dist-info" / "entry_points.txt").write_bytes(HARMED["no section"])
-    assert installed(GROUP)["one"].load() == 2.718281828459045
-
-
 def test_a_guarded_function_raises_only_errors_of_planner(site):
     """Its own sentence stays; any other error is the package's."""
     text = """

@@ -1,11 +1,9 @@
 """What other installed packages add to planner: the entry points of a group, such as `planner.recipes`."""
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from importlib.metadata import EntryPoint, EntryPoints, distributions, entry_points
-from itertools import chain
+from importlib.metadata import EntryPoint, entry_points
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar
 
@@ -69,17 +67,5 @@ class Plugin:
 
 def installed(group: str) -> dict[str, Plugin]:
     """The names that installed packages declare in a group, sorted; nothing is imported yet."""
-    try:
-        found = entry_points(group=group)
-    except Exception:  # noqa: BLE001  # a file of some package, which may have nothing to do with planner
-        found = _readable(group)
+    found = entry_points(group=group)
     return {name: Plugin(entries=tuple(found.select(name=name))) for name in sorted(found.names)}
-
-
-def _readable(group: str) -> EntryPoints:
-    """The same of the packages whose entry points can be read. As in Python's own, the first one of a name counts."""
-    found: dict[str, EntryPoints] = {}
-    for package in distributions():
-        with contextlib.suppress(Exception):
-            found.setdefault(package.name, package.entry_points.select(group=group))
-    return EntryPoints(chain.from_iterable(found.values()))
