@@ -49,7 +49,8 @@ class Plugin:
             except (Exception, SystemExit) as error:
                 raise self.failed(error) from error
             if not isinstance(made, makes):
-                raise self.error(f"{function.__name__} returned {type(made).__name__}")
+                name = getattr(function, "__name__", "its function")
+                raise self.error(f"{name} returned {type(made).__name__}")
             return made
 
         return call
