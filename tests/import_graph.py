@@ -14,6 +14,7 @@ from typing import Literal
 
 PACKAGE = Path(__file__).parents[1] / "planner"
 HEAVY = ("torch", "ray")
+_IMPORTERS = {"import_module", "__import__", "run_module", "exec_module"}
 
 Scope = Literal["module", "function", "types"]
 
@@ -67,16 +68,36 @@ def _named(node: ast.AST, scope: Scope) -> Iterator[tuple[str, Scope]]:
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"imports are absolute: {ast.unparse(child)}"
             yield from ((_module_of(child.module or "", alias.name), scope) for alias in child.names)
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            yield from _named(ast.Module(body=child.body, type_ignores=[]), "types")
+            yield from _named(ast.Module(body=child.orelse, type_ignores=[]), scope)
         else:
             yield from _named(child, _scope_within(child, scope))
 
 
 def _scope_within(node: ast.AST, scope: Scope) -> Scope:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        return "function"
-    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-        return "types"
-    return scope
+    return "function" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else scope
+
+
+def imports_by_name() -> set[str]:
+    """The modules that import what a string names: no import statement shows what."""
+    return {module for module, file in modules().items() if _calls(ast.parse(file.read_text())) & _IMPORTERS}
+
+
+def _calls(tree: ast.AST) -> set[str]:
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {ast.unparse(function).rpartition(".")[2] for function in called}
+
+
+def modules_in_strings() -> set[tuple[str, str]]:
+    """(module, module of ours that a string in it names), such as `planner.train.objectives.dpo:DirectPreference`."""
+    return {
+        (module, name)
+        for module, file in modules().items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if (name := node.value.partition(":")[0]) in modules()
+    }
 
 
 def _module_of(module: str, name: str) -> str:

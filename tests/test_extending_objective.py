@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import jsonschema
@@ -13,7 +14,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 
-from planner.errors import JobError, ObjectiveError
+from planner.errors import JobError, ObjectiveError, StoreError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.schema import job_schema
 from planner.job import ObjectiveSpec, batch_sizes, objective_registry
@@ -234,7 +235,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
     importlib.invalidate_caches()
     forget()
     read_job(DEMO)
-    assert not any(module.startswith(("broken", "planner_hinge")) for module in sys.modules)
+    assert not {"broken", "planner_hinge"} & {module.partition(".")[0] for module in sys.modules}
     read_job(hinge)
     with pytest.raises(JobError, match="write one of dpo, hinge, ipo"):
         read_job(hinge, ["objective.kind=hing"])
@@ -284,6 +285,58 @@ def test_a_class_that_cannot_be_loaded_stops_the_run(hinge, site, monkeypatch):
         train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
 
 
+@pytest.mark.usefixtures("world_of_one")
+def test_a_class_that_cannot_be_made_stops_the_run(hinge, site, monkeypatch):
+    """So does it, not thirty worker groups one after another."""
+    monkeypatch.chdir(hinge.parent)
+    (site / "planner_hinge" / "loss.py").write_text("def Hinge(*_arguments):\n    return {}['key']\n")
+    job = read_job(hinge)
+    with pytest.raises(ObjectiveError, match=r"objective hinge: planner_hinge.loss:Hinge: KeyError: 'key'"):
+        train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
+
+
+@pytest.mark.usefixtures("site")
+def test_a_run_whose_package_is_gone_says_so(tmp_path):
+    """It is not the version of planner that is wrong."""
+    job = json.dumps({"format": 1, "objective": {"kind": "gone"}}).encode()
+    digest = sha256(job).hexdigest()
+    run = Run(Storage(str(tmp_path / "run")))
+    run.storage.write(f"jobs/{digest}.json", job)
+    with pytest.raises(
+        StoreError, match=r"not a job of .* as it is installed here: found objective gone; .* or install"
+    ):
+        run.job(digest)
+
+
+VALIDATES = """
+from typing import Literal
+from pydantic import field_validator
+from planner.job import Objective, ObjectiveSpec
+
+class Bad(Objective):
+    kind: Literal["bad"]
+    beta: float = 1.0
+
+    @field_validator("beta")
+    @classmethod
+    def read(cls, beta):
+        return {}[beta]
+
+SPEC = ObjectiveSpec(config=Bad, data=("text",), reference="none", build="a:b")
+"""
+
+
+@pytest.mark.usefixtures("hinge")
+def test_a_validator_that_raises_is_one_line(site):
+    """What pydantic does not take for a flaw of the job's."""
+    install(site, "planner-broken", {"bad": "broken:SPEC"}, {"broken.py": VALIDATES})
+    importlib.invalidate_caches()
+    forget()
+    read_job(DEMO, ["objective={kind: bad}"])
+    with pytest.raises(JobError, match=r"bad of planner-broken 0.1.0 cannot be used \(KeyError: 2.0\); repair"):
+        read_job(DEMO, ["objective={kind: bad, beta: 2}"])
+
+
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
@@ -293,6 +346,8 @@ def test_a_class_that_cannot_be_loaded_stops_the_run(hinge, site, monkeypatch):
         ({"reference": "optional", "config": "dpo", "data": ("chat",)}, "reference may be cached for pairs alone"),
         ({"data": ()}, "data must name kinds of"),
         ({"build": "module.Class"}, "write module:name instead of 'module.Class'"),
+        ({"least_batch": "2"}, "least_batch must be a whole number from 1; found '2'"),
+        ({"shown": ["margin"]}, "shown must map metrics to words; found list"),
     ],
 )
 def test_facts_that_contradict_each_other_are_refused(facts, says):

@@ -1,5 +1,6 @@
 """The import law: which room may know what, in every scope. `import_graph.py` reads the imports and prints figures."""
 
+import ast
 import subprocess
 import sys
 
@@ -79,6 +80,53 @@ def test_a_room_imports_only_what_lies_below_it(room):
         and LAYER[room_of(each.name)] >= LAYER[room]
     ]
     assert not wrong
+
+
+def test_strings_name_no_module_that_an_import_may_not():
+    """A room's own, and those below it. Upwards: the class that computes an objective, and what a cluster runs."""
+    upwards = {
+        (room_of(by), room_of(name))
+        for by, name in import_graph.modules_in_strings()
+        if room_of(by) != room_of(name) and name != "planner" and LAYER[room_of(name)] >= LAYER[room_of(by)]
+    }
+    assert upwards == {("job", "train"), ("submit", "cli")}
+
+
+def test_few_modules_import_by_name():
+    """What they import is not in the graph. They are listed here, each with whose names it imports."""
+    assert import_graph.imports_by_name() == {
+        "planner",  # the public names
+        "planner.cli.commands",  # the command that is called
+        "planner.data.user_dataset",  # the user's file
+        "planner.dispatch.ray_internal.presence",  # Ray's private names
+        "planner.train.objectives",  # the class that an `ObjectiveSpec` names
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("class A:\n  import planner.train", [("planner.train", "module")]),
+        ("try:\n  import ray\nexcept ImportError:\n  import torch", [("ray", "module"), ("torch", "module")]),
+        ("def f():\n  class A:\n    from planner import train", [("planner.train", "function")]),
+        ("from planner import run", [("planner", "module")]),
+        ("if TYPE_CHECKING:\n  import ray\nelse:\n  import torch", [("ray", "types"), ("torch", "module")]),
+        ("if not TYPE_CHECKING:\n  import torch", [("torch", "module")]),
+        (
+            "def f():\n  if typing.TYPE_CHECKING:\n    import ray\n  import torch",
+            [("ray", "types"), ("torch", "function")],
+        ),
+    ],
+)
+def test_no_import_hides(text, found):
+    """Wherever it stands, with the scope in which Python runs it."""
+    assert list(import_graph._named(ast.parse(text), "module")) == found
+
+
+def test_a_relative_import_is_refused():
+    """It would name no module."""
+    with pytest.raises(AssertionError, match="imports are absolute"):
+        list(import_graph._named(ast.parse("from . import train"), "module"))
 
 
 def test_there_are_no_circles():

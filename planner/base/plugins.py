@@ -1,11 +1,17 @@
 """What other installed packages add to planner: the entry points of a group, such as `planner.recipes`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar
 
 from planner.base.text import last_line
 from planner.errors import PlannerError
+
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +31,33 @@ class Plugin:
             raise self.error("several packages declare this name")
         try:
             return self.entries[0].load()
-        except Exception as error:  # a stranger's module may raise anything
-            raise self.error(f"{type(error).__name__}: {last_line(str(error))}") from error
+        except (Exception, SystemExit) as error:  # a stranger's module may raise anything, and may exit
+            raise self.failed(error) from error
+
+    def guarded(self, function: Callable[_Given, _Made], makes: type | UnionType = object) -> Callable[_Given, _Made]:
+        """A function of the package's that raises nothing but a `PlannerError`: its own, or one that names the package.
+
+        What it returns is checked to be what it should make.
+        """
+
+        @wraps(function)
+        def call(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+            try:
+                made = function(*args, **kwargs)
+            except PlannerError:
+                raise
+            except (Exception, SystemExit) as error:
+                raise self.failed(error) from error
+            if not isinstance(made, makes):
+                name = getattr(function, "__name__", "its function")
+                raise self.error(f"{name} returned {type(made).__name__}")
+            return made
+
+        return call
+
+    def failed(self, error: BaseException) -> PlannerError:
+        """The refusal of it for what its code has raised."""
+        return self.error(f"{type(error).__name__}: {last_line(str(error))}")
 
     def error(self, why: str) -> PlannerError:
         """The refusal of it, with the packages' names and what to do."""

@@ -77,11 +77,23 @@ def _guarded(reader: Reader, file: Path) -> Iterator[Found]:
     """
     try:
         for found in reader(file):
-            yield Found(*found)
+            yield _checked(Found(*found))
     except DataError:
         raise
-    except Exception as error:  # a stranger's code may raise anything
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything, and may exit
         raise unreadable(file, error) from error
+
+
+def _checked(found: Found) -> Found:
+    """The same.
+
+    Raises:
+        TypeError: a field has another type than it should.
+    """
+    where, _, read, flaw = found
+    if not (isinstance(where, str) and isinstance(read, int) and isinstance(flaw, str)):
+        raise TypeError(f"its reader yields where, read and flaw as {where!r}, {read!r} and {flaw!r}")
+    return found
 
 
 # -- planner's own forms

@@ -4,11 +4,12 @@ import atexit
 import contextlib
 import logging
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 
-from planner.dispatch.ray_internal import quiet
+from planner.dispatch.ray_internal import keeps_loopback, quiet
 from planner.dispatch.refused import refusal
 from planner.errors import RunError, UserError
 from planner.local_cluster.embedded import how_busy
@@ -24,13 +25,18 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
     """A connection to the cluster at `address`; `embedded` says that this process started that cluster.
 
     Raises:
-        UserError: there is no cluster, or it does not let us in.
+        UserError: there is no cluster, it does not let us in, or ray was imported too early to reach an embedded one.
         RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
     import ray
     from ray.exceptions import RayError
 
+    if embedded and not keeps_loopback():
+        raise UserError(
+            "ray was imported before planner.run could set the variables that a local cluster needs; import it later, "
+            "or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before it is imported"
+        )
     try:
         ray.init(
             address=address,
@@ -48,6 +54,17 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
             yield
         finally:
             _leave(address, ray.shutdown)
+
+
+def require_free() -> None:
+    """Check that this process has no connection to a cluster yet: Ray holds one at a time.
+
+    Raises:
+        UserError: it has one.
+    """
+    ray = sys.modules.get("ray")  # not imported for it
+    if ray is not None and ray.is_initialized():
+        raise UserError("this process is connected to a Ray cluster already; call ray.shutdown() first")
 
 
 def lifelines() -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from planner.job.data import DATA_KINDS
 from planner.job.section import Section
@@ -81,6 +81,11 @@ class ObjectiveSpec:
             return f"data must name kinds of {', '.join(DATA_KINDS)}; found {', '.join(self.data) or 'none'}"
         if wrong := [name for name in (self.build, self.check_rows) if name is not None and name.count(":") != 1]:
             return f"write module:name instead of {wrong[0]!r}"
+        least, shown = cast("object", self.least_batch), cast("object", self.shown)  # a package may have no types
+        if not isinstance(least, int) or least < 1:
+            return f"least_batch must be a whole number from 1; found {least!r}"
+        if not isinstance(shown, Mapping):
+            return f"shown must map metrics to words; found {type(shown).__name__}"
         return self._reference_flaw()
 
     def _reference_flaw(self) -> str:

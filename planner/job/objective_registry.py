@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Union
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidatorFunctionWrapHandler
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -109,7 +116,13 @@ def _read(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
     if not isinstance(kind, str) or kind not in _packages():
         return ours(value)
     # Within a union, an error's location names the kind, as it does for planner's own.
-    return TypeAdapter(_union((LmObjective, spec_of_kind(kind).config))).validate_python(value)
+    section = TypeAdapter(_union((LmObjective, spec_of_kind(kind).config)))
+    try:
+        return section.validate_python(value)
+    except (PlannerError, ValidationError):
+        raise
+    except Exception as error:  # a stranger's validator may raise anything
+        raise ObjectiveError(str(_packages()[kind].failed(error))) from error
 
 
 def _union(configs: Iterable[type[Objective]]) -> Any:

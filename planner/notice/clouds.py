@@ -1,15 +1,17 @@
 """Which cloud this machine is in, by asking each in its own way: all of them answer at the same address."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 
-from planner.base.plugins import installed
+from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError
 from planner.notice.aws import Aws
 from planner.notice.azure import Azure
 from planner.notice.fetch import Endpoint, Unreachable
 from planner.notice.gcp import Gcp
-from planner.notice.notice import Cloud
+from planner.notice.notice import Cloud, Seen
 
 GROUP = "planner.clouds"
 MakesCloud = Callable[[Endpoint], Cloud]
@@ -43,4 +45,36 @@ def _added(broken: list[str]) -> Iterator[MakesCloud]:
         except PlannerError as error:
             broken.append(str(error))
         else:
-            yield make
+            yield partial(_Foreign, plugin, make)
+
+
+class _Foreign:
+    """The cloud of a package. What its code raises is no answer: the agent asks again, and says why."""
+
+    def __init__(self, plugin: Plugin, make: MakesCloud, endpoint: Endpoint) -> None:
+        self._plugin = plugin
+        with self._blamed():
+            self._cloud = make(endpoint)
+            self.name, self.poll_s = str(self._cloud.name), float(self._cloud.poll_s)
+
+    def answers(self) -> bool:
+        """Whether the endpoint is this cloud's."""
+        with self._blamed():
+            return bool(self._cloud.answers())
+
+    def look(self, now_s: float) -> Seen:
+        """Ask once."""
+        with self._blamed():
+            seen = self._cloud.look(now_s)
+            if not isinstance(seen, Seen):
+                raise TypeError(f"look returned {type(seen).__name__}")
+            return seen
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except Unreachable:
+            raise
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+            raise Unreachable(str(self._plugin.failed(error))) from error

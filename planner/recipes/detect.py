@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from planner.errors import PlannerError
 from planner.files.messages import cut
 from planner.recipes import ours, strangers, systems
 from planner.recipes.command import KNOWN_COMMANDS
@@ -36,8 +37,11 @@ def system_of(found: Found) -> System:
             return system
     added, broken = systems.added()
     for system in added:
-        if system.claims(found):
-            return system
+        try:
+            if system.claims(found):
+                return system
+        except PlannerError as error:
+            broken.append(error)
     text = _looks_like(stranger) if stranger else _near_miss(found, added) or _nobodys(found)
     raise recipe_error(found.source, text, *map(str, broken))
 

@@ -1,8 +1,13 @@
 """All systems: those that planner knows, and those that installed packages add (`planner.recipes`)."""
 
+from dataclasses import replace
+from types import NoneType
+from typing import Any
+
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
 from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, ours, torchtitan, trl_system
+from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
 
 GROUP = "planner.recipes"
@@ -18,6 +23,8 @@ WRITTEN = (
 )
 """in the order in which they are listed"""
 KNOWN = {system.name: system for system in (ours.SYSTEM, *READ, *WRITTEN)}
+_MAKES = {"detect": bool, "read": Recipe, "near_miss": str, "render": Rewrite, "say": NoneType}
+"""what the functions of a system return"""
 TARGETS = tuple(system.name for system in WRITTEN)
 
 
@@ -62,4 +69,9 @@ def _loaded(name: str, plugin: Plugin) -> System:
     system = plugin.load()
     if not isinstance(system, System) or system.name != name:
         raise plugin.error(f"it is no planner.recipes.System with the name {name}")
-    return system
+    guarded: dict[str, Any] = {
+        each: plugin.guarded(function, makes)
+        for each, makes in _MAKES.items()
+        if (function := getattr(system, each)) is not None
+    }
+    return replace(system, **guarded)

@@ -5,6 +5,7 @@ import shlex
 import threading
 from collections.abc import Iterable
 
+from planner.dispatch.connection import require_free
 from planner.errors import UserError
 from planner.job import Job
 from planner.runner.accept import accepted
@@ -47,6 +48,7 @@ def run(
     prepared = prepare(spec, fields, display, check_data=not address)
     if prepared.finished:
         return result_of(prepared, prepared.committed, command, interrupted=False)
+    require_free()
     return execute(
         prepared,
         display,

@@ -1,5 +1,6 @@
 """A run's claims, commits and job files, by name."""
 
+import contextlib
 import json
 import re
 import time
@@ -9,8 +10,9 @@ from hashlib import sha256
 from itertools import islice
 
 from planner.base.format_versions import STORED
-from planner.errors import RecordMismatch, StaleGeneration, StoreError
+from planner.errors import ObjectiveError, RecordMismatch, StaleGeneration, StoreError
 from planner.job import Job
+from planner.job.objective_registry import spec_of_kind
 from planner.store.ledger import recorded_commits
 from planner.store.records import (
     FileDigest,
@@ -122,7 +124,7 @@ class Run:
             require_format(value.pop("format", None), "jobs", where)
             return Job.model_validate(value)
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
-            raise StoreError(f"{where}: not a job of this version of planner") from error
+            raise StoreError(f"{where}: not a job of this version of planner{_lack(content)}") from error
 
     def job_if_known(self, job_digest: str) -> Job | None:
         """A job that this run was made with; none if its file is gone.
@@ -326,3 +328,14 @@ class Run:
 
     def _checkpoints(self) -> list[str]:
         return [name for name in self.storage.names("checkpoints") if _is_commit(name)]
+
+
+def _lack(content: bytes) -> str:
+    """Why nobody here can use the objective of a job's file, where that is all; else empty."""
+    with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):
+        kind = json.loads(content)["objective"]["kind"]
+        try:
+            spec_of_kind(str(kind))
+        except ObjectiveError as error:
+            return f" as it is installed here: {error}"
+    return ""

@@ -28,6 +28,7 @@ def test_an_entry_point_is_found_by_its_name(site):
     [
         ("import no_such_module_at_all", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
         ("raise RuntimeError('first line\\nthe cause')", "RuntimeError: the cause"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
         ("", "AttributeError: module 'broken_module_{}' has no attribute 'THING'"),
     ],
 )
@@ -50,3 +51,36 @@ def test_two_packages_with_one_name_are_refused(site):
         PlannerError, match=r"one of planner-first 1\.0 and planner-second 1\.0 cannot be used \(several packages"
     ):
         installed(GROUP)["one"].load()
+
+
+def test_a_guarded_function_raises_only_errors_of_planner(site):
+    """Its own sentence stays; any other error is the package's."""
+    text = """
+from planner.errors import RecipeError
+
+def works(x, *, y):
+    return x + y
+
+def refuses():
+    raise RecipeError("no recipe")
+
+def breaks():
+    return {}["key"]
+
+def exits():
+    raise SystemExit
+"""
+    names = {name: f"guarded_module:{name}" for name in ("works", "refuses", "breaks", "exits")}
+    install(site, GROUP, names, {"guarded_module": text})
+    guarded = {name: plugin.guarded(plugin.load()) for name, plugin in installed(GROUP).items()}
+    assert guarded["works"](1, y=2) == 3
+    plugin = installed(GROUP)["works"]
+    assert plugin.guarded(plugin.load(), makes=int | None)(1, y=2) == 3
+    with pytest.raises(PlannerError, match=r"works of planner-extra 1\.0 cannot be used \(works returned float\)"):
+        plugin.guarded(plugin.load(), makes=int | None)(1, y=2.0)
+    with pytest.raises(PlannerError, match=r"^no recipe$"):
+        guarded["refuses"]()
+    with pytest.raises(PlannerError, match=r"breaks of planner-extra 1\.0 cannot be used \(KeyError: 'key'\)"):
+        guarded["breaks"]()
+    with pytest.raises(PlannerError, match=r"exits of planner-extra 1\.0 cannot be used \(SystemExit"):
+        guarded["exits"]()

@@ -6,6 +6,7 @@ import pytest
 from metadata_server import GcpMetadata, Metadata, iso
 from plugin_package import install, install_example
 
+from planner.notice.agent import Agent
 from planner.notice.clouds import find_cloud
 from planner.notice.fetch import Endpoint
 
@@ -63,3 +64,46 @@ def test_a_broken_package_is_named_only_where_no_other_cloud_answers(site, text,
         assert cloud is None
         assert "planner.clouds: broken of planner-broken 1.0 cannot be used" in why
         assert says in why
+
+
+FAULTY = """
+class Cloud:
+    name, poll_s = "Faulty", 1.0
+
+    def __init__(self, endpoint):
+        {making}
+
+    def answers(self):
+        {answering}
+
+    def look(self, now_s):
+        {looking}
+"""
+FINE = {"making": "pass", "answering": "return True", "looking": "return None"}
+
+
+@pytest.mark.parametrize("part", FINE)
+def test_whatever_a_package_raises_is_no_answer(site, cli, part):
+    """The agent would die of it, and its node would get no notice."""
+    text = FAULTY.format(**FINE | {part: "raise KeyError(part)".replace("part", f"'{part}'")})
+    install(site, "planner.clouds", {"faulty": f"faulty_{part}:Cloud"}, {f"faulty_{part}": text}, name="planner-faulty")
+    with CentreMetadata() as server:
+        answer = cli("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
+    told = f"planner.clouds: faulty of planner-faulty 1.0 cannot be used (KeyError: '{part}')"
+    assert (answer.code, answer.out.count(told)) == (0, 1)
+
+
+def test_an_agent_outlives_what_a_package_raises_or_returns(site):
+    """It asks again, less often, and says why."""
+    looking = "self.n = vars(self).get('n', 0) + 1; return {} if self.n == 1 else {}['no'] if self.n < 4 else None"
+    text = FAULTY.format(**FINE | {"looking": looking})
+    install(site, "planner.clouds", {"faulty": "faulty_agent:Cloud"}, {"faulty_agent": text}, name="planner-faulty")
+    with CentreMetadata() as server:
+        cloud, _ = find_cloud(Endpoint(url=server.url, timeout_s=2.0))
+    said = []
+    agent = Agent(cloud, None, said.append, follow_advice=False)
+    for _ in range(4):
+        agent.turn()
+    first, second = said
+    assert "(TypeError: look returned dict)" in first
+    assert second == "Faulty answers again"

@@ -168,6 +168,44 @@ def test_a_package_that_claims_everything_gets_what_nobody_else_reads(site, tmp_
     assert (refused.code, "--to greedy: recipes of Greedy are only read" in refused.err) == (2, True)
 
 
+FAULTY = """
+from planner.recipes import System
+
+def detect(found):
+    if "a" in found.tree:
+        return found.tree["b"]
+    return True
+
+def read(found, options):
+    return found.tree
+
+def render(split, words):
+    return {}["command"]
+
+SYSTEM = System(name="faulty", title="Faulty", detect=detect, read=read, render=render)
+"""
+
+
+def test_whatever_a_package_raises_or_returns_is_one_line(site, tmp_path, cli):
+    """Its `detect` harms only what nobody else reads: other packages are asked all the same."""
+    install(site, "planner.recipes", {"faulty": "planner_faulty:SYSTEM"}, {"planner_faulty": FAULTY}, "planner-faulty")
+    read, claimed, known = tmp_path / "read.yaml", tmp_path / "claimed.yaml", tmp_path / "known.yaml"
+    read.write_text("x: 1\n")
+    claimed.write_text("a: 1\n")
+    known.write_text(TRL)
+    told = "planner.recipes: faulty of planner-faulty 1.0 cannot be used ({}); repair or uninstall the package\n"
+    unread = cli("check", str(claimed))
+    assert unread.err.endswith(told.format("KeyError: 'b'"))
+    assert "found no recipe that planner knows: its keys are a;" in unread.err
+    assert cli("check", str(read)).err == "planner: " + told.format("read returned dict")
+    answer = cli("convert", str(known), "--to", "faulty", "--gpus", "4", "--method", "sft")
+    assert answer.err == "planner: " + told.format("KeyError: 'command'")
+    install(
+        site, "planner.recipes", {"greedy": "planner_greedy2:SYSTEM"}, {"planner_greedy2": GREEDY}, "planner-greedy"
+    )
+    assert "read by the greedy package" in cli("check", str(claimed)).err
+
+
 NEAR = """
 from planner.recipes import System
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -166,6 +167,16 @@ def test_another_thread_is_refused(job):
     assert caught == ["planner.run was called in another thread; call it in the main thread, which gets the signals"]
 
 
+@pytest.mark.usefixtures("place")
+def test_a_process_that_is_connected_to_ray_is_told_so(job, monkeypatch):
+    """Before a cluster is started, whose refusal would be taken for a busy machine's."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    with pytest.raises(UserError, match=r"connected to a Ray cluster already; call ray.shutdown\(\) first"):
+        planner.run(job, nodes=2)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    assert not planner.run(job, nodes=2).finished
+
+
 def test_an_audit_is_that_of_the_command(cli, recorded):
     """Every number."""
     shown, found = json.loads(cli("audit", recorded.run, "--json").out), planner.audit(str(recorded.run))
@@ -206,6 +217,33 @@ def test_one_override_may_be_a_string(job):
 def test_a_path_is_as_good_as_its_text(job):
     with pytest.raises(StoreError, match="no run"):
         planner.audit(job.parent / "nowhere")
+
+
+def test_a_ray_that_was_imported_first_is_told_apart():
+    """It would look for a local cluster at the machine's outer address, for minutes."""
+    code = (
+        "import os, socket, ray\n"
+        "from planner.dispatch import launch\n"
+        "from planner.dispatch.connection import connected\n"
+        "from planner.errors import UserError\n"
+        "launch.set_environment(launch.EMBEDDED, embedded=True)\n"
+        "with socket.create_server(('127.0.0.1', 0)) as server:\n"
+        "    try:\n"
+        "        with connected(f'127.0.0.1:{server.getsockname()[1]}', verbose=False, embedded=True): pass\n"
+        "    except UserError as error:\n"
+        "        print(error)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout.startswith("ray was imported before planner.run could set the variables that a local cluster ")
 
 
 @pytest.mark.ray

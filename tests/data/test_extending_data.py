@@ -114,7 +114,17 @@ def test_planners_own_endings_are_not_to_be_had(site, tmp_path):
         opened(tmp_path / "pairs.jsonl")
 
 
-@pytest.mark.parametrize("code", ["rows = 3", "def rows(file):\n    yield 3", "def rows(file):\n    return 3"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "rows = 3",
+        "def rows(file):\n    yield 3",
+        "def rows(file):\n    return 3",
+        "def rows(file):\n    raise SystemExit(0)\n    yield",
+        "def rows(file):\n    yield 'a place', {}, 'start', ''",
+        "def rows(file):\n    yield 'a place', {}, 0, None",
+    ],
+)
 def test_what_is_no_reader_is_refused(code, example, tmp_path):
     """By the package's name or the file's; never with a traceback."""
     example.write_text(code)

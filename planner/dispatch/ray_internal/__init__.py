@@ -61,6 +61,18 @@ def quiet() -> Iterator[None]:
         worker.print_to_stdstream = printer
 
 
+def keeps_loopback() -> bool:
+    """Whether this process's Ray goes to 127.0.0.1 where it is told to. It decides so when it is imported.
+
+    If not, it goes to the machine's outer address, where no embedded cluster listens, and tries for minutes.
+    """
+    try:
+        from ray._private.ray_constants import ENABLE_RAY_CLUSTER
+    except ImportError:
+        return True
+    return not ENABLE_RAY_CLUSTER
+
+
 def drain_node(node_id: str, deadline_s: float, message: str) -> None:
     """Give notice that a node goes in `deadline_s` seconds, as a cloud's agent would. Call it connected.
 

@@ -123,6 +123,11 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             Without(lost="the cluster's notices appear between planner's lines"),
             {"ray._private": ("worker",), "ray._private.worker": ("print_to_stdstream",)},
         ),
+        *_rows(
+            "tell at once that ray was imported too early for a local cluster",
+            Without(lost="a process that imported ray first waits for minutes, then says that no cluster answers"),
+            {"ray._private.ray_constants": ("ENABLE_RAY_CLUSTER",)},
+        ),
     ),
     "dispatch/ray_internal/autoscaler.py": (
         *_rows(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from planner import job
 from planner.data.base import SampleDataset
-from planner.errors import ObjectiveError
+from planner.errors import ObjectiveError, PlannerError
 from planner.order.order import Order
 from planner.train import control
 from planner.train.batches import MicroBatch
@@ -91,12 +91,17 @@ def make_objective(config: job.Objective, reference: Reference) -> Objective:
     """The objective that a job names. One without a reference is made without it.
 
     Raises:
-        ObjectiveError: its class cannot be loaded, or is not what its spec says.
+        ObjectiveError: its class cannot be loaded or made, or is not what its spec says.
     """
     spec = job.spec_of(config)
     assert spec.build is not None  # a user's own loop does not come here
     make = _named(spec, spec.build)
-    objective: Objective = make(config) if spec.reference == "none" else make(config, reference)
+    try:
+        objective: Objective = make(config) if spec.reference == "none" else make(config, reference)
+    except PlannerError:
+        raise
+    except Exception as error:  # whatever a package's code raises: trying again would not mend it
+        raise ObjectiveError(f"objective {spec.kind}: {spec.build}: {type(error).__name__}: {error}") from error
     if isinstance(objective, Coupled) != spec.is_coupled:
         raise ObjectiveError(
             f"objective {spec.kind}: its spec says is_coupled={spec.is_coupled}, but {spec.build} "
