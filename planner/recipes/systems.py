@@ -23,7 +23,7 @@ WRITTEN = (
 )
 """in the order in which they are listed"""
 KNOWN = {system.name: system for system in (ours.SYSTEM, *READ, *WRITTEN)}
-_MAKES = {"detect": bool, "read": Recipe, "near_miss": str, "render": Rewrite, "say": NoneType}
+_MAKES = {"detect": bool, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": NoneType}
 """what the functions of a system return"""
 TARGETS = tuple(system.name for system in WRITTEN)
 
