@@ -2,7 +2,7 @@
 
 from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnData, PairsData, TextData, TokensData
 from planner.job.job import Job, batch_sizes, workers_of
-from planner.job.model import NAME, GptModel, HfModel, Lora, Model, OwnModel
+from planner.job.model import GptModel, HfModel, Lora, Model, OwnModel
 from planner.job.objective import Objective, ObjectiveSpec, ReferenceChoice, ReferenceSource
 from planner.job.objectives.dpo import DpoObjective
 from planner.job.objectives.ipo import IpoObjective
@@ -16,7 +16,6 @@ from planner.job.registry import spec_of
 from planner.job.run import Batch, Checkpoint, Eval, Schedule, Train, Workers
 
 __all__ = [
-    "NAME",
     "SGD",
     "AdamW",
     "Batch",
