@@ -198,7 +198,7 @@ class _OwnBatch:
         return replace(self, content=pin_memory(self.content))  # type: ignore[no-untyped-call]
 
     def check_sum(self) -> int:
-        """The sum taken when the samples were read. planner cannot tell what the user's loop does with them afterwards."""
+        """The sum taken when the samples were read. The loop may change them afterwards."""
         return self.total
 
 
