@@ -1,4 +1,4 @@
-"""The file with a cluster's token: whoever reads it can do what its owner can."""
+"""The file with a cluster's token. Every user who can read it can do what its owner can."""
 
 import stat
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnData, PairsData, TextData, TokensData
 from planner.job.job import Job, batch_sizes, workers_of
-from planner.job.model import NAME, GptModel, HfModel, Lora, Model, OwnModel
+from planner.job.model import GptModel, HfModel, Lora, Model, OwnModel
 from planner.job.objective import Objective, ObjectiveSpec, ReferenceChoice, ReferenceSource
 from planner.job.objective_registry import spec_of
 from planner.job.objectives.dpo import DpoObjective
@@ -16,7 +16,6 @@ from planner.job.optimizer import SGD, AdamW, Optimizer, OwnOptimizer, RMSprop
 from planner.job.settings import Batch, Checkpoint, Eval, Schedule, Train, Workers
 
 __all__ = [
-    "NAME",
     "SGD",
     "AdamW",
     "Batch",

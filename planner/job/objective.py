@@ -69,9 +69,8 @@ class ObjectiveSpec:
     def reference_of(self, objective: Objective) -> ReferenceChoice:
         """What a section of this kind says of its reference."""
         default: ReferenceSource = "none" if self.reference == "none" else "model"
-        return ReferenceChoice(
-            source=getattr(objective, "reference", default), model=getattr(objective, "reference_model", None)
-        )
+        fields = dict(objective)
+        return ReferenceChoice(source=fields.get("reference", default), model=fields.get("reference_model"))
 
     def _flaw(self) -> str:
         """What is wrong, in words; empty if nothing is."""

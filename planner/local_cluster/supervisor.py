@@ -117,7 +117,7 @@ def _handle_signals() -> None:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of whoever loses his below us, so that a dead raylet's workers stay findable."""
+    """Become the parent of processes below us that lose theirs, so that a dead raylet's workers are still found."""
     import ctypes
 
     pr_set_child_subreaper = 36  # linux/prctl.h

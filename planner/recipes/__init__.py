@@ -11,7 +11,7 @@ behaviour of its own system at any GPU count (`Recipe.foreign`).
 from planner.recipes.drafting import Options
 from planner.recipes.job_text import job_of
 from planner.recipes.read import read_recipe
-from planner.recipes.recipe import Draft, Foreign, Note, Outcome, Question, Recipe, Rewrite, Trap, Unit
+from planner.recipes.recipe import Draft, Note, Outcome, Question, Recipe, Rewrite, Trap, Unit
 from planner.recipes.rewrite import needs_job, rewrite
 from planner.recipes.source import Found
 from planner.recipes.system import Split, System
@@ -20,7 +20,6 @@ from planner.recipes.systems import TARGETS, targets
 __all__ = [
     "TARGETS",
     "Draft",
-    "Foreign",
     "Found",
     "Note",
     "Options",

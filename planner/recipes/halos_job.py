@@ -19,9 +19,10 @@ from planner.recipes.drafting import (
     whole_if,
 )
 from planner.recipes.entries import Keys
+from planner.recipes.halos_loss import OF_HUMANLINE, note_loss, set_objective
 from planner.recipes.halos_runs import HalosFacts
 from planner.recipes.recipe import Draft, Note
-from planner.recipes.scalars import Unresolved, number
+from planner.recipes.scalars import number
 
 # Methods that are another one here, with a setting.
 SHARED = {"cdpo": "dpo"}
@@ -48,9 +49,9 @@ def make_draft(
     if keys.has("model.max_prompt_length"):
         carry(draft, keys, "model.max_prompt_length", "data.max_prompt", keys.whole("model.max_prompt_length"))
     if is_own:
-        _note_loss(draft, keys)
+        note_loss(draft, keys)
     else:
-        _set_objective(draft, keys, facts)
+        set_objective(draft, keys, facts)
     meanings = {
         "total": f"{facts.batch} as written: model.batch_size is the batch of all GPUs and accumulation steps",
         "per accumulation step": (
@@ -89,7 +90,7 @@ def _say_unknown(draft: Draft, keys: Keys) -> None:
             "in config/model/, or convert the command where it lies"
         )
     if keys.value("humanline") is not True:
-        for key in _OF_HUMANLINE[1:]:
+        for key in OF_HUMANLINE[1:]:
             if keys.value(key) is not None and not keys.entries[key].is_default:
                 draft.drop(key, "HALOs reads it with humanline=true alone")
     for key, why in _OTHERWISE.items():
@@ -135,70 +136,6 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         if isinstance(targets, list):
             lora["targets"] = [str(target) for target in targets]
         draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
-
-
-# Keys outside `loss` that change the loss.
-_OF_HUMANLINE = ("humanline", "humanline_iters", "humanline_alpha", "log_epsilon_P", "log_epsilon_R")
-_NO_COEFFICIENTS = ("loss.trainer", "loss.dataloader", "loss.name", "loss.use_reference_model")
-
-
-def _note_loss(draft: Draft, keys: Keys) -> None:
-    """Keep the coefficients of the recipe's loss for a training loop of the user's own."""
-    asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
-    asked += _OF_HUMANLINE if keys.value("humanline") is True else ()
-    known = {name: _written(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
-    draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
-    shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
-    if shipped:
-        draft.to_do.append(f"the loss's own settings: {', '.join(shipped)} are those that HALOs ships")
-
-
-def _written(keys: Keys, name: str) -> Any:
-    """The value, or the variable's name if a shell or the environment would fill it in."""
-    value = keys.value(name)
-    found = keys.entries[name].value
-    return found.text if isinstance(found, Unresolved) else value
-
-
-def _set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
-    method = facts.method
-    objective: dict[str, Any]
-    text = ""
-    if method == "sft" and facts.is_legacy:
-        objective = {"kind": "sft", "mean_over": "samples"}
-        text = "the branch legacy sums each example's tokens, and averages over examples"
-    elif method == "sft":
-        objective, text = (
-            {"kind": "sft"},
-            "a mean over all tokens of the global batch; there over those of a micro-batch",
-        )
-    elif method in {"dpo", "cdpo"}:
-        objective = {"kind": "dpo", "beta": keys.number("loss.beta", 0.1)}
-        if method == "cdpo":
-            objective["label_smoothing"] = keys.number("loss.epsilon")
-    elif method == "ipo":
-        objective = {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}
-        text = "loss.tau is beta here"
-    elif method == "simpo":
-        beta = keys.number("loss.beta", 10.0) or 1.0
-        shipped = keys.entries.get("loss.gamma_beta_ratio")
-        ratio = keys.number("loss.gamma_beta_ratio", 0.3)
-        if keys.has("loss.gamma") and (shipped is None or shipped.is_default):
-            ratio = keys.number("loss.gamma") / beta
-            text = "gamma_beta_ratio = loss.gamma / loss.beta"
-        objective = {"kind": "simpo", "beta": beta, "gamma_beta_ratio": ratio}
-    else:
-        objective = {
-            "kind": "kto",
-            "beta": keys.number("loss.beta", 0.1),
-            "desirable_weight": keys.number("loss.desirable_weight", 1.0),
-            "undesirable_weight": keys.number("loss.undesirable_weight", 1.0),
-        }
-        text = "the KL baseline is over the whole global batch here; there over a micro-batch of all GPUs"
-    if keys.value("cache_reference_logprobs") is True and method in {"dpo", "cdpo", "ipo"}:
-        objective["reference"] = "cached"
-    shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
-    draft.derive("objective", objective, f"objective {shown}" + (f": {text}" if text else ""))
 
 
 def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:

@@ -118,7 +118,7 @@ def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = si
 
 
 def sizes_on_ray(job: Job, sizes: Sequence[int]) -> list[int]:
-    """Ray never gets more workers than samples: they would only run ghosts.
+    """The sizes that Ray can have: at most one worker per sample, since more would only run ghosts.
 
     Raises:
         UserError: one size is left.
@@ -132,13 +132,13 @@ def sizes_on_ray(job: Job, sizes: Sequence[int]) -> list[int]:
 
 
 def _stages(job: Job, sizes: Sequence[int]) -> tuple[list[Stage], list[Stage]]:
-    """All steps at the first size; and shared out over all of them."""
+    """The stages of both histories: all steps at the first size, and the steps shared out over all sizes."""
     steps = job.train.steps or 0
     return [Stage(world_size=sizes[0], end_step=steps)], stages(sizes, steps)
 
 
 def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[Check]:
-    """What two finished runs of the job have to show for themselves; the second went through `sizes`."""
+    """Compare two finished runs of the job. The second one went through `sizes`."""
     here, there = trace(fixed), trace(history)
     if job.batch.equality == "bitwise":
         checks = compare_bitwise(here, there)

@@ -194,11 +194,11 @@ class _OwnBatch:
     total: int
 
     def pinned(self) -> "_OwnBatch":
-        """The same in page-locked memory, as far as it is tensors."""
+        """A copy whose tensors are in page-locked memory."""
         return replace(self, content=pin_memory(self.content))  # type: ignore[no-untyped-call]
 
     def check_sum(self) -> int:
-        """Taken when the samples were read: they are the user's, and so is what he does with them."""
+        """The sum taken when the samples were read. The loop may change them afterwards."""
         return self.total
 
 
@@ -225,7 +225,7 @@ class _MakeBatch:
 
 @dataclass(frozen=True)
 class _OwnObjective:
-    """The user's denominators, and his loss where it is asked for without a backward pass."""
+    """The denominators of a loop of the user's own, and its loss for passes without gradient."""
 
     counts: tuple[Count, ...]
     evaluate: Callable[[Any], Sums] | None

@@ -20,7 +20,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """How whoever starts a generation observes and steers its loop."""
+    """How the caller of a generation observes and steers its loop."""
 
     report: Callable[[dict[str, Any]], None] = lambda _metrics: None
     """called on every worker at the same step, about once a second"""

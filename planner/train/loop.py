@@ -141,7 +141,7 @@ class Loop:
         )
 
     def steps(self, step: int, cursor: int) -> Iterator[Step]:
-        """The same, for somebody else who computes the gradients: all of a step's, before he asks for the next one.
+        """Yield one Step at a time. The caller computes all of its gradients before requesting the next one.
 
         Raises:
             PlannerError: on every worker, the same one.

@@ -62,7 +62,7 @@ class SampleBatch:
 
     rows: tuple[int, ...]
     position: int
-    """of its first sample in the order: names the micro-batch, whoever computes it"""
+    """of its first sample in the order. It names the micro-batch, whichever worker computes it"""
     sequences: Sequences
     """of the rows' own samples"""
 

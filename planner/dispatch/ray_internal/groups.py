@@ -178,10 +178,10 @@ def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) ->
 
 @contextmanager
 def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
-    """A start that takes longer loses its places, and with them its processes: whoever waits for one is told.
+    """Limit the time of a group's start. A start that takes longer loses its places, and with them its processes.
 
     Raises:
-        WorkerGroupStartupFailedError: so it was; Ray tries again.
+        WorkerGroupStartupFailedError: it took longer. Ray tries again.
     """
     is_late = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The Ray node of this machine, for whoever has notices for it: found, drained, and asked whether it still is one.
+"""The Ray node of this machine: find it, give it notice, and ask whether the cluster still counts it.
 
 It talks to the head alone (the GCS), as `ray drain-node` does. No driver is registered, so nothing keeps the node busy.
 """

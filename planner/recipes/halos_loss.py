@@ -1,0 +1,93 @@
+"""A HALOs recipe's keys -> the objective, or the coefficients that a loop of the user's own needs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from planner.recipes.entries import Keys
+from planner.recipes.halos_runs import HalosFacts
+from planner.recipes.recipe import Draft
+from planner.recipes.scalars import Unresolved, number
+
+# Keys outside `loss` that change the loss.
+OF_HUMANLINE = ("humanline", "humanline_iters", "humanline_alpha", "log_epsilon_P", "log_epsilon_R")
+_NO_COEFFICIENTS = ("loss.trainer", "loss.dataloader", "loss.name", "loss.use_reference_model")
+
+
+def note_loss(draft: Draft, keys: Keys) -> None:
+    """Keep the coefficients of the recipe's loss for a training loop of the user's own."""
+    asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
+    asked += OF_HUMANLINE if keys.value("humanline") is True else ()
+    known = {name: _written(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
+    draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
+    shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
+    if shipped:
+        draft.to_do.append(f"the loss's own settings: {', '.join(shipped)} are those that HALOs ships")
+
+
+def _written(keys: Keys, name: str) -> Any:
+    """The value, or the variable's name if a shell or the environment would fill it in."""
+    value = keys.value(name)
+    found = keys.entries[name].value
+    return found.text if isinstance(found, Unresolved) else value
+
+
+def set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+    """The objective that computes the method's loss."""
+    objective, text = _OBJECTIVES[facts.method](keys, facts)
+    if keys.value("cache_reference_logprobs") is True and facts.method in {"dpo", "cdpo", "ipo"}:
+        objective["reference"] = "cached"
+    shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
+    draft.derive("objective", objective, f"objective {shown}" + (f": {text}" if text else ""))
+
+
+# A section `objective`, and what differs in words.
+_Objective = tuple[dict[str, Any], str]
+
+
+def _sft(_keys: Keys, facts: HalosFacts) -> _Objective:
+    if facts.is_legacy:
+        text = "the branch legacy sums each example's tokens, and averages over examples"
+        return {"kind": "sft", "mean_over": "samples"}, text
+    return {"kind": "sft"}, "a mean over all tokens of the global batch; there over those of a micro-batch"
+
+
+def _dpo(keys: Keys, _facts: HalosFacts) -> _Objective:
+    return {"kind": "dpo", "beta": keys.number("loss.beta", 0.1)}, ""
+
+
+def _cdpo(keys: Keys, facts: HalosFacts) -> _Objective:
+    dpo, text = _dpo(keys, facts)
+    return {**dpo, "label_smoothing": keys.number("loss.epsilon")}, text
+
+
+def _ipo(keys: Keys, _facts: HalosFacts) -> _Objective:
+    return {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}, "loss.tau is beta here"
+
+
+def _simpo(keys: Keys, _facts: HalosFacts) -> _Objective:
+    beta, ratio, text = keys.number("loss.beta", 10.0) or 1.0, keys.number("loss.gamma_beta_ratio", 0.3), ""
+    shipped = keys.entries.get("loss.gamma_beta_ratio")
+    if keys.has("loss.gamma") and (shipped is None or shipped.is_default):
+        ratio, text = keys.number("loss.gamma") / beta, "gamma_beta_ratio = loss.gamma / loss.beta"
+    return {"kind": "simpo", "beta": beta, "gamma_beta_ratio": ratio}, text
+
+
+def _kto(keys: Keys, _facts: HalosFacts) -> _Objective:
+    objective = {
+        "kind": "kto",
+        "beta": keys.number("loss.beta", 0.1),
+        "desirable_weight": keys.number("loss.desirable_weight", 1.0),
+        "undesirable_weight": keys.number("loss.undesirable_weight", 1.0),
+    }
+    return objective, "the KL baseline is over the whole global batch here; there over a micro-batch of all GPUs"
+
+
+# HALOs' method -> how its objective is read.
+_OBJECTIVES: dict[str, Callable[[Keys, HalosFacts], _Objective]] = {
+    "sft": _sft,
+    "dpo": _dpo,
+    "cdpo": _cdpo,
+    "ipo": _ipo,
+    "simpo": _simpo,
+    "kto": _kto,
+}
