@@ -1,5 +1,6 @@
 """The audit of a run, with all that it can check."""
 
+import os
 from collections.abc import Mapping
 
 from planner.provenance.audit import Audit
@@ -10,7 +11,7 @@ from planner.store.run import Run
 from planner.store.storage import Storage
 
 
-def audit(url: str, *, code: str = "", progress: Progress = lambda _done, _of: None) -> Audit:
+def audit(url: str | os.PathLike[str], *, code: str = "", progress: Progress = lambda _done, _of: None) -> Audit:
     """What `planner audit` shows: what the run at a folder or URL did against what it should have done.
 
     `code` is the Python file with the `dataset()` of a run with a loop of your own; the path on record is never run.
@@ -21,7 +22,7 @@ def audit(url: str, *, code: str = "", progress: Progress = lambda _done, _of: N
         DataError: the data cannot be read any more.
         UserError: the data comes from code, and none was named.
     """
-    return audit_run(Run(Storage(url)), progress, _tensor_digests, code=code)
+    return audit_run(Run(Storage(os.fspath(url))), progress, _tensor_digests, code=code)
 
 
 def _tensor_digests(storage: Storage, manifest: Manifest) -> Mapping[str, str]:
