@@ -23,6 +23,7 @@ from planner.runner.accept import accepted
 from planner.runner.dry_run import rehearse_start
 from planner.runner.execute import RunResult, execute
 from planner.runner.job_file import read_job
+from planner.runner.local import MOST_NODES
 from planner.runner.prepare import prepare
 from planner.runner.run_job import resume_command
 from planner.store.survey import MOST_GENERATIONS, survey
@@ -36,7 +37,7 @@ def run(
     ] = "",
     nodes: Annotated[
         int,
-        typer.Option(min=0, max=64, help="logical nodes of the local cluster; by default one per core or GPU"),
+        typer.Option(min=0, max=MOST_NODES, help="logical nodes of the local cluster; by default one per core or GPU"),
     ] = 0,
     set_: SetOption = None,
     accept: AcceptOption = None,

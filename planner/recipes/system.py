@@ -60,4 +60,4 @@ class System:
 
     def claims(self, found: Found) -> bool:
         """Whether it reads this."""
-        return self.detect is not None and self.detect(found)
+        return self.detect is not None and bool(self.detect(found))

@@ -1,7 +1,6 @@
 """All systems: those that planner knows, and those that installed packages add (`planner.recipes`)."""
 
 from dataclasses import replace
-from types import NoneType
 from typing import Any
 
 from planner.base.plugins import Plugin, installed
@@ -23,8 +22,8 @@ WRITTEN = (
 )
 """in the order in which they are listed"""
 KNOWN = {system.name: system for system in (ours.SYSTEM, *READ, *WRITTEN)}
-_MAKES = {"detect": bool, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": NoneType}
-"""what the functions of a system return"""
+_MAKES = {"detect": object, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": object}
+"""what the functions of a system return; of `detect` its truth counts, of `render_command` nothing"""
 TARGETS = tuple(system.name for system in WRITTEN)
 
 

@@ -7,12 +7,12 @@ from planner.provenance.identity import ACCEPTABLE
 
 
 def accepted(fields: Iterable[str]) -> frozenset[str]:
-    """The fields, as `--accept` names them.
+    """The fields, as `--accept` names them; a string is one field.
 
     Raises:
         UserError: there is no such field.
     """
-    named = frozenset(fields)
+    named = frozenset([fields] if isinstance(fields, str) else fields)
     if unknown := sorted(named - set(ACCEPTABLE)):
         raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
     return named

@@ -17,11 +17,13 @@ _DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimi
 def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
     """The job in a YAML file, with overrides such as `train.steps=400` laid over it in the order given.
 
+    A string is one override.
+
     Raises:
         JobError: the file cannot be read, is wrong, or is a recipe for `planner convert`. One line per mistake.
     """
-    given = [overrides] if isinstance(overrides, str) else overrides
-    return files.read_job(os.fspath(path), given, hint=recipe_hint)
+    overrides = [overrides] if isinstance(overrides, str) else overrides
+    return files.read_job(os.fspath(path), overrides, hint=recipe_hint)
 
 
 def as_job(job: AnyJob) -> Job:

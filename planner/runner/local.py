@@ -13,6 +13,8 @@ from planner.job import Job, Workers
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.runner.display import Say
 
+MOST_NODES = 64
+"""logical nodes of a local cluster"""
 # A head and eight nodes are there by then, where nothing else runs.
 _SLOW_START_S = 30.0
 
@@ -47,8 +49,10 @@ def local_cluster(job: Job, nodes: int) -> LocalShape:
     """What this machine starts for the job, with `nodes` nodes, or as many as it has cores or GPUs.
 
     Raises:
-        UserError: it would be too small.
+        UserError: it would be too small, or have more nodes than a machine can hold.
     """
+    if not 0 <= nodes <= MOST_NODES:
+        raise UserError(f"nodes is {nodes}; write 1 to {MOST_NODES}, or 0 for one per core or GPU")
     workers, gpus = job.workers, _num_gpus() if job.workers.gpus else 0
     count = nodes or min(workers.max, gpus or os.cpu_count() or 1)
     if count < workers.min:

@@ -151,6 +151,22 @@ def test_what_the_command_refuses_is_raised(cli, recorded, place):
 
 
 @pytest.mark.usefixtures("place")
+def test_the_bounds_of_nodes_are_those_of_the_command(job):
+    """A thousand nodes would be started, or none."""
+    for nodes in (-1, 65):
+        with pytest.raises(UserError, match=f"nodes is {nodes}; write 1 to 64"):
+            planner.run(job, nodes=nodes)
+
+
+def test_a_string_is_one_word_and_a_path_is_a_folder(recorded):
+    """Python would take a string for its letters."""
+    assert planner.read_job(recorded.job, "train.seed=7").train.seed == 7
+    with pytest.raises(UserError, match=r"^--accept nothing: write one of "):
+        planner.run(recorded.job, accept="nothing")
+    assert planner.audit(Path(recorded.run)).clean
+
+
+@pytest.mark.usefixtures("place")
 def test_another_thread_is_refused(job):
     """Signals reach the main thread alone, so the workers of such a run could not be told to commit."""
     caught = []
