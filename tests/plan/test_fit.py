@@ -1,4 +1,4 @@
-"""How many workers fit on one node. `tests/dispatch/test_room.py` holds the same function against Ray."""
+"""How many workers fit on one node. `tests/dispatch/test_resources.py` holds the same function against Ray."""
 
 import pytest
 
