@@ -2,7 +2,7 @@
 
     look -> system_of -> System.read -> Recipe -> job_of, or rewrite -> System.render
 
-A `System` (system.py) holds what planner can do with one training system; `registry.py` lists them, with those that
+A `System` (system.py) holds what planner can do with one training system; `systems.py` lists them, with those that
 installed packages add, and `detect.py` finds the one that a recipe is of. The room reads their files, and knows no
 torch, no Ray and no terminal. A recipe becomes a job of ours (`job_of`), a list of what became of every key, and the
 behaviour of its own system at any GPU count (`Recipe.foreign`).
