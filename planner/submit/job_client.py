@@ -15,8 +15,8 @@ from planner.base.extras import how_to_install
 from planner.errors import UserError
 from planner.submit.client_errors import first_line, in_words, root_cause, short_text, unreachable
 from planner.submit.private_names import limit_waits, server_version
+from planner.submit.submission import OLDEST_RAY
 
-_OLDEST_RAY = (2, 60)
 # Ray's client sets no limit of its own: an address that swallows packets would hold it for minutes.
 _CONNECT_S = 10.0
 # Between two bytes: a dashboard takes in an upload, or starts a job's supervisor.
@@ -75,8 +75,8 @@ def _require_server(address: str) -> None:
 
 def _require_version(address: str, version: str) -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if version and numbers < _OLDEST_RAY:
-        oldest = ".".join(map(str, _OLDEST_RAY))
+    if version and numbers < OLDEST_RAY:
+        oldest = ".".join(map(str, OLDEST_RAY))
         raise UserError(f"{address} runs Ray {version}; planner needs {oldest} or newer there: update the cluster")
 
 

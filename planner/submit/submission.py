@@ -12,6 +12,8 @@ from planner.errors import UserError
 from planner.job import Job
 from planner.submit.shipment import Shipment, package_folder
 
+OLDEST_RAY = (2, 60)
+"""that a cluster may run: older ones were not tried (docs/elastic.md)"""
 _DASHBOARD_PORT = 8265
 _GCS_PORT = 6379
 # Ray kills a stopped job after 3 s. Ending its workers in order may take longer, and what is killed leaves its

@@ -1,6 +1,7 @@
 """One Ray cluster of three nodes for all dispatch tests, on loopback."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,20 @@ def cluster(shared_cluster):
 @pytest.fixture(scope="session")
 def ray_environment():
     """Ray reads the token when it is imported: a test that imports it into this process asks for this first."""
+    came_late = "ray" in sys.modules
     # Workers unpickle functions of the test modules by name.
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
     set_environment(TEST_TIMINGS, embedded=True)
+    return came_late
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(ray_environment):
     """Started once: that takes as long as many a test."""
-    del ray_environment
+    assert not ray_environment, (
+        "something imported ray before its token was there: a module, while tests were collected?"
+    )
     with (
         EmbeddedCluster(num_nodes=3, shape=NodeShape(cpus=1)) as embedded,
         connected(embedded.address, verbose=False),

@@ -30,7 +30,7 @@ from planner.dispatch.ray_internal.own_node import OwnNode
 from planner.dispatch.ray_internal.presence import _lacks, missing
 from planner.errors import UserError
 from planner.local_cluster import supervisor
-from planner.submit.job_client import _OLDEST_RAY
+from planner.submit.submission import OLDEST_RAY
 
 PACKAGE = Path(__file__).parents[2] / "planner"
 ROOMS = ("dispatch", "elastic", "local_cluster", "rehearsal", "submit")
@@ -394,5 +394,5 @@ def test_the_releases_that_are_named_are_the_same_everywhere():
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     (ray,) = (text for text in project["dependencies"] if text.startswith("ray"))
     (tested,) = (line for line in (root / "constraints.txt").read_text().splitlines() if line.startswith("ray=="))
-    assert f">={'.'.join(map(str, _OLDEST_RAY))}," in ray
+    assert f">={'.'.join(map(str, OLDEST_RAY))}," in ray
     assert tested.removeprefix("ray==") in trainer.KEEPS_PROCESSES_ON

@@ -5,7 +5,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import ray.train
 
 from planner.dispatch import mailbox
 from planner.dispatch.worker import WorkerConfig, train_worker, worker_hooks
@@ -15,6 +14,13 @@ from planner.rehearsal.stages import stages
 from planner.train import generation
 from planner.train.hooks import Hooks, Outcome
 from planner.train.setup import Launch
+
+
+def ray_train():
+    """Ray reads its token when it is imported, so no test module may do that while tests are collected."""
+    import ray.train
+
+    return ray.train
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def in_stage(monkeypatch):
     def make(launch, number, world_size):
         monkeypatch.setattr(on_ray, "kv_get", {"stage-this": str(number)}.__getitem__)
         context = SimpleNamespace(get_world_size=lambda: world_size)
-        monkeypatch.setattr(ray.train, "get_context", lambda: context)
+        monkeypatch.setattr(ray_train().__name__ + ".get_context", lambda: context)
         return on_ray.observed_hooks(stages([2, 1], 4), launch)
 
     return make
@@ -59,7 +65,7 @@ def test_a_worker_trains_with_the_hooks_that_it_was_handed(launch, monkeypatch):
 def test_without_others_they_are_rays(launch):
     """Reports go to Ray, and a stop comes from the controller."""
     hooks = WorkerConfig(launch=launch, on_cpu=True).hooks(launch)
-    assert hooks.report is ray.train.report
+    assert hooks.report is ray_train().report
     assert hooks.messages is mailbox.messages
     assert not hooks.should_stop(1)
     mailbox.request_stop()
@@ -89,4 +95,4 @@ def test_a_rehearsed_worker_keeps_to_its_stage(launch, in_stage, monkeypatch, nu
     monkeypatch.setattr(mailbox, "stop_requested", lambda: answers.pop(0))
     monkeypatch.setattr(on_ray, "_POLL_S", 0.0)
     assert hooks.should_stop(step) is waits
-    assert hooks.report is ray.train.report
+    assert hooks.report is ray_train().report

@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from planner.errors import RunError, UserError
-from planner.submit.job_server import JobServer
 from planner.submit.shipment import Shipment
 from planner.submit.submission import Submission
 
@@ -29,6 +28,13 @@ ValueError: Job with submission_id tiny-1 already exists. Please use a different
 
 
 SILENT = -1
+
+
+def connect(address):
+    """Ray reads its token when it is imported, so no test module may do that while tests are collected."""
+    from planner.submit.job_server import JobServer
+
+    return JobServer.connect(address)
 
 
 @contextmanager
@@ -81,7 +87,7 @@ def server(answers):
 def test_a_server_that_cannot_be_used_is_told_in_a_line(version, says):
     """Whatever it answers to the first question."""
     with server({"GET /api/version": version}) as address, pytest.raises(UserError, match=says) as raised:
-        JobServer.connect(address)
+        connect(address)
     assert str(raised.value).startswith(address)
     assert "\n" not in str(raised.value)
 
@@ -91,7 +97,7 @@ def test_the_address_that_is_written_is_the_one_that_is_used(monkeypatch, variab
     """Ray's client lets these variables win, and a job would go to another cluster."""
     monkeypatch.setenv(variable, "http://127.0.0.1:1")
     with server({"GET /api/version": VERSION}) as address:
-        assert JobServer.connect(address).ray_version == "2.60.0"
+        assert connect(address).ray_version == "2.60.0"
 
 
 def submission(address, tmp_path):
@@ -114,7 +120,7 @@ def test_a_refused_submission_is_told_in_a_line(tmp_path, monkeypatch, answers, 
     monkeypatch.chdir(tmp_path)
     defaults = {"GET /api/version": VERSION, "PUT /api/packages": (200, "")}
     with server({**defaults, **answers}) as address:
-        connected = JobServer.connect(address)
+        connected = connect(address)
         with pytest.raises((RunError, UserError), match=says) as raised:
             connected.submit(submission(address, tmp_path))
     assert "\n" not in str(raised.value)
@@ -125,7 +131,7 @@ def ended(**details):
     job = json.dumps({"type": "SUBMISSION", "submission_id": "tiny-1", "entrypoint": "x", **details})
     log = {"GET /api/jobs/tiny-1/": (404, "")}
     with server({"GET /api/version": VERSION, **log, "GET /api/jobs/tiny-1": (200, job)}) as address:
-        return JobServer.connect(address).follow("tiny-1", lambda _text: None)
+        return connect(address).follow("tiny-1", lambda _text: None)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +160,7 @@ def test_how_a_job_ended_becomes_an_exit_code(details, exit_code, reason):
 def test_a_lost_connection_says_that_the_job_may_run_on():
     """The dashboard went away while the log was followed."""
     with server({"GET /api/version": VERSION}) as address:
-        connected = JobServer.connect(address)
+        connected = connect(address)
     with pytest.raises(RunError, match=r"the connection was lost: Connection refused; see what became .* ray job list"):
         connected.follow("tiny-1", lambda _text: None)
 
@@ -163,6 +169,6 @@ def test_a_dashboard_that_falls_silent_is_not_waited_for_for_ever(monkeypatch):
     """It was there, and then takes connections and answers nothing."""
     monkeypatch.setattr("planner.submit.job_client._ANSWER_S", 0.3)
     with server({"GET /api/version": VERSION, "GET /api/jobs/tiny-1": (SILENT, "")}) as address:
-        connected = JobServer.connect(address)
+        connected = connect(address)
         with pytest.raises(RunError, match=r"the connection was lost: .*timed out.*ray job list --address"):
             connected.follow("tiny-1", lambda _text: None)
