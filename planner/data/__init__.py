@@ -5,9 +5,9 @@ that read files or tokenize inside functions. A stream without random access is 
 resumed at another world size.
 
     base                            what every data set answers
-    text, jsonl, tokens             kinds whose rows are bytes
+    text_files, jsonl, tokens       kinds whose rows are bytes
     conversations, sample_sets      kinds whose rows are prompts and completions
-    own                             a data set of the user's own
+    user_dataset                    a data set of the user's own
     open                            from a job's data section to the data set that reads it
 
 Nothing is imported here, so that `paths` and `model_files` stay light.
