@@ -7,9 +7,9 @@
     models/, shard, state, optimize           what is trained
     batches, sample_batches, prefetch         what it is trained on
     log_probs, objectives/, reference/        what is minimised
-    control, step, evaluate, pace, collective_timeout   what a step is made of, and when to commit
-    checkpoints/, resume, journal              what is kept, and where a generation begins
-    loop, lifecycle                           the steps of one generation, and everything around them
+    control, step, evaluate, pace             what a step is made of, and when to commit
+    checkpoints/, resume, journal             what is kept, and where a generation begins
+    collective_timeout, loop, lifecycle       the steps of one generation, and everything around them
     custom_loop                               generations whose training loop is the user's own
     export/                                   a commit's model as a folder that transformers loads
 
