@@ -46,7 +46,7 @@ _INSIDE = "PLANNER_CHAOS_INSIDE"
 _DISK_MIB = 192
 _CAUSE_S = 5.0
 # A disk that is full is for a person to see to; whatever else is done here, a driver gets over.
-_MAY_END_A_RUN = ("No space left on device",)
+_MAY_END_A_RUN = ("the disk is full: ", "No space left on device")
 _JOB = """
 name: chaos
 model: {kind: own}
