@@ -3,7 +3,7 @@
     python bench/uneven.py        up to 5 processes on this machine (a minute)
 
 Two cores cannot compute for five workers at once, so a sample costs each worker 80 ms of sleep, forward and backward
-together, as if a GPU of his own were at work; the loop around it, FSDP's collectives among it, is the real one.
+together, as if it had a GPU of its own; the loop around it, FSDP's collectives among it, is the real one.
 
 ideal             W times the samples per second of one worker
 largest_divisor   what a launcher gets that wants G % W == 0: the largest such count of workers, the others idle

@@ -92,7 +92,8 @@ class Interrupts:
         try:
             kv_put(end_key(self._launch_id), "yes")
             began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
-            # It ends: the controller gives up workers that do not commit, `pulse` a controller that does not answer.
+            # This ends: the controller gives up workers that do not commit, and `heartbeat.py` gives up a controller
+            # that does not answer.
             while not (self._ended.is_set() or kv_get(ended_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
                 if reminders.due(waited_s):

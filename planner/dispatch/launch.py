@@ -62,7 +62,7 @@ def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
 def set_environment(timings: Timings, *, embedded: bool) -> None:
     """What Ray reads from the environment, set before it is imported.
 
-    A user's own settings win, but for his token: that one is for another cluster.
+    A user's own settings win, except for the token: theirs is for another cluster.
     """
     settings = {
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": str(timings.poll_s),
@@ -218,7 +218,7 @@ def _trainer(
             # A name of its own for every controller: Ray would reload its own list of checkpoints for an old one.
             name=f"{job.name}-{launch.launch_id}-{number}",
             storage_path=f"{launch.url}/ray",
-            # Losses are what spot nodes do. Crash loops are stopped by the controller, and by `train.claim`.
+            # Losses are what spot nodes do. Crash loops are stopped by the controller, and by `train.resume`.
             failure_config=FailureConfig(max_failures=-1),
         ),
         torch_config=_torch_config(on_gpu=workers.gpus > 0 and not worker.on_cpu, embedded=embedded),

@@ -38,7 +38,7 @@ def state_key(launch_id: str) -> str:
 
 def heartbeat_key(launch_id: str) -> str:
     """Where the controller shows that it lives: see `planner.dispatch.heartbeat`."""
-    return f"pulse-{launch_id}"
+    return f"heartbeat-{launch_id}"
 
 
 class Released(BaseException):

@@ -112,7 +112,8 @@ class Workers(Section):
         default=0, ge=0, le=256, description="beside each worker, to read its next steps; 0: a thread in the worker"
     )
     keep_processes: Literal["auto", "never"] = Field(
-        default="auto", description="auto: who stays through a resize keeps his process where that is known to work"
+        default="auto",
+        description="auto: a worker that stays through a resize keeps its process, where that is known to work",
     )
 
     @model_validator(mode="after")

@@ -217,7 +217,7 @@ class Loop:
             parts, check_sum = step.result()
             backward_passes += step.num_backward
             if self._state.sums.settle():
-                # How often a loop of the user's own calls his model, is his business; a micro-batch has one backward.
+                # A loop of the user's own may call its model as often as it likes. A micro-batch has one backward.
                 passes = backward_passes if self._job.is_own else self._passes() - before
                 return parts, check_sum, Work(forward_passes=passes, attempts=attempt)
             self._repeated_steps += 1

@@ -30,7 +30,7 @@ def make_model(config: Model, train: Train, world: World, *, first_weights: bool
 
 def build_model(config: Model, train: Train) -> nn.Module:
     """The whole model on the CPU, with the same weights on every worker: they depend on the seed alone."""
-    assert isinstance(config, GptModel)  # who has one of his own does not come here
+    assert isinstance(config, GptModel)  # a model of the user's own is not built here
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
         return Gpt(config, activation_checkpointing=train.activation_checkpointing)

@@ -27,7 +27,7 @@ class Witness:
         self._file = -1
 
     def write(self, line: str) -> None:
-        """Written at once and in one piece: nobody says goodbye before he is killed."""
+        """Written at once and in one piece: a process that is killed has no time for it."""
         if not WITNESS.is_dir():
             return
         if self._file < 0:

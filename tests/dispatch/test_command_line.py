@@ -171,6 +171,7 @@ def test_a_head_that_is_killed_ends_the_run_with_what_is_committed(folder, name,
     """SIGKILL: exit code 1, what is safe and the command that resumes; typed, it goes on from there."""
     process = start(folder, "run", "job.yaml", "--nodes", "1")
     run = wait_for_commits(folder, 2)
+    before = run.manifest(run.commits()[-1]).step
     os.kill(process_of_the_head(process, name), signal.SIGKILL)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1, (out, err)
@@ -181,7 +182,7 @@ def test_a_head_that_is_killed_ends_the_run_with_what_is_committed(folder, name,
     told, _, resume = last.partition(words)
     # A worker lives on for a moment, and may commit once more after that was told.
     steps = [run.manifest(name).step for name in run.commits()]
-    assert int(told.rpartition("; step ")[2]) in steps
+    assert int(told.rpartition("; step ")[2]) in [step for step in steps if step >= before]
     assert shlex.split(resume) == ["planner", "run", "job.yaml", "--nodes", "1"]
     end = steps[-1] + 3
     finished = start(folder, *shlex.split(resume)[1:], "--set", f"train.steps={end}")

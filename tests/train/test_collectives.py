@@ -40,7 +40,7 @@ def test_a_worker_computes_on_the_gpu_it_was_given(monkeypatch, device, expected
 
 
 def test_workers_may_share_a_gpu_if_they_are_told_to(monkeypatch):
-    """Never one who was given a GPU of his own; and nobody trains on the CPU unawares."""
+    """A worker with a GPU of its own keeps it, and no worker falls back to the CPU in silence."""
     cpu, own, shared = torch.device("cpu"), torch.device("cuda:3"), torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [world._shared_gpu(device) for device in (cpu, own)] == [cpu, own]

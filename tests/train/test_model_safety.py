@@ -52,7 +52,7 @@ def folder(tiny_model, tmp_path):
 
 @pytest.fixture
 def yes(monkeypatch):
-    """One who would say yes to whatever he is asked; the questions."""
+    """The questions that were asked. Each is answered with yes."""
     asked = []
     monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "y")
     return asked
