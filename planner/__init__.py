@@ -7,6 +7,8 @@ neither torch nor Ray. docs/python-api.md describes them.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from planner import errors as errors  # `planner.errors.PlannerError` is what each of them raises
+
 if TYPE_CHECKING:
     from planner.job import Job
     from planner.own import Run

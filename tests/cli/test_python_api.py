@@ -71,6 +71,13 @@ def in_a_fresh_interpreter(code):
     return set(done.stdout.split())
 
 
+def test_what_they_raise_is_at_hand():
+    """`except planner.errors.PlannerError` needs no import of its own."""
+    code = "import planner\ntry: planner.read_job('no such file')\nexcept planner.errors.PlannerError: print('caught')"
+    assert in_a_fresh_interpreter(code) == {"caught"}
+    assert "PlannerError" in in_a_fresh_interpreter("import planner; print(*dir(planner.errors))")
+
+
 def test_the_public_names_are_these():
     """A new one is a decision: each is kept forever."""
     assert planner.__all__ == NAMES
