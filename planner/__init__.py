@@ -1,7 +1,7 @@
 """Keeps a training recipe's global batch exact on whatever GPUs Ray grants.
 
 The Python interface is the names in `__all__`. Each is imported when it is first used: `import planner` alone loads
-neither torch nor Ray. docs/python-api.md describes them.
+neither torch nor Ray. docs/reference/python-api.md describes them.
 """
 
 import importlib

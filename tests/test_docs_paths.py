@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = ("bench", "docs", "jobs", "planner", "tests")
 # First folders of files that are not ours: other systems', and those of the examples in extending.md.
 OF_OTHERS = {"litgpt", "planner_hinge", "scripts"}

@@ -33,5 +33,5 @@ def test_every_key_of_data_and_objectives_is_named():
     keys = {name for section in sections for name in section.model_fields}
     assert {"loss_on", "gamma_beta_ratio"} < keys
     assert [key for key in sorted(keys) if f"`{key}" not in readme and f"{key}:" not in readme] == []
-    assert "docs/data.md#prompts-and-completions" in readme
+    assert "docs/reference/data.md#prompts-and-completions" in readme
     assert "make_llama.py" in readme

@@ -1,6 +1,6 @@
 """The format number of everything that planner stores and reads again, and the refusal of any other number.
 
-If you change what is stored under a name, raise its number here. docs/formats.md lists them.
+If you change what is stored under a name, raise its number here. docs/reference/stored-formats.md lists them.
 """
 
 from collections.abc import Mapping

@@ -189,7 +189,7 @@ def make_own(draft: Draft, method: str, why: str) -> None:
     draft.job |= ordered
     draft.remarks["data.path"] = f"your training loop: it computes {method}"
     draft.remarks.pop("objective", None)
-    draft.to_do.insert(0, f"{why}: write my_loop.py, which computes the loss (docs/own-loop.md)")
+    draft.to_do.insert(0, f"{why}: write my_loop.py, which computes the loss (docs/guides/your-own-loop.md)")
     if method.startswith("grpo"):
         draft.to_do.insert(
             1,

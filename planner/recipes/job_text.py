@@ -31,7 +31,7 @@ def _heading(recipe: Recipe) -> Iterator[str]:
     yield f"# Converted by planner from {escape(recipe.source)} ({recipe.title}, {recipe.method})."
     if recipe.draft.job.get("objective") == "own":
         yield "# A loop of your own (data.path) computes the loss. planner keeps its batches exact at every GPU count."
-        yield "# See docs/own-loop.md."
+        yield "# See docs/guides/your-own-loop.md."
     for line in recipe.draft.to_do:
         yield f"# to do: {escape(line)}"
 

@@ -71,7 +71,7 @@ def _dpo_cut(keys: Keys) -> str:
     return (
         f"pairs longer than model.context: TRL keeps the {kept} max_length tokens of prompt and completion "
         f"together,{every} here the prompt is cut to data.max_prompt where both do not fit, then the completion's "
-        "end (docs/data.md); nothing differs where all fit"
+        "end (docs/reference/data.md); nothing differs where all fit"
     )
 
 

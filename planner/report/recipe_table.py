@@ -174,7 +174,7 @@ def trap_lines(recipe: Recipe, question: Question, width: int | None = None) -> 
 
 
 def check_json(recipe: Recipe, plans: Sequence[Plan], question: Question) -> str:
-    """One object; its keys are an interface (docs/recipes.md)."""
+    """One object; its keys are an interface (docs/guides/your-recipe.md)."""
     assert recipe.foreign is not None
     counts = list(_count_objects(recipe, plans))
     made = {

@@ -211,10 +211,10 @@ def test_an_audit_is_that_of_the_command(cli, recorded):
 
 
 def test_the_documented_example_runs(recorded, place, capsys):
-    """docs/python-api.md, on a run that is finished."""
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python-api.md").read_text(), re.DOTALL)
+    """docs/reference/python-api.md, on a run that is finished."""
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "python-api.md").read_text(), re.DOTALL)
     shutil.copy(recorded.job, place / "job.yaml")
-    exec(compile(example, "docs/python-api.md", "exec"), {})
+    exec(compile(example, "docs/reference/python-api.md", "exec"), {})
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["1 workers: 1 x 6 samples, 2 rounds", "2 workers: 2 x 3 samples, 1 rounds"]
     assert shown[-1] == "4 of 4 steps, audit clean: True"
