@@ -2,8 +2,8 @@
 
 Stops, commits, resharded resumes and held-out losses are planner's own; workers share the first GPU
 (PLANNER_SHARED_GPU). With `equality: bitwise` the final weights, every loss and every norm must be those of one rank
-that was left alone, and both audits clean. With `equality: batches` the losses may differ by rounding, and the row says
-by how much. `--ray` goes through an embedded Ray cluster, whose nodes come, get notice and are killed.
+that was left alone, and both audits clean. With `equality: balanced` the losses may differ by rounding, and the row
+says by how much. `--ray` goes through an embedded Ray cluster, whose nodes come, get notice and are killed.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def main() -> None:
         os.environ[SHARED_GPU] = "1"
         # Ray hides every GPU from a worker that asked for none.
         os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    wanted = [("bitwise", "bf16"), ("bitwise", "fp32"), ("batches", "fp32")]
+    wanted = [("bitwise", "bf16"), ("bitwise", "fp32"), ("balanced", "fp32")]
     rows: list[dict[str, object]] = []
     for equality, precision in wanted[:1] if options.toy or options.ray else wanted:
         rows.append(compare(equality, precision, toy=options.toy, on_ray=options.ray))

@@ -162,7 +162,7 @@ def _chaos() -> list[str]:
 def _bitwise() -> list[str]:
     r = next(r for r in _rows("bitwise") if r.get("headline"))
     what = f"exact bits, {r['world_size']} workers, {r['parameters'] / 1e6:.1f} M parameters"
-    return [_row("bitwise", what, f"{r['ratio']:.2f}x", "the step of `equality: batches`")]
+    return [_row("bitwise", what, f"{r['ratio']:.2f}x", "the step of `equality: balanced`")]
 
 
 def _control() -> list[str]:

@@ -80,7 +80,7 @@ class Task:
         sizes = BatchSizes(global_batch=self.num_micro_batches * self.micro_batch, max_micro=self.micro_batch)
         plans = [
             choose(BatchSizes(**{**vars(sizes), "equality": equality}), self.world_size)
-            for equality in ("batches", "bitwise")
+            for equality in ("balanced", "bitwise")
         ]
         for plan in plans:
             assert plan.accumulation_steps * self.world_size == self.num_micro_batches

@@ -40,7 +40,8 @@ def verify(
 ) -> None:
     """Train the job twice, at a fixed size and through a history of sizes, and compare everything.
 
-    With batch.equality: bitwise, every bit must agree; with batches, losses to a stated tolerance. Exits with 1 if not.
+    With batch.equality: bitwise, every bit must agree. With balanced, losses must agree to a stated tolerance.
+    Exits with 1 if they do not.
     """
     sizes = parse_history(history, most=_MOST_WORKERS)
     if len(set(sizes)) == 1:
@@ -102,4 +103,4 @@ def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int]) -> list[str
     path = f"{counted(job.train.steps or 0, 'step')} at {sizes[0]} = through {' -> '.join(map(str, sizes))} workers"
     if job.batch.equality == "bitwise":
         return [*lines, f"verify: IDENTICAL to the last bit: {path} ({where})"]
-    return [*lines, f"verify: the same samples, and equal within rounding (batch.equality: batches): {path} ({where})"]
+    return [*lines, f"verify: the same samples, and equal within rounding (batch.equality: balanced): {path} ({where})"]

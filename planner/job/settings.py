@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from planner.job import cadence
 from planner.job.optimizer import Optimizer, OwnOptimizer
 from planner.job.section import AutoOrEvery, Every, Section, Stretch
+from planner.plan.layout import Mode, current_mode
 from planner.plan.limits import LEAST_RESOURCE, MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 
 
@@ -15,8 +16,8 @@ class Batch(Section):
 
     global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
     max_micro: int = Field(ge=1, le=MAX_MICRO, description="the most samples that one forward pass can hold")
-    equality: Literal["batches", "bitwise"] = Field(
-        default="batches", description="what is equal at every world size: each step's samples, or every bit"
+    equality: Annotated[Mode, BeforeValidator(current_mode)] = Field(
+        default="balanced", description="what is equal at every world size: each step's samples, or every bit"
     )
 
 

@@ -1,10 +1,10 @@
 """The choice: batch sizes and a world size in, one plan out."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 from planner.errors import PlanError
-from planner.plan.layout import LAYOUT_VERSION, LAYOUTS
+from planner.plan.layout import LAYOUT_VERSION, LAYOUTS, Mode
 from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 from planner.plan.plan import Plan
 
@@ -15,12 +15,14 @@ class BatchSizes:
 
     global_batch: int
     max_micro: int
-    equality: Literal["batches", "bitwise"] = "batches"
+    equality: Mode = "balanced"
     """what must be equal at every world size: the samples of a step, or every bit of the weights"""
 
     def __post_init__(self) -> None:
         _check("batch.global", self.global_batch, MAX_GLOBAL_BATCH)
         _check("batch.max_micro", self.max_micro, MAX_MICRO)
+        if self.equality not in get_args(Mode):
+            raise PlanError(f"batch.equality is {self.equality!r}: write one of {', '.join(get_args(Mode))}")
 
 
 def choose(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERSION) -> Plan:
@@ -42,7 +44,7 @@ def choose(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERS
         global_batch=batch.global_batch,
         world_size=world_size,
         max_micro=batch.max_micro,
-        mode="bitwise" if batch.equality == "bitwise" else "balanced",
+        mode=batch.equality,
         layout_version=layout_version,
     )
 

@@ -172,5 +172,5 @@ def recorded_sizes(header: GenerationRecord) -> BatchSizes:
     return BatchSizes(
         global_batch=header.identity.global_batch,
         max_micro=header.max_micro,
-        equality="bitwise" if header.identity.equality == "bitwise" else "batches",
+        equality="bitwise" if header.identity.equality == "bitwise" else "balanced",
     )

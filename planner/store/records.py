@@ -5,10 +5,11 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from planner.base.format_versions import STORED, refusal
 from planner.errors import NewerFormat, StoreError
+from planner.plan.layout import current_mode
 
 NO_HEAD = "0" * 64
 """the chain's value before the first record of a run"""
@@ -48,8 +49,8 @@ class Identity(Value):
     model: Digest
     optimizer: str
     """its kind: its state means nothing to another"""
-    equality: str
-    """`batches` or `bitwise`: what is equal at every world size"""
+    equality: Annotated[str, BeforeValidator(current_mode)]
+    """`balanced` or `bitwise`: what is equal at every world size"""
     recipe: Digest
     """objective, optimizer settings, schedule, clipping, precision"""
 

@@ -212,7 +212,9 @@ def test_an_audit_is_that_of_the_command(cli, recorded):
 
 def test_the_documented_example_runs(recorded, place, capsys):
     """docs/reference/python-api.md, on a run that is finished."""
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "python-api.md").read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "python-api.md").read_text(), re.DOTALL
+    )
     shutil.copy(recorded.job, place / "job.yaml")
     exec(compile(example, "docs/reference/python-api.md", "exec"), {})
     shown = capsys.readouterr().out.splitlines()

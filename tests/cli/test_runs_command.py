@@ -119,7 +119,7 @@ def test_show_tells_everything(cli, runs, recorded):
     assert (answer.code, answer.err) == (0, "")
     said = dict(re.split(r" {2,}", line, maxsplit=1) for line in answer.out.splitlines()[:12] if "  " in line)
     assert said["state"] == "stopped"
-    assert said["batch"] == "global 6, equality batches"
+    assert said["batch"] == "global 6, equality balanced"
     assert said["step"] == "4 of 9"
     assert said["model"].startswith("gpt, layers 1, width 16, heads 2, context 16")
     assert re.search(r"1 +1  1 x 6  \[0, 2\)  with a commit +0", answer.out)

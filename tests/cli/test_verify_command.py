@@ -49,7 +49,7 @@ def test_a_bitwise_job_is_identical(job, tmp_path):
 
 def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
     """The same samples; the tolerance is stated beside the difference."""
-    job = job.model_copy(update={"batch": job.batch.model_copy(update={"equality": "batches"})})
+    job = job.model_copy(update={"batch": job.batch.model_copy(update={"equality": "balanced"})})
     job = job.model_copy(update={"model": job.model.model_copy(update={"dropout": 0.0})})
     checks = through_processes(job, [2, 3], tmp_path / "runs")
     assert failed(checks) == {}

@@ -134,7 +134,7 @@ def test_other_files_than_the_runs_are_accepted_by_name_alone():
 
 def identity(seed):
     digests = dict.fromkeys(("data", "model", "recipe"), "0" * 64)
-    return Identity(global_batch=8, seed=seed, optimizer="adamw", equality="batches", **digests)
+    return Identity(global_batch=8, seed=seed, optimizer="adamw", equality="balanced", **digests)
 
 
 def preference_job(model, objective):

@@ -143,6 +143,16 @@ def test_the_steps_between_commits_are_measured_or_counted(written, value):
     assert parse_job(f"{MINIMAL}checkpoint: {{{written}}}\n").checkpoint.every == value
 
 
+def test_batches_is_the_early_name_of_balanced():
+    """One thing with two names is one job: the same digest, the same identity."""
+    written = [
+        MINIMAL.replace("max_micro: 4}", f"max_micro: 4, equality: {name}}}") for name in ("batches", "balanced")
+    ]
+    jobs = [parse_job(text) for text in [MINIMAL, *written]]
+    assert {job.batch.equality for job in jobs} == {"balanced"}
+    assert len({job_file(job) for job in jobs}) == 1
+
+
 @pytest.mark.parametrize("written", ["true", "True", "TRUE"])
 def test_true_has_three_spellings(written):
     assert parse_job(f"{MINIMAL}  activation_checkpointing: {written}\n").train.activation_checkpointing is True

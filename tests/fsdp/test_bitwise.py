@@ -76,7 +76,7 @@ def test_one_hash_for_every_world_size(workers, texts, tmp_path, name, sizes):
 
 def test_batches_do_differ(workers, texts, tmp_path):
     """Without the fixed point the losses part ways: the test above can fail."""
-    job = bitwise_job(texts, equality="batches")
+    job = bitwise_job(texts, equality="balanced")
     losses = set()
     for world_size in range(1, 6):
         workers.run(run_job, world_size, job, str(tmp_path / str(world_size)))
@@ -203,7 +203,7 @@ def poisoned(rank, job, url):
         LanguageModelling.loss = loss
 
 
-@pytest.mark.parametrize("equality", ["bitwise", "batches"])
+@pytest.mark.parametrize("equality", ["bitwise", "balanced"])
 def test_a_gradient_that_is_not_finite_names_step_and_tensor(workers, texts, tmp_path, equality):
     """All workers stop at that step with the same words."""
     job = bitwise_job(texts, equality=equality)
@@ -211,7 +211,7 @@ def test_a_gradient_that_is_not_finite_names_step_and_tensor(workers, texts, tmp
         workers.run(poisoned, 3, job, str(tmp_path))
 
 
-@pytest.mark.parametrize("equality", ["bitwise", "batches"])
+@pytest.mark.parametrize("equality", ["bitwise", "balanced"])
 def test_a_step_that_is_not_finite_is_skipped_if_the_job_says_so(workers, texts, tmp_path, equality):
     """By name: the weights stay, the step counts, the ledger says so, and other world sizes do the same."""
     job = bitwise_job(texts, equality=equality, train={"non_finite": "skip"})
@@ -247,8 +247,8 @@ def test_an_operation_that_is_not_deterministic_is_refused_by_name(workers, text
     """In words that say what to do, and only where equal bits were asked for."""
     with pytest.raises(TrainingFailed, match=r"^put_ has no deterministic form on this device .* batch.equality: bat"):
         workers.run(with_put, 2, bitwise_job(texts), str(tmp_path / "bitwise"))
-    workers.run(with_put, 2, bitwise_job(texts, equality="batches"), str(tmp_path / "batches"))
-    assert len(records(tmp_path / "batches")) == 5
+    workers.run(with_put, 2, bitwise_job(texts, equality="balanced"), str(tmp_path / "balanced"))
+    assert len(records(tmp_path / "balanced")) == 5
 
 
 def test_the_certificate_is_held_against_the_files(workers, texts, tmp_path):
@@ -298,9 +298,9 @@ def test_bits_are_not_promised_across_kinds_of_machines(workers, texts, tmp_path
         workers.run(on_another_cpu, 2, bitwise_job(texts), str(tmp_path))
     workers.run(on_another_cpu, 2, bitwise_job(texts), str(tmp_path), ("device",))
     assert any("accepted by name" in words for words in records(tmp_path, "generation")[-1]["changed"])
-    batches = bitwise_job(texts, equality="batches")
-    workers.run(run_job, 2, batches, str(tmp_path / "batches"), 2)
-    workers.run(on_another_cpu, 2, batches, str(tmp_path / "batches"))
+    batches = bitwise_job(texts, equality="balanced")
+    workers.run(run_job, 2, batches, str(tmp_path / "balanced"), 2)
+    workers.run(on_another_cpu, 2, batches, str(tmp_path / "balanced"))
 
 
 OPTIMIZERS = [

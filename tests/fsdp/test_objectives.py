@@ -36,7 +36,7 @@ def test_every_objective_is_trained_here():
     assert {objective["kind"] for objective, _ in KINDS.values()} == set(OURS) - {"lm", "own"}
 
 
-def sample_job(folder, name, *, steps=5, equality="batches", **sections):
+def sample_job(folder, name, *, steps=5, equality="balanced", **sections):
     objective, data = KINDS[name]
     return make_job(
         "",
@@ -62,7 +62,7 @@ def measured(url):
 
 
 QUICK = ("sft", "dpo, cached", "kto")
-IN_BATCHES = [pytest.param(name, "batches", marks=[] if name in QUICK else [pytest.mark.slow]) for name in KINDS]
+IN_BATCHES = [pytest.param(name, "balanced", marks=[] if name in QUICK else [pytest.mark.slow]) for name in KINDS]
 BITWISE = [(name, "bitwise") for name in ("sft", "dpo", "dpo, cached", "kto")]
 
 

@@ -73,7 +73,7 @@ def audited(url, job):
     return audit(Run(Storage(str(url))), code=job.data.path)
 
 
-@pytest.mark.parametrize("equality", ["batches", "bitwise"])
+@pytest.mark.parametrize("equality", ["balanced", "bitwise"])
 def test_the_example_trains_the_same_at_every_size(tmp_path, equality):
     """jobs/own_loop.py through `planner verify`: samples, losses and weights, in bitwise mode to the last bit."""
     root = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ def run_staged(rank, job, url):
     return staged(lambda: run_job(rank, job, url))
 
 
-@pytest.mark.parametrize("equality", ["bitwise", "batches"])
+@pytest.mark.parametrize("equality", ["bitwise", "balanced"])
 @pytest.mark.parametrize("settings", [{}, {"train": {"precision": "bf16"}}], ids=["fp32", "bf16"])
 def test_the_way_through_the_cpu_changes_nothing(workers, texts, tmp_path, equality, settings):
     """The same bits at the same world size; for `bitwise`, at every one: weights, losses, norms, held-out losses."""

@@ -10,7 +10,7 @@ from planner.errors import PlanError
 from planner.plan import BatchSizes, Plan, choose
 
 
-def plan_for(global_batch, world_size, max_micro, equality="batches") -> Plan:
+def plan_for(global_batch, world_size, max_micro, equality="balanced") -> Plan:
     sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro, equality=equality)
     return choose(sizes, world_size)
 
@@ -26,7 +26,7 @@ def share_of(plan, rank):
     return sum(len(slot) for slot in plan.micro_batches(rank))
 
 
-either = {**sizes, "equality": st.sampled_from(["batches", "bitwise"])}
+either = {**sizes, "equality": st.sampled_from(["balanced", "bitwise"])}
 huge = {
     "global_batch": st.integers(1, 2**20),
     "world_size": st.integers(1, 65_536),
@@ -35,7 +35,7 @@ huge = {
 
 
 @given(**either)
-@example(global_batch=32, world_size=15, max_micro=2, equality="batches")
+@example(global_batch=32, world_size=15, max_micro=2, equality="balanced")
 @example(global_batch=1, world_size=80, max_micro=1, equality="bitwise")
 def test_every_sample_is_computed_exactly_once(global_batch, world_size, max_micro, equality):
     """The ranges of all ranks and rounds are disjoint and cover [0, G)."""
@@ -93,7 +93,7 @@ def test_the_printed_shares_are_the_ranks_shares(global_batch, world_size, max_m
     assert expanded == [share_of(plan, rank) for rank in range(world_size)]
 
 
-@given(**huge, equality=st.sampled_from(["batches", "bitwise"]), data=st.data())
+@given(**huge, equality=st.sampled_from(["balanced", "bitwise"]), data=st.data())
 def test_huge_plans_answer_for_any_rank(global_batch, world_size, max_micro, equality, data):
     """At the largest sizes, neighbouring micro-batches still meet, stay within the cap, and end where G ends."""
     plan = plan_for(global_batch, world_size, max_micro, equality)
@@ -182,6 +182,11 @@ def test_impossible_batches_are_refused(global_batch, max_micro):
     """Sizes outside of what the plan room promises are refused at birth."""
     with pytest.raises(PlanError, match="write a whole number from 1 to"):
         BatchSizes(global_batch=global_batch, max_micro=max_micro)
+
+
+def test_an_unknown_equality_is_refused_with_the_known_ones():
+    with pytest.raises(PlanError, match="'exact': write one of balanced, bitwise"):
+        BatchSizes(global_batch=8, max_micro=2, equality="exact")
 
 
 def test_ranks_and_rounds_outside_of_the_plan_are_refused():

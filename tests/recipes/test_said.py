@@ -244,7 +244,7 @@ beside = {
     "name": names,
     "batch": section(
         **{"global": st.sampled_from([64, 128])}, max_micro=st.sampled_from([4, 8]),
-        equality=st.sampled_from(["batches", "bitwise"]),
+        equality=st.sampled_from(["balanced", "bitwise"]),
     ),
     "eval": section(samples=st.sampled_from([0, 32]), every=st.sampled_from(["100 steps", "640 examples", "10%"])),
     "workers": section(

@@ -9,7 +9,7 @@ from planner.store.survey import Segment, Survey
 
 BEGAN_S = 1_700_000_000.0
 IDENTITY = Identity(
-    global_batch=4, seed=7, data="a" * 64, model="0" * 64, optimizer="sgd", equality="batches", recipe="0" * 64
+    global_batch=4, seed=7, data="a" * 64, model="0" * 64, optimizer="sgd", equality="balanced", recipe="0" * 64
 )
 
 

@@ -209,7 +209,7 @@ def test_an_audit_as_json():
 
 def generation(number, *, world_size, step=0, parent="", changed=()):
     identity = Identity(
-        global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw", recipe="c" * 64, equality="batches"
+        global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw", recipe="c" * 64, equality="balanced"
     )
     return GenerationRecord(
         generation=number,

@@ -24,7 +24,7 @@ from planner.store.records import (
 from planner.store.storage import Storage
 
 IDENTITY = Identity(
-    global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="batches"
+    global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="balanced"
 )
 
 
@@ -79,6 +79,11 @@ def test_records_from_before_there_were_metrics_are_read():
     """As having none; and the chain is over what stands in the file."""
     fields = {name: value for name, value in step_record(0).model_dump().items() if name != "metrics"}
     assert parse_record(json.dumps(fields), "ledger") == step_record(0)
+
+
+def test_the_early_name_of_an_equality_is_read_as_the_present_one():
+    early = IDENTITY.model_dump() | {"equality": "batches"}
+    assert IDENTITY.differences(Identity.model_validate(early)) == []
 
 
 def written(storage, previous=NO_HEAD, records=RECORDS):

@@ -38,7 +38,7 @@ def write(storage, generation, *records, time_s=BEGAN_S):
         data="0" * 64,
         model="0" * 64,
         optimizer="adamw",
-        equality="batches",
+        equality="balanced",
         recipe="0" * 64,
     )
     header = GenerationRecord(

@@ -29,7 +29,7 @@ from planner.store.run_folder import Run, commit_name, job_digest, job_file
 from planner.store.storage import Storage
 
 IDENTITY = Identity(
-    global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="batches"
+    global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="balanced"
 )
 
 

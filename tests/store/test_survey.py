@@ -28,7 +28,7 @@ def committed(storage, number, generation=1, total_steps=8):
         cursor=4 * number,
         total_steps=total_steps,
         identity=Identity(
-            global_batch=4, seed=0, data="0" * 64, model="0" * 64, optimizer="sgd", equality="batches", recipe="0" * 64
+            global_batch=4, seed=0, data="0" * 64, model="0" * 64, optimizer="sgd", equality="balanced", recipe="0" * 64
         ),
         plan_digest="p",
         world_size=1,

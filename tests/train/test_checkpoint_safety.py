@@ -129,7 +129,7 @@ def manifest_of(files, optimizer="adamw", **changes):
             model="b" * 64,
             optimizer=optimizer,
             recipe="c" * 64,
-            equality="batches",
+            equality="balanced",
         ),
         "plan_digest": "p",
         "world_size": 1,

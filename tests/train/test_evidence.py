@@ -303,7 +303,9 @@ def test_bits_are_not_promised_across_layouts(corpus, tmp_path, second_layout):
 
 def test_the_docs_list_every_format():
     """Name and number, as the code has them."""
-    rows = re.findall(r"^\| `([a-z.]+)`[^|]*\| ([0-9]+) \|", (DOCS / "reference" / "stored-formats.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([a-z.]+)`[^|]*\| ([0-9]+) \|", (DOCS / "reference" / "stored-formats.md").read_text(), re.MULTILINE
+    )
     assert {name: int(number) for name, number in rows} == format_versions.STORED
 
 

@@ -52,7 +52,7 @@ def make_batch_of(kind):
     return {"chat": text_batch, "pairs": pair_batch, "feedback": MakeFeedbackBatch(CONTEXT)}[kind]
 
 
-def loaders(kind, global_batch, world_size, max_micro, equality="batches", **more):
+def loaders(kind, global_batch, world_size, max_micro, equality="balanced", **more):
     """One for each worker."""
     data = SampleSet(kind=kind)
     sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro, equality=equality)
@@ -342,7 +342,7 @@ def test_one_wrong_element_changes_the_checksum(kind):
     world_size=st.integers(1, 5),
     max_micro=st.integers(1, 5),
     cursor=st.integers(0, 200),
-    equality=st.sampled_from(["batches", "bitwise"]),
+    equality=st.sampled_from(["balanced", "bitwise"]),
     is_held_out=st.booleans(),
 )
 @settings(max_examples=60)

@@ -43,7 +43,7 @@ def require_shard_invariant(optimizer: torch.optim.Optimizer) -> None:
         return
     raise TrainingFailed(
         f"{kind} may round differently on shards than on whole tensors, so the weights would depend on the number of "
-        "workers; use AdamW, RMSprop or SGD, not fused, or write batch.equality: batches"
+        "workers; use AdamW, RMSprop or SGD, not fused, or write batch.equality: balanced"
     )
 
 
@@ -62,7 +62,7 @@ def named_refusals() -> Iterator[None]:
             raise
         raise TrainingFailed(
             f"{found[1]} has no deterministic form on this device (torch {torch.__version__}), so equal bits cannot be "
-            "promised; use another operation in the model or the objective, or write batch.equality: batches"
+            "promised; use another operation in the model or the objective, or write batch.equality: balanced"
         ) from error
 
 
