@@ -30,7 +30,7 @@ objective: lm                  # next-token prediction
 batch:
   global: 64                   # samples per optimizer step: exactly so many, on any number of workers
   max_micro: 16                # the most samples that one forward pass can hold; GPUs: what fits into memory
-  # equality: balanced          # or bitwise: the same weights to the last bit at any number of workers
+  # equality: balanced         # or bitwise: the same weights to the last bit at any number of workers
 
 train:
   steps: 60                    # optimizer steps; or epochs, passes over all samples; or examples
