@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 _AGAIN_S = 600.0
 
 
-class Asking:
+class NodeRequests:
     """One per launch. It knows no Ray: the caller says what became of each request."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

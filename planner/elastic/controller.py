@@ -11,7 +11,7 @@ from typing import Any
 from planner.base.text import counted, duration
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import NoPause, price
+from planner.elastic.pause import UnmeasuredPause, price
 from planner.elastic.states import Ending, Idle, Known, Rules, Running, State, WithGroup
 from planner.elastic.step import after_failure, forced_pause, step
 from planner.elastic.view import Act, View
@@ -126,8 +126,8 @@ class ElasticController:
     def _measure_resize(self, state: WithGroup, step: int, first_step_s: float) -> None:
         """Record the price of the resize that made this group. Its first step took `first_step_s`."""
         group, history = state.group, self.history
-        pause, group = group.pause, replace(group, pause=NoPause())
-        if not isinstance(pause, NoPause):
+        pause, group = group.pause, replace(group, pause=UnmeasuredPause())
+        if not isinstance(pause, UnmeasuredPause):
             cost = price(
                 pause,
                 size=group.size,

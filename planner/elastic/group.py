@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from planner.elastic.history import History
-from planner.elastic.pause import NoPause, Pause
+from planner.elastic.pause import UnmeasuredPause, Pause
 from planner.elastic.view import View
 from planner.plan import longest_silence_s, longest_unanswered_s
 
@@ -43,7 +43,7 @@ class Group:
     looked_s: float
     stepped_s: float
     """last step, or the start"""
-    pause: Pause = field(default_factory=NoPause)
+    pause: Pause = field(default_factory=UnmeasuredPause)
     """the one that this group's first step ends"""
     num_steps: int = 0
     """that were reported"""

@@ -37,7 +37,7 @@ class Commit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
+class GrowthHold:
     """No more than `world_size` workers are tried before `until_s`; the last hold was `seconds` long."""
 
     world_size: int = 0
@@ -69,7 +69,7 @@ class History:
     step: int = 0
     total_steps: int = 0
     commit: Commit = Commit()
-    hold: Hold = Hold()
+    hold: GrowthHold = GrowthHold()
     best_step: int = 0
     num_fruitless: int = 0
     """failures in a row without a step that was never done before"""
@@ -168,7 +168,7 @@ class History:
     def with_hold(self, world_size: int, why: str, now_s: float) -> tuple[Self, str]:
         """Try no more workers than so many for a while, twice as long as the last time; and the text that says so."""
         hold_s = min(max(2 * self.hold.seconds, _HOLD_S), _HOLD_MOST_S)
-        hold = Hold(world_size=world_size, until_s=now_s + hold_s, seconds=hold_s)
+        hold = GrowthHold(world_size=world_size, until_s=now_s + hold_s, seconds=hold_s)
         text = f"{why}; no more than {counted(world_size, 'worker')} for {duration(hold_s)}"
         return replace(self, hold=hold), text
 
@@ -178,7 +178,7 @@ class History:
 
     def after_placement(self, world_size: int) -> Self:
         """So many workers have got their places."""
-        return replace(self, hold=Hold(world_size=self.hold.world_size)) if world_size > self.hold.world_size else self
+        return replace(self, hold=GrowthHold(world_size=self.hold.world_size)) if world_size > self.hold.world_size else self
 
     # -- failures
 

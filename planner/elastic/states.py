@@ -7,7 +7,7 @@ from typing import Self
 
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import NoPause, Pause
+from planner.elastic.pause import UnmeasuredPause, Pause
 from planner.elastic.view import View
 from planner.plan import BatchSizes, WorkerRange, choose, worth_asking
 
@@ -75,7 +75,7 @@ class Idle:
     """No group runs. One is started as soon as there is room."""
 
     known: Known
-    pause: Pause = field(default_factory=NoPause)
+    pause: Pause = field(default_factory=UnmeasuredPause)
     """the one that the next group ends"""
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.elastic.asking import Asking
+from planner.elastic.asking import NodeRequests
 from planner.elastic.states import Rules
 from planner.plan import BatchSizes, WorkerRange, choose
 
@@ -33,7 +33,7 @@ def converse(asking, counts, most, looks=20):
 @given(COUNTS, st.integers(0, 600))
 def test_it_comes_to_the_most_that_is_taken_and_stays_there(counts, most):
     """By halves: for sixty counts no more than seven refusals and acceptances."""
-    asked = converse(Asking(Clock()), counts, most)
+    asked = converse(NodeRequests(Clock()), counts, most)
     best = max((count for count in counts if count <= most), default=counts[0])
     assert asked[8:] == [best] * len(asked[8:])
     assert set(asked) <= set(counts)
@@ -43,7 +43,7 @@ def test_it_comes_to_the_most_that_is_taken_and_stays_there(counts, most):
 def test_a_bound_that_moves_is_found_again(counts, before, after):
     """Lowered at once; raised after ten minutes, step by step, since each try risks the nodes that are kept."""
     clock = Clock()
-    asking = Asking(clock)
+    asking = NodeRequests(clock)
     converse(asking, counts, before)
     for _ in range(len(counts) + 1):
         clock.now_s += 601
@@ -52,7 +52,7 @@ def test_a_bound_that_moves_is_found_again(counts, before, after):
 
 
 def test_without_a_refusal_all_is_asked_for():
-    asking = Asking(Clock())
+    asking = NodeRequests(Clock())
     assert asking.count([1, 2, 4]) == 4
     asking.taken(4)
     assert asking.count([1, 2, 4]) == 4

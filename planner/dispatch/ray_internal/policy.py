@@ -29,7 +29,7 @@ from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, si
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
-from planner.elastic.asking import Asking
+from planner.elastic.asking import NodeRequests
 from planner.elastic.controller import ElasticController
 from planner.elastic.view import Act, View
 from planner.errors import PlannerError
@@ -78,7 +78,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._group: NewProcessesGroup | None = None
         self._worker_progress = WorkerProgress()
         self._heartbeat: Heartbeat | None = None
-        self._asking = Asking(time.monotonic)
+        self._asking = NodeRequests(time.monotonic)
         self._autoscaler = Autoscaler()
 
     def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
