@@ -21,7 +21,7 @@ from planner.job import Job
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord, Record, StepRecord
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 POLICIES = ("stock", "stock_tuned", "ours")
@@ -65,7 +65,7 @@ class Log(threading.Thread):
 
     def __init__(self, job: Job) -> None:
         super().__init__(daemon=True)
-        self._follower = Follower(Run(Storage(job.run_path)))
+        self._follower = Follower(RunFolder(Storage(job.run_path)))
         self.seen: list[tuple[float, int, Record]] = []
         """(monotonic seconds, world size, record)"""
         self._ended = threading.Event()
@@ -107,7 +107,7 @@ def set_policy(policy: str) -> dispatch.Timings:
     if policy != "ours":
         from planner.dispatch.ray_internal import trainer
 
-        trainer.find_tier = lambda: ("stock", "this is a bench")  # type: ignore[assignment]
+        trainer.best_trainer = lambda: ("stock", "this is a bench")  # type: ignore[assignment]
         os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "1"
         warnings.simplefilter("ignore", RuntimeWarning)
     dispatch.set_environment(timings, embedded=True)

@@ -137,7 +137,7 @@ def _sharded(task: Task, device: torch.device) -> nn.Module:
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    collectives.sum_gradients(model)
+    collectives.let_fsdp_sum_gradients(model)
     if task.device == "cuda" or task.is_staged:
         collectives.stage(model)
     return model

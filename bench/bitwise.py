@@ -44,7 +44,7 @@ from torch import Tensor
 
 from planner.job import AdamW, GptModel, LmObjective, Train
 from planner.job.lengths import Lengths, learning_rate
-from planner.plan import BatchSizes, Plan, choose
+from planner.plan import BatchSizes, Plan, make_plan
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import control, optimize
 from planner.train.batches import TokenBatch, collate
@@ -79,7 +79,7 @@ class Task:
         """One plan for both ways: every micro-batch is of the same size, and every worker has as many."""
         sizes = BatchSizes(global_batch=self.num_micro_batches * self.micro_batch, max_micro=self.micro_batch)
         plans = [
-            choose(BatchSizes(**{**vars(sizes), "equality": equality}), self.world_size)
+            make_plan(BatchSizes(**{**vars(sizes), "equality": equality}), self.world_size)
             for equality in ("balanced", "bitwise")
         ]
         for plan in plans:

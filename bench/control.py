@@ -28,9 +28,9 @@ def blocks(rank: int, folder: str) -> list[tuple[float, float]]:
     from planner.store.storage import Storage
     from planner.train import control
     from planner.train.control import Tally
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
-    world = World.join(on_cpu)
+    world = World.join(cpu_device)
     storage = Storage(folder)
     record = StepRecord(
         step=0, cursor=64, samples=64, tokens=6144, checksum="0" * 16, loss=1.0, grad_norm=1.0, lr=1e-3, seconds=0.3

@@ -130,7 +130,7 @@ class Recorded(Blocking):  # type: ignore[misc]
         elif kind == "jump":
             self.now += rng.choice([20.0, 900.0])
         elif kind == "tell":
-            self.controller.tell("so they say")
+            self.controller.note("so they say")
         elif kind == "end" and rng.random() < 0.3:
             self.is_ending = True
         elif kind == "notice" and self.group:

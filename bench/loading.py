@@ -19,7 +19,7 @@ from planner.data.prepare_tokens import prepare
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
 from planner.job import GptModel, JsonlData, TextData, TokensData
 from planner.order.order import Order
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.prefetch import Prefetcher
 
@@ -61,7 +61,7 @@ def open_ms(data: TextData | JsonlData | TokensData, repeats: int) -> float:
 def samples_per_s(dataset: Dataset, processes: int) -> int:
     """What the loop would get if it did nothing else; without the start of the processes."""
     order = Order(num_rows=dataset.num_rows, seed=0)
-    plan = choose(BatchSizes(global_batch=GLOBAL_BATCH, max_micro=MAX_MICRO), 1)
+    plan = make_plan(BatchSizes(global_batch=GLOBAL_BATCH, max_micro=MAX_MICRO), 1)
     loader = Loader(dataset=dataset, order=order, plan=plan, rank=0)
     first = 8  # steps that may have been loaded while the processes started
     cursors = range(0, (first + STEPS) * GLOBAL_BATCH, GLOBAL_BATCH)

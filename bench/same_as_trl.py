@@ -24,7 +24,7 @@ from planner.provenance.lineage import whole_lineage
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -106,7 +106,7 @@ def losses_here(workers: LocalWorkers, method: str, folder: Path, sizes: Sequenc
     url = str(folder / f"{method}-{'-'.join(map(str, sizes))}")
     (folder / f"{method}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(method)))
     rehearse(workers, Launch(job=job, url=url), stages(sizes, _STEPS), train_observed)
-    records = whole_lineage(Run(Storage(url))).steps
+    records = whole_lineage(RunFolder(Storage(url))).steps
     assert [r.step for r in records] == list(range(_STEPS))
     return [r.loss for r in records]
 

@@ -20,7 +20,7 @@ import numpy as np
 from _results import write
 
 from planner.job import Job, batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 from planner.rehearsal.local_workers import LocalWorkers
 
 _MOST, _STEPS, _WARM_UP, _SAMPLE_S = 5, 10, 2, 0.08
@@ -51,9 +51,9 @@ def seconds_per_step(rank: int, job: Job, url: str) -> float:
     from planner.train.objectives import make_objective
     from planner.train.reference.frozen import UniformReference
     from planner.train.setup import Launch
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
-    generation = begin(Launch(job=job, url=url), on_cpu, Hooks())
+    generation = begin(Launch(job=job, url=url), cpu_device, Hooks())
     state, objective = make_state(generation), make_objective(job.objective, UniformReference())
 
     def steps() -> Iterator[float]:
@@ -83,7 +83,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for size, seconds in step_s.items():
         divisor = max(w for w in range(1, size + 1) if samples % w == 0)
-        plan = choose(batch_sizes(job), size)
+        plan = make_plan(batch_sizes(job), size)
         rows.append(
             {
                 "workers": size,

@@ -60,7 +60,7 @@ class ElasticController:
 
     # -- what the caller saw happen
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Something for the ledger, of the group that runs or of the next one."""
         self._know(self.state.known.telling(text))
 
@@ -139,6 +139,6 @@ class ElasticController:
             history = history.after_resize(cost.seconds, is_growth=cost.is_growth)
             done_again = f", with {counted(cost.num_again, 'step')} done again" if cost.num_again else ""
             resize = f"{pause.from_size} -> {group.size} workers"
-            self.tell(f"{resize} cost {duration(cost.seconds)} of training{done_again}")
+            self.note(f"{resize} cost {duration(cost.seconds)} of training{done_again}")
         self.state = replace(state, known=self.state.known, group=group)
         self._know_history(history.after_first_step(group.seen_s - group.started_s))

@@ -8,11 +8,11 @@
 from dataclasses import replace
 
 from planner.base.text import counted, duration
-from planner.elastic.group import Group, Notice, hang, is_hung
-from planner.elastic.pause import ForcedPause, UnmeasuredPause, Pause, PlannedPause
+from planner.elastic.group import Group, GroupNotice, hang, is_hung
+from planner.elastic.pause import ForcedPause, Pause, PlannedPause, UnmeasuredPause
 from planner.elastic.states import Ending, Idle, Known, Running, State, Stopping, Waiting, Warming
 from planner.elastic.view import Act, View
-from planner.plan import Decision, Situation, Speeds, choose, revise
+from planner.plan import Decision, Situation, Speeds, make_plan, revise
 
 # A second notice often follows the first: spot capacity is taken back in batches. Notices give 30 s at least.
 _COALESCE_S = 1.0
@@ -102,7 +102,7 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
         return _leave(state, view, room, now_s)
     # A node that has just died is told by the failure of its workers; our own places are never taken by others.
     room = max(room, state.group.size)
-    group = replace(state.group, notice=Notice())
+    group = replace(state.group, notice=GroupNotice())
     state = replace(state, known=state.known.with_room(room, now_s), group=group)
     if isinstance(state, Warming):
         return _await_newcomers(state, view, room, now_s)
@@ -287,7 +287,7 @@ def _decide(state: Running, room: int, now_s: float) -> Decision:
 def _situation(known: Known, size: int, now_s: float) -> Situation:
     rules, history = known.rules, known.history
     return Situation(
-        plan=choose(rules.sizes, size),
+        plan=make_plan(rules.sizes, size),
         capacity=history.capacity,
         speeds=_speeds(known, size),
         cost=history.cost,

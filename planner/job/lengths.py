@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Literal
 
 from planner.job import Job, OwnOptimizer, Schedule, Train
-from planner.job.cadence import Duration, RunLength, in_examples, in_steps, is_convertible, parse
+from planner.job.duration import Duration, RunLength, in_examples, in_steps, is_convertible, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def conversions(job: Job, num_samples: int = 0) -> tuple[str, ...]:
     return tuple(found)
 
 
-def repeats(job: Job, num_samples: int) -> str:
+def repeated_data_note(job: Job, num_samples: int) -> str:
     """Where a step is larger than an epoch, what that means, in words; else empty.
 
     Args:
@@ -143,7 +143,7 @@ def _shape(schedule: Schedule, progress: float) -> float:
     return 1.0
 
 
-def another_end(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
+def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
     """What another number of steps does to the learning rate of a run that goes on at `step`, in words; empty: nothing.
 
     Args:

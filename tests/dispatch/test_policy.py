@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.dispatch.mailbox import state_key
-from planner.elastic.asking import NodeRequests
+from planner.elastic.node_requests import NodeRequests
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 

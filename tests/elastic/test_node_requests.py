@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.elastic.asking import NodeRequests
+from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Rules
-from planner.plan import BatchSizes, WorkerRange, choose
+from planner.plan import BatchSizes, WorkerRange, make_plan
 
 COUNTS = st.lists(st.integers(1, 500), min_size=1, max_size=60, unique=True).map(sorted)
 
@@ -54,7 +54,7 @@ def test_a_bound_that_moves_is_found_again(counts, before, after):
 def test_without_a_refusal_all_is_asked_for():
     asking = NodeRequests(Clock())
     assert asking.count([1, 2, 4]) == 4
-    asking.taken(4)
+    asking.mark_accepted(4)
     assert asking.count([1, 2, 4]) == 4
     with pytest.raises(ValueError, match="no counts"):
         asking.count([])
@@ -68,6 +68,6 @@ def test_no_count_is_asked_for_that_a_smaller_one_equals(batch, micro, least, mo
     sizes = BatchSizes(global_batch=batch, max_micro=micro)
     counts = Rules(sizes=sizes, workers=WorkerRange(least=least, most=most), has_eval=False).worth_asking
     assert least == counts[0]
-    costs = [choose(sizes, count).step_cost for count in counts]
+    costs = [make_plan(sizes, count).step_cost for count in counts]
     assert all(earlier > later for earlier, later in pairwise(costs[1:]))
-    assert costs[-1] == choose(sizes, most).step_cost
+    assert costs[-1] == make_plan(sizes, most).step_cost

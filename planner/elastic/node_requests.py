@@ -37,13 +37,13 @@ class NodeRequests:
         unknown = [count for count in allowed if count > self._taken]
         return unknown[len(unknown) // 2] if unknown else max(allowed, default=counts[0])
 
-    def taken(self, asked: int) -> None:
+    def mark_accepted(self, asked: int) -> None:
         """The autoscaler does what it can for `asked`."""
         self._taken = max(self._taken, asked)
         if self._refused <= asked:
             self._refused = math.inf
 
-    def refused(self, asked: int) -> None:
+    def mark_rejected(self, asked: int) -> None:
         """It can never have so many."""
         self._refused, self._refused_s = min(self._refused, asked), self._clock()
         if self._taken >= asked:

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.job.cadence import PATTERN, SUCH_AS, Duration, RunLength, in_examples, in_steps, is_convertible, mismatch, parse
+from planner.job.duration import (
+    PATTERN,
+    SUCH_AS,
+    Duration,
+    RunLength,
+    in_examples,
+    in_steps,
+    is_convertible,
+    mismatch,
+    parse,
+)
 
 BATCHES = st.integers(1, 4096)
 
