@@ -21,7 +21,7 @@ class Shipped:
     system: str
     method: str
     path: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """overrides behind the recipe"""
     gpus: int
     global_batch: int
@@ -58,14 +58,14 @@ def write_all(folder):
 def write(row, folder):
     """One recipe as a file of its system."""
     writer = {"DPO repo": _dpo, "HALOs": _halos, "alignment-handbook": _trl}[row["system"]]
-    path, words = writer(row, folder)
+    path, arguments = writer(row, folder)
     evaluated = row["eval_batch_value"].split()[0]
     return Shipped(
         id=row["id"],
         system=row["system"],
         method=row["method"],
         path=str(path),
-        words=words,
+        arguments=arguments,
         gpus=int(row["gpus"]),
         global_batch=int(row["global_batch"]),
         accumulation=int(row["grad_accum"]),
@@ -76,7 +76,7 @@ def write(row, folder):
 def _dpo(row, folder):
     """A command as the README has them."""
     chosen = _PYTHIA.get(row["model"])
-    words = [
+    arguments = [
         f"model={chosen}" if chosen else "model=blank_model model.name_or_path=gpt2",
         "datasets=[hh]",
         f"loss={row['method']}",
@@ -90,7 +90,7 @@ def _dpo(row, folder):
         f"lr={row['lr']}",
     ]
     path = folder / f"{row['id']}.sh"
-    path.write_text(f"# {row['id']}\npython -u train.py {' '.join(words)}\n")
+    path.write_text(f"# {row['id']}\npython -u train.py {' '.join(arguments)}\n")
     return path, ()
 
 

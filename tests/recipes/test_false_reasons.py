@@ -24,7 +24,7 @@ def test_adapters_go_where_peft_puts_them_by_the_models_family(model, targets, t
     file.write_text(TRL.replace("org/m", model) + "use_peft: true\n")
     draft = read_recipe(str(file), [], Options(gpus=2, method="sft")).draft
     assert draft.job["model"]["lora"]["targets"] == targets
-    assert "which the model's name says" in " ".join(draft.to_do)
+    assert "the family by the model's name" in " ".join(draft.to_do)
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.2-11B-Vision", "microsoft/phi-4", "org/m"])
@@ -55,12 +55,12 @@ def test_a_key_that_a_system_ships_is_not_said_to_be_unknown():
     """Nor refused where it is set without a sign, as Hydra takes it."""
     dpo = "python train.py model=pythia69 loss=sft do_first_eval=false"
     dropped = {note.key: note.text for note in read_recipe(dpo, [], Options(max_micro=4)).draft.dropped}
-    assert dropped["do_first_eval"] == "whether step 0 is evaluated; here eval.every says when"
+    assert dropped["do_first_eval"] == "it says whether step 0 is evaluated, which eval.every decides in planner"
     halos = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
     recipe = read_recipe(halos, ["template_tokens=[a]", "++loss.desirable_weight=1.1", "++loss.sync_reference=false"])
     said = " ".join(f"{note.key} {note.text}" for note in recipe.draft.dropped)
-    assert "template_tokens turns are marked by" in said
-    assert "not a key that planner knows" not in said
+    assert "template_tokens the tokenizer's chat template marks turns" in said
+    assert "planner does not know this key" not in said
 
 
 def test_a_file_without_config_is_the_older_handbooks(tmp_path):
@@ -71,7 +71,7 @@ def test_a_file_without_config_is_the_older_handbooks(tmp_path):
     recipe = read_recipe(run.format("run_sft.py", file))
     assert (recipe.global_batch, recipe.config) == (16, file)
     for script in ("sft.py", "dpo.py"):
-        with pytest.raises(RecipeError, match="without --config, which TRL wants before its file; write --config /"):
+        with pytest.raises(RecipeError, match="without --config, which TRL needs before it. Write --config /"):
             read_recipe(run.format(script, file))
     with pytest.raises(RecipeError, match="without --config"):
         read_recipe(f"trl sft {file}")

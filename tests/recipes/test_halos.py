@@ -20,14 +20,14 @@ loss: {name: sft}
 """
 
 
-def legacy(tmp_path, *words, text=LEGACY, **options):
+def legacy(tmp_path, *arguments, text=LEGACY, **options):
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    return read_recipe(str(file), words, Options(gpus=4, **options))
+    return read_recipe(str(file), arguments, Options(gpus=4, **options))
 
 
-def bare(loss, *words):
-    return read_recipe(BARE.format(loss), words)
+def bare(loss, *arguments):
+    return read_recipe(BARE.format(loss), arguments)
 
 
 def traps(recipe):
@@ -86,8 +86,8 @@ def test_legacy_evaluates_by_accumulation_steps(tmp_path):
 @pytest.mark.parametrize(("name", "decay"), [("AdamW", 0.01), ("Adam", 0.0)])
 def test_legacy_passes_the_rate_alone_to_the_optimizer(tmp_path, name, decay):
     """So torch's own weight decay holds."""
-    words = (f"optimizer={name}", "+weight_decay=0.1")
-    assert job_of(legacy(tmp_path, *words))[0].train.optimizer.weight_decay == decay
+    arguments = (f"optimizer={name}", "+weight_decay=0.1")
+    assert job_of(legacy(tmp_path, *arguments))[0].train.optimizer.weight_decay == decay
 
 
 def test_legacy_kto_pools_an_accumulation_step(tmp_path):
@@ -148,7 +148,7 @@ def test_a_decay_that_adam_would_add_to_the_gradient_is_said():
 
 
 @pytest.mark.parametrize(
-    ("loss", "words", "told"),
+    ("loss", "arguments", "told"),
     [
         ("ppo", ("++loss.lam=0.9", "++loss.critic_coef=0.2"), ("lam: 0.9", "gamma: 0.99", "critic_coef: 0.2")),
         ("ppo", ("++model.v_head_max_grad_norm=0.1",), ("model.v_head_max_grad_norm: 0.1", "KL_coef: 0.1")),
@@ -161,11 +161,11 @@ def test_a_decay_that_adam_would_add_to_the_gradient_is_said():
         ("ppo", ("++loss.lam=${LAM}",), ("lam: ${LAM}",)),
     ],
 )
-def test_a_loop_of_ones_own_is_told_the_coefficients(loss, words, told):
-    draft = bare(loss, *words).draft
+def test_a_loop_of_ones_own_is_told_the_coefficients(loss, arguments, told):
+    draft = bare(loss, *arguments).draft
     assert draft.job["objective"] == "own"
     line = next(line for line in draft.to_do if line.startswith("what the loop"))
-    assert all(word in line for word in told)
+    assert all(text in line for text in told)
 
 
 def test_a_loop_of_ones_own_is_told_the_coefficients_of_legacy(tmp_path):
@@ -174,7 +174,7 @@ def test_a_loop_of_ones_own_is_told_the_coefficients_of_legacy(tmp_path):
     to_do = legacy(tmp_path, text=text).draft.to_do
     line = next(line for line in to_do if line.startswith("what the loop"))
     assert "objective {OR_scale: 0.25};" in line
-    assert to_do[0].startswith("planner's orpo takes the mean of its cross-entropy over tokens, and HALOs over pairs:")
+    assert to_do[0].startswith("planner's orpo takes the mean of its cross-entropy over tokens, HALOs over pairs:")
 
 
 def test_keys_of_humanline_without_it_are_dropped_with_a_reason():
@@ -185,13 +185,13 @@ def test_keys_of_humanline_without_it_are_dropped_with_a_reason():
 # -- the number of steps
 
 
-@pytest.mark.parametrize(("steps", "there"), [(1, None), (2, "there 312 steps at 2 accumulation steps")])
+@pytest.mark.parametrize(("steps", "there"), [(1, None), (2, "HALOs takes 312 steps at 2 accumulation steps")])
 def test_convert_says_how_many_steps_n_examples_are(steps, there):
     """313 here and at A=1, 312 at A=2; check says it too."""
-    words = ("++n_examples=10_000", f"++model.gradient_accumulation_steps={steps}")
-    draft = read_recipe(BARE.format("dpo"), words, Options(halos_batch="total")).draft
+    arguments = ("++n_examples=10_000", f"++model.gradient_accumulation_steps={steps}")
+    draft = read_recipe(BARE.format("dpo"), arguments, Options(halos_batch="total")).draft
     line = next(note.text for note in draft.derived if note.key == "train.examples")
     assert "10016, 313 steps" in line
-    assert "the schedule was told 312 there" in line
+    assert "HALOs' schedule expects 312" in line
     assert line.count("accumulation steps") == (1 if there else 0)
     assert (there or "") in line

@@ -37,10 +37,10 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
     assert (job.model.attention, job.data.packing, job.train.precision) == ("flash_attention_2", True, "fp32")
     assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(recipe.draft.to_do)
     dropped = {note.key: note.text for note in recipe.draft.dropped}
-    assert dropped["preprocessing_num_workers"] == "data is read once"
+    assert dropped["preprocessing_num_workers"] == "planner reads the data once"
     derived = " ".join(note.text for note in recipe.draft.derived)
     assert "packing true: packing of the handbook's own scripts" in derived
-    assert re.search(r"attn_implementation of \S+ \(there use_flash_attention_2\)", derived)
+    assert re.search(r"attn_implementation of \S+ \(use_flash_attention_2\)", derived)
 
 
 def test_who_takes_such_a_file_is_said(tmp_path):
@@ -68,12 +68,12 @@ def test_a_converted_orpo_says_how_planners_own_differs(tmp_path):
     """planner has an objective of that name, so nothing may say that it has none."""
     recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
     _, text = job_of(recipe)
-    assert "planner's orpo leaves the prompt out of its cross-entropy, and TRL counts it" in text
+    assert "planner's orpo leaves the prompt out of its cross-entropy, TRL counts it" in text
     assert "no objective" not in text
 
 
 def test_an_older_recipe_of_pairs_does_not_say_which_method(tmp_path):
-    with pytest.raises(RecipeError, match="method: the recipe does not say"):
+    with pytest.raises(RecipeError, match="method: the recipe does not name it"):
         read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, **CHECK))
 
 
@@ -113,10 +113,10 @@ def test_an_option_that_is_true_by_default_may_be_negated(option):
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--no_bf16", "no_bf16: transformers makes --no_NAME only of options that are true by default; write --bf16 f"),
-        ("--no_packing", "write --packing false"),
-        ("--no_remove_unused_columns true", "stands on the command line, without a value"),
-        ("--no_such_thing", "no_such_thing: not known to TRL"),
+        ("--no_bf16", "no_bf16: transformers has --no_NAME only for options that are true by default. Write --bf16 f"),
+        ("--no_packing", "Write --packing false"),
+        ("--no_remove_unused_columns true", "is an option of the command line and takes no value"),
+        ("--no_such_thing", "no_such_thing: TRL does not know this key"),
     ],
 )
 def test_any_other_negation_is_refused_for_its_own_reason(option, says):
@@ -126,7 +126,7 @@ def test_any_other_negation_is_refused_for_its_own_reason(option, says):
 
 def test_a_negation_in_a_file_is_refused(tmp_path):
     text = "model_name_or_path: m\nper_device_train_batch_size: 8\nno_remove_unused_columns: true\n"
-    with pytest.raises(RecipeError, match="write --remove_unused_columns false"):
+    with pytest.raises(RecipeError, match="Write --remove_unused_columns false"):
         read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="sft", **CHECK))
 
 
@@ -141,10 +141,12 @@ def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
     place = tmp_path / "cpt"
     place.mkdir()
     text = V02 + "dataset_splits:\n- train\ndataset_configs:\n- tiny\n"
-    for recipe, words in ((_file(place, text), ()), (f"accelerate launch run_cpt.py {_file(tmp_path, text)}", ())):
-        assert read_recipe(recipe, words, Options(gpus=8, **CHECK)).global_batch == 128
-        with pytest.raises(RecipeError, match="cpt, continued pretraining: the rows are plain text"):
-            read_recipe(recipe, words, Options(gpus=8))
+    for recipe, arguments in ((_file(place, text), ()), (f"accelerate launch run_cpt.py {_file(tmp_path, text)}", ())):
+        assert read_recipe(recipe, arguments, Options(gpus=8, **CHECK)).global_batch == 128
+        with pytest.raises(
+            RecipeError, match="cpt, continued pretraining: convert makes no job for rows of plain text"
+        ):
+            read_recipe(recipe, arguments, Options(gpus=8))
 
 
 def test_what_to_type_is_what_its_own_script_takes(tmp_path):

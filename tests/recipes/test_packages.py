@@ -41,7 +41,7 @@ def test_transformers_negates_the_options_that_planner_takes():
         for node in arguments.body
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.value, ast.Call)
-        and any(word.arg == "default" and ast.unparse(word.value) == "True" for word in node.value.keywords)
+        and any(keyword.arg == "default" and ast.unparse(keyword.value) == "True" for keyword in node.value.keywords)
         and "bool" in ast.unparse(node.annotation)
     }
     assert true

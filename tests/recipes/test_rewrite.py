@@ -27,7 +27,7 @@ num_train_epochs: 1
 def read(recipe):
     halos = "total" if recipe.system == "HALOs" else None
     options = Options(gpus=recipe.gpus if recipe.is_trl else None, halos_batch=halos, needs_micro=False)
-    return read_recipe(recipe.path, recipe.words, options)
+    return read_recipe(recipe.path, recipe.arguments, options)
 
 
 def again(command):
@@ -46,7 +46,7 @@ def test_its_own_system_at_every_count(shipped, name):
         # One GPU held a quarter of a completion, that is, one; and HALOs refuses a completion that is alone.
         is_alone = recipe.method == "ppo" and count == 1
         if recipe.global_batch % count or recipe.global_batch // count < least or is_alone:
-            with pytest.raises(NotExact, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact there: \d+"):
+            with pytest.raises(NotExact, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact in .*: \d+"):
                 rewrite(found, target, count)
             continue
         made = rewrite(found, target, count)
@@ -80,7 +80,7 @@ def test_a_refusal_names_what_is_near(tmp_path):
     with pytest.raises(NotExact) as refusal:
         rewrite(found, "trl", 6)
     assert "128 % 6 = 2" in str(refusal.value)
-    assert "Exact there: 4 or 8 GPUs; nearest batch at 6: 126 (-1.6%)" in str(refusal.value)
+    assert "Exact in TRL: 4 or 8 GPUs (nearest batch at 6: 126, -1.6%)" in str(refusal.value)
 
 
 @pytest.mark.parametrize("target", ["trl", "halos"])
@@ -105,9 +105,9 @@ def test_a_job_of_ours_in_the_words_of_others(shipped, tmp_path):
     file.write_text(job_of(read(shipped["hb-zephyr-7b-beta-sft-config_full"]))[1])
     found = read_recipe(str(file))
     made = rewrite(found, "trl", 4)
-    words = shlex.split(made.command)
-    assert words[words.index("--learning_rate") + 1] == "2e-5"
-    assert words[words.index("--warmup_ratio") + 1] == "0.1"
+    arguments = shlex.split(made.command)
+    assert arguments[arguments.index("--learning_rate") + 1] == "2e-5"
+    assert arguments[arguments.index("--warmup_ratio") + 1] == "0.1"
     assert rewrite(found, "deepspeed", 4).file.startswith('{\n  "train_batch_size": 128')
     assert "--training.global_batch_size 128" in rewrite(found, "torchtitan", 2).command
     assert "num_processes: 2" in rewrite(found, "accelerate", 2).file
@@ -124,8 +124,8 @@ def test_a_method_that_the_other_system_lacks_is_refused(shipped):
 def test_overrides_of_a_file_stay_in_what_is_to_be_typed(tmp_path):
     file = tmp_path / "r.yaml"
     file.write_text("model_name_or_path: m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n")
-    words = ["loss_type=apo_zero", "--beta", "0.3", "per_device_train_batch_size=4"]
-    written = rewrite(read_recipe(str(file), words, Options(gpus=4, method="dpo")), "trl", 8).command
+    arguments = ["loss_type=apo_zero", "--beta", "0.3", "per_device_train_batch_size=4"]
+    written = rewrite(read_recipe(str(file), arguments, Options(gpus=4, method="dpo")), "trl", 8).command
     assert f"--config {file} --loss_type=apo_zero --beta 0.3 --per_device_train_batch_size 4" in written
     assert "per_device_train_batch_size=4" not in written
 
@@ -169,7 +169,7 @@ def test_a_launcher_that_is_nowhere_said_is_listed(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
     made = rewrite(read_recipe(str(path), (), Options(gpus=8, method="dpo")), "trl", 4)
-    assert any("names no accelerate file, and zero3.yaml stands for it" in text for text in made.unsaid)
+    assert any("names no accelerate file, so the command has zero3.yaml" in text for text in made.unsaid)
     behind = "--per_device_train_batch_size 8 --model_name_or_path m --dataset_name d"
     for begin, kept in [
         ("accelerate launch --config_file mine/ddp.yaml --num_processes 8 dpo.py", "mine/ddp.yaml"),
@@ -323,7 +323,7 @@ def test_a_launcher_of_two_machines_is_named(tmp_path, target):
     )
     made = rewrite(read_recipe(command.format(file)), target, 8)
     said = next(note for note in made.notes if "num_machines is 2" in note)
-    assert "4 GPUs there" in said
+    assert "with 4 GPUs" in said
 
 
 def test_a_launcher_that_lies_elsewhere_is_named():
@@ -332,7 +332,7 @@ def test_a_launcher_that_lies_elsewhere_is_named():
         "++model.name_or_path=m ++model.batch_size=32"
     )
     made = rewrite(read_recipe(command), "trl", 8)
-    assert any("accelerate_config/fsdp_2x4gpu.yaml does not lie here" in text for text in made.unsaid)
+    assert any("accelerate_config/fsdp_2x4gpu.yaml does not exist" in text for text in made.unsaid)
 
 
 @pytest.mark.parametrize(
@@ -354,8 +354,8 @@ def test_a_path_is_one_word_of_a_shell(tmp_path):
     assert "++model.name_or_path=org/m" in shlex.split(made.command)
     file = tmp_path / "job.yaml"
     file.write_text(file.read_text().replace("path: org/m", "path: 'my models/m; x'"))
-    for target, word in [("halos", "++model.name_or_path=my models/m; x"), ("trl", "my models/m; x")]:
-        assert word in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)
+    for target, argument in [("halos", "++model.name_or_path=my models/m; x"), ("trl", "my models/m; x")]:
+        assert argument in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)
 
 
 @pytest.mark.parametrize(

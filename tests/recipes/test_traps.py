@@ -14,8 +14,8 @@ HALOS = "accelerate launch --num_processes 4 launch.py loss={} model=llama ++mod
 TRL = "accelerate launch --num_processes 8 {}.py --model_name_or_path m --per_device_train_batch_size 8"
 
 
-def read(command, *words, **options):
-    return read_recipe(command, words, Options(is_for_job=False, needs_micro=False, **options))
+def read(command, *arguments, **options):
+    return read_recipe(command, arguments, Options(is_for_job=False, needs_micro=False, **options))
 
 
 def traps(recipe, **asked):
@@ -44,16 +44,16 @@ def test_a_gpu_without_rows_by_family(model, says):
 
 def test_an_evaluation_batch_below_the_gpus_ends_a_dpo_run():
     """At the first evaluation, before training; Llama goes on with NaN."""
-    words = ("batch_size=64", "eval_batch_size=8")
-    assert [read(DPO, *words).foreign.outcome(count).verdict for count in (8, 16)] == ["exact", "error"]
-    llama = read(DPO.replace("pythia69", "llama7b"), *words)
+    arguments = ("batch_size=64", "eval_batch_size=8")
+    assert [read(DPO, *arguments).foreign.outcome(count).verdict for count in (8, 16)] == ["exact", "error"]
+    llama = read(DPO.replace("pythia69", "llama7b"), *arguments)
     assert llama.foreign.outcome(16).verdict == "exact"
     assert llama.foreign.outcome(16).eval_text == "0 of 8"
 
 
 def test_rows_at_the_ends_of_epochs():
     """1000 mod 64, when the number of rows is said."""
-    assert "here 40 of 1000" in traps(read(DPO), rows=1000)["epoch ends"]
+    assert ": 40 of 1000." in traps(read(DPO), rows=1000)["epoch ends"]
     assert "--rows N" in traps(read(DPO))["epoch ends"]
 
 
@@ -73,7 +73,7 @@ def test_two_lengths_are_a_trap():
 def test_kto_in_micro_batches_of_one():
     """HALOs starts, and every completion is its own partner; TRL refuses."""
     halos = read(HALOS.format("kto"), "++model.batch_size=16")
-    assert "at 16 GPUs the micro-batch is 1" in traps(halos)["KL baseline"]
+    assert "At 16 GPUs the micro-batch is 1" in traps(halos)["KL baseline"]
     assert "micro-batch is 1" not in traps(halos, counts=[8])["KL baseline"]
     trl = read(TRL.format("kto"), "per_device_train_batch_size=1")
     assert {trl.foreign.outcome(count).verdict for count in COUNTS} == {"error"}
@@ -89,11 +89,11 @@ def test_a_lone_completion_is_refused_by_halos():
 @pytest.mark.parametrize(("size", "cut"), [(6, "8 of 64"), (10, "16 of 64"), (8, "0 of 64")])
 def test_groups_that_halos_cuts(size, cut):
     """64 completions in 2 accumulation steps; the size from the command line or from the sampling command."""
-    words = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2")
-    recipe = read(HALOS.format("grpo"), *words, halos_batch="total")
+    arguments = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2")
+    recipe = read(HALOS.format("grpo"), *arguments, halos_batch="total")
     assert cut in traps(recipe, group_size=size)["group cuts"]
     assert "--group-size" in traps(recipe)["group cuts"]
-    script = f"python -m train.sample x --num_samples_per_prompt {size}\n{HALOS.format('grpo')} {' '.join(words)}"
+    script = f"python -m train.sample x --num_samples_per_prompt {size}\n{HALOS.format('grpo')} {' '.join(arguments)}"
     assert cut in traps(read(script, halos_batch="total"))["group cuts"]
 
 
@@ -145,7 +145,7 @@ def test_what_depends_on_the_version(version, divided, last):
 def test_repeated_rows_are_counted_where_the_rows_are_known():
     """1000 rows are filled up to 1080 by 15 GPUs with 8 rows each."""
     found = traps(read(TRL.format("sft")), rows=1000)["repeated rows"]
-    assert "up to 80, at 15 GPUs" in found
+    assert "Up to 80 of 1000 rows are visited twice in an epoch (at 15 GPUs)" in found
     drops = read(TRL.format("sft"), "--dataloader_drop_last", "true")
     assert "repeated rows" not in traps(drops, rows=1000)
 
@@ -165,7 +165,9 @@ def test_accumulation_under_no_sync_is_named():
     assert "memory" in traps(read(HALOS.format("dpo"), "++model.gradient_accumulation_steps=2", halos_batch="total"))
 
 
-@pytest.mark.parametrize(("kind", "begins"), [("FSDP", "Under FSDP, "), ("MULTI_GPU", None), ("", "If it is started")])
+@pytest.mark.parametrize(
+    ("kind", "begins"), [("FSDP", "Under FSDP, "), ("MULTI_GPU", None), ("", "If the script starts")]
+)
 def test_no_sync_costs_memory_where_gradients_are_sharded(tmp_path, kind, begins):
     """A launcher that shards nothing holds them whole anyway; one that nobody named may be either."""
     file = tmp_path / "acc.yaml"
@@ -185,8 +187,8 @@ def test_no_sync_costs_memory_where_gradients_are_sharded(tmp_path, kind, begins
 
 def test_an_evaluation_batch_is_divided_by_accumulation_in_halos():
     """8 % (2 GPUs x 8) is an error, though evaluation accumulates nothing."""
-    words = ("++model.batch_size=32", "++model.gradient_accumulation_steps=8", "++model.eval_batch_size=8")
-    recipe = read(HALOS.format("dpo"), *words, halos_batch="total")
+    arguments = ("++model.batch_size=32", "++model.gradient_accumulation_steps=8", "++model.eval_batch_size=8")
+    recipe = read(HALOS.format("dpo"), *arguments, halos_batch="total")
     assert recipe.foreign.outcome(2).text == "ValueError: eval 8 % (2 x 8) = 8"
     assert recipe.foreign.outcome(1).verdict == "exact"
 
@@ -196,8 +198,8 @@ def test_an_evaluation_batch_is_divided_by_accumulation_in_halos():
 )
 def test_halos_batch_has_two_meanings(meaning, batch, exact):
     """A batch of 64 in 2 steps is 64, or 128; the flag says which."""
-    words = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2", "++model.eval_batch_size=64")
-    recipe = read(HALOS.format("dpo"), *words, halos_batch=meaning)
+    arguments = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2", "++model.eval_batch_size=64")
+    recipe = read(HALOS.format("dpo"), *arguments, halos_batch=meaning)
     assert recipe.global_batch == batch
     assert [count for count in COUNTS if recipe.foreign.outcome(count).verdict == "exact"] == exact
 
@@ -244,7 +246,7 @@ def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count
 
 
 @pytest.mark.parametrize(
-    ("sizes", "gpus", "error", "words"),
+    ("sizes", "gpus", "error", "message"),
     [
         ((32, 16, None), 8, "A = 32 // 16 // 8 = 0", "Gradient accumulation steps: 0 has to be greater"),
         ((32, None, 8), 5, "m = 32 // 5 // 8 = 0", "Micro batch size per gpu: 0 has to be greater than 0"),
@@ -252,7 +254,7 @@ def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count
         ((100, 8, 2), 8, "train_batch_size 100 != 8 x 2 x 8", "* world_size 100 != 8 * 2 * 8"),
     ],
 )
-def test_a_deepspeed_file_that_does_not_fit_its_own_count_still_says_its_batch(tmp_path, sizes, gpus, error, words):
+def test_a_deepspeed_file_that_does_not_fit_its_own_count_still_says_its_batch(tmp_path, sizes, gpus, error, message):
     """The batch and the micro-batch are the file's; DeepSpeed's own refusal stands beside them."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     file = tmp_path / "ds.json"
@@ -260,9 +262,9 @@ def test_a_deepspeed_file_that_does_not_fit_its_own_count_still_says_its_batch(t
     recipe = read(str(file), gpus=gpus)
     assert (recipe.global_batch, recipe.micro) == (sizes[0], sizes[1])
     assert recipe.foreign.outcome(gpus).text == f"AssertionError: {error}"
-    assert words in traps(recipe)["tuned for"]
+    assert message in traps(recipe)["tuned for"]
     assert "tuned for" not in traps(read(str(file)))
-    with pytest.raises(RecipeError, match=r"no multiple|write numbers that fit"):
+    with pytest.raises(RecipeError, match=r"no multiple|Write numbers that fit"):
         read_recipe(str(file), (), Options(gpus=gpus))
 
 

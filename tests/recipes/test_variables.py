@@ -74,7 +74,7 @@ def test_words_from_a_variable_are_said():
     """They may hold anything, so nobody may think that they were read."""
     run = "accelerate launch --num_processes 2 sft.py --model_name_or_path m --bf16 true"
     dropped = {note.key: note.text for note in read_recipe(f"{run} --seed 1 --tf32=true $MORE").draft.dropped}
-    assert "give them by --env" in dropped.get("$MORE", "")
+    assert "give its value by --env" in dropped.get("$MORE", "")
     more = Options(env={"MORE": "--per_device_train_batch_size=3 --seed=2"})
     assert read_recipe(f"{run} --tf32=true $MORE", (), more).global_batch == 6
 
@@ -110,7 +110,7 @@ def test_a_choice_of_hydras_may_be_missing_too(tmp_path):
 
 def test_the_file_of_a_command_may_be_missing(tmp_path):
     run = "accelerate launch --num_processes 2 sft.py --config $CONFIG"
-    with pytest.raises(RecipeError, match=r"--config: found \$CONFIG, .* write --env CONFIG=VALUE"):
+    with pytest.raises(RecipeError, match=r"--config: found \$CONFIG, .* Write --env CONFIG=VALUE"):
         read_recipe(run)
     (tmp_path / "a.yaml").write_text("model_name_or_path: m\nper_device_train_batch_size: 2\n")
     assert read_recipe(run, (), Options(env={"CONFIG": str(tmp_path / "a.yaml")})).global_batch == 4
