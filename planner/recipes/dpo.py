@@ -166,7 +166,7 @@ def _set_data(draft: Draft, keys: Keys, method: str) -> None:
     carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
     side = "start" if names == ["hh"] else "end"
     draft.derive(
-        "data.cut_prompt", side, f"data.cut_prompt {side}: the repository keeps the end of prompts for hh alone"
+        "data.cut_prompt", side, f"data.cut_prompt {side}: the repository keeps the end of a prompt only for hh"
     )
 
 

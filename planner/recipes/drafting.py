@@ -158,7 +158,7 @@ def set_optimizer(draft: Draft, keys: Keys, values: Mapping[str, Any], from_keys
             draft.set(ours, value)
 
 
-def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whose: str = "there") -> None:
+def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whose: str = "in its system") -> None:
     """Sets a value that a key of the recipe gives, and notes it as carried over.
 
     Args:

@@ -55,7 +55,7 @@ def base(choices: dict[str, str]) -> dict[str, Entry]:
     return entries
 
 
-def told_meaning(text: str) -> Meaning | None:
+def meaning_in_comment(text: str) -> Meaning | None:
     """What `batch_size` counts by the comment above it in base_model.yaml. None if there is no such comment."""
     found = _TOLD.search(text)
     if found is None or "across all machines" not in found[1]:
@@ -68,7 +68,7 @@ def read(
     choices: dict[str, str],
     options: Options,
     *,
-    told: Meaning | None,
+    commented: Meaning | None,
     launch: LaunchSettings | None,
     group: int | None,
 ) -> Recipe:
@@ -78,12 +78,12 @@ def read(
         keys: the configuration. Mistakes are added to it.
         choices: Hydra's groups and their files.
         options: the command line's options.
-        told: what a comment in HALOs' files says that batch_size counts, None if there is none.
+        commented: what a comment in HALOs' files says that batch_size counts, None if there is none.
         launch: the launcher's settings, None if unknown.
         group: completions per prompt, None if unknown.
     """
     written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
-    meaning = _meaning(keys, options, told, accumulation)
+    meaning = _meaning(keys, options, commented, accumulation)
     method, why_own = _method(keys, choices)
     facts = _facts(keys, choices, written, accumulation, meaning, method, launch, group)
     gpus = options.gpus or (launch.num_processes if launch else None)
@@ -156,7 +156,7 @@ def _warmup(keys: Keys) -> str:
     return f"{number(round(keys.number('warmup', 0.0) * 100, 6))}%"
 
 
-def _meaning(keys: Keys, options: Options, told: Meaning | None, accumulation: int) -> Meaning:
+def _meaning(keys: Keys, options: Options, commented: Meaning | None, accumulation: int) -> Meaning:
     """What model.batch_size counts. It makes no difference without accumulation."""
     if keys.has("use_fsdp") and keys.has("mode"):
         for key in ("use_fsdp", "mode"):
@@ -167,14 +167,16 @@ def _meaning(keys: Keys, options: Options, told: Meaning | None, accumulation: i
         if options.halos_batch not in {"total", "per-accumulation"}:
             keys.wrong(f"--halos-batch {options.halos_batch[:40]}: not a meaning. Write total or per-accumulation")
         asked = "total" if options.halos_batch == "total" else "per accumulation step"
-    if asked and told and asked != told:
-        keys.wrong(f"--halos-batch says {asked}, but the comment above model.batch_size says {told}. Leave one out")
-    if not asked and not told and accumulation > 1:
+    if asked and commented and asked != commented:
+        keys.wrong(
+            f"--halos-batch says {asked}, but the comment above model.batch_size says {commented}. Leave one out"
+        )
+    if not asked and not commented and accumulation > 1:
         keys.wrong(
             "model.batch_size: HALOs changed its meaning on 2025-05-01, and the recipe does not say which one it uses. "
             "Write --halos-batch total (newer: all accumulation steps) or --halos-batch per-accumulation (older: each)"
         )
-    return asked or told or "total"
+    return asked or commented or "total"
 
 
 def _method(keys: Keys, choices: dict[str, str]) -> tuple[str, str]:

@@ -82,7 +82,9 @@ def make_draft(
         carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
     else:
         draft.set("train.clip_norm", 1.0)
-        draft.to_do.append("train.clip_norm is planner's default 1.0: the recipe does not say model.max_grad_norm")
+        draft.to_do.append(
+            "train.clip_norm: 1.0 is planner's default, because the recipe does not set model.max_grad_norm"
+        )
     _set_precision(draft, keys)
     _set_eval(draft, keys, facts)
     set_workers(draft, facts.batch, gpus)

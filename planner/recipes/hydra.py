@@ -214,7 +214,7 @@ class _Resolver:
         """A text that contains interpolations, with all of them filled in."""
         parts = [self._looked_up(name.strip(), value, key, depth) for name in _INTERPOLATION.findall(value)]
         if any(isinstance(part, Unresolved) for part in parts) or not parts:
-            return Unresolved(value, "an interpolation that cannot be resolved here")
+            return Unresolved(value, "an interpolation that planner cannot resolve")
         filled = iter(parts)
         return self.resolved(_INTERPOLATION.sub(lambda _: str(next(filled)), value), key, depth + 1)
 

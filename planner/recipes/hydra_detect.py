@@ -31,7 +31,7 @@ def detect(found: RecipeSource, *, is_halos: bool) -> bool:
         return False
     its = _marks(found)
     if found.kind == "keys":
-        # `hydra_systems` refuses both keys at once with a message of its own.
+        # `hydra_systems` refuses both keys at once with its own message.
         is_both = {"batch_size", "model.batch_size"} <= its.entries.keys()
         return is_both or _has_own(its, is_halos=is_halos)
     return _has_own(its, is_halos=is_halos) and not (not is_halos and known.is_legacy_halos(its.entries, its.choices))

@@ -86,15 +86,15 @@ def _of_keys(keys: Keys, choices: dict[str, str], found: RecipeSource, options: 
             f"--gpus {options.gpus}: {launch.source} says num_processes {launch.num_processes}. Leave one of them out"
         )
     group = found.command.group_size if found.command else None
-    return halos.read(keys, choices, options, told=_told(found), launch=launch, group=group)
+    return halos.read(keys, choices, options, commented=_meaning_in_files(found), launch=launch, group=group)
 
 
-def _told(found: RecipeSource) -> Meaning | None:
+def _meaning_in_files(found: RecipeSource) -> Meaning | None:
     """What a comment in HALOs' files says that batch_size counts, None if there is none."""
     if found.folder is not None:
         file = found.folder / "model" / "base_model.yaml"
-        return halos.told_meaning(text_of(file)) if is_file(file) else None
-    return halos.told_meaning(found.text) if found.kind == "keys" else None
+        return halos.meaning_in_comment(text_of(file)) if is_file(file) else None
+    return halos.meaning_in_comment(found.text) if found.kind == "keys" else None
 
 
 DPO = System(

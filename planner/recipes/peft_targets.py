@@ -46,12 +46,12 @@ def default_targets(model: str) -> tuple[tuple[str, ...], str]:
     There are no names if peft has no default or the family is unknown.
     """
     if (told := _type_in(model)) is not None:
-        return _TARGETS.get(told, ()), f"peft's default for {told}, the family in config.json"
+        return _TARGETS.get(told, ()), f"peft's default for {told} (family by config.json)"
     name = model.rstrip("/").rpartition("/")[2].lower()
     if _NO_FAMILY.search(name):
         return (), ""
     family = next((family for pattern, family in _BY_NAME if pattern.search(name)), "")
-    return _TARGETS.get(family, ()), f"peft's default for {family}, the family by the model's name"
+    return _TARGETS.get(family, ()), f"peft's default for {family} (family by the model's name)"
 
 
 def _type_in(model: str) -> str | None:

@@ -21,7 +21,7 @@ from planner.recipes.split import nearest_multiple
 from planner.recipes.system import BatchSplit
 
 _TORCH = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}
-_EVAL = "that system evaluates a test split: write n_eval_examples and eval_every, both in examples"
+_EVAL = "that system evaluates a test split, so write n_eval_examples and eval_every, both in examples"
 
 
 def to_dpo(rendering: Rendering) -> None:

@@ -59,7 +59,7 @@ def to_trl(rendering: Rendering) -> None:
     checkpointing = truth(value=train.activation_checkpointing)
     rendering.write("train.activation_checkpointing", f"--gradient_checkpointing {checkpointing}")
     rendering.write("train.seed", f"--seed {train.seed}")
-    rendering.leave("eval", "TRL evaluates a test split: write --eval_strategy steps and --eval_steps")
+    rendering.leave("eval", "TRL evaluates a test split, so write --eval_strategy steps and --eval_steps")
 
 
 def _loss(rendering: Rendering) -> None:

@@ -42,7 +42,7 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
             "planner run trains the job with its exact batch"
         )
     split = _split(recipe, system, gpus)
-    arguments, unsaid = (_own_arguments(split), []) if job is None else _said(recipe, job, system)
+    arguments, unsaid = (_own_arguments(split), []) if job is None else _job_arguments(recipe, job, system)
     made = system.render(split, arguments)
     notes = list(made.notes)
     if system.render_command and recipe.micro and split.micro < recipe.micro:
@@ -65,7 +65,7 @@ def _is_its_own(recipe: Recipe, system: System) -> bool:
     return recipe.system == system.name and not recipe.is_older
 
 
-def _said(recipe: Recipe, job: Job, system: System) -> tuple[list[str], list[str]]:
+def _job_arguments(recipe: Recipe, job: Job, system: System) -> tuple[list[str], list[str]]:
     """The job in the target's options, and texts on the values that those options cannot express."""
     rendering = Rendering(job=job)
     rendering.write("batch.global")

@@ -83,7 +83,7 @@ class TrlFacts:
             return f"ValueError: split_batches, {self.micro} % {gpus} = {self.micro % gpus}"
         least = _LEAST_MICRO.get(self.method, 1)
         if self.micro // (gpus if self.splits_batches else 1) < least:
-            return f"ValueError: {self.method.upper()} wants a micro-batch above {least - 1}"
+            return f"ValueError: {self.method.upper()} needs a micro-batch above {least - 1}"
         if self.deepspeed_accumulation is not None and self.deepspeed_accumulation != self.accumulation:
             return f"ValueError: DeepSpeed's A={self.deepspeed_accumulation}, the recipe's A={self.accumulation}"
         return self._groups(gpus) if self.num_generations else ""
