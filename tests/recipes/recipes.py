@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TABLE = Path(__file__).parent / "recipes.csv"
-# The scripts take these from their arguments, so a user has to say them.
+# The scripts take these from their arguments, so a user must give them.
 SCRIPT_ARGUMENTS = ("lr=5e-7", "loss.beta=0.1")
 _PYTHIA = {"EleutherAI/pythia-6.9b": "pythia69"}
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A recipe's file, and what has to be said beside it."""
+    """A recipe's file, and the options that it needs."""
 
     id: str
     system: str
@@ -34,13 +34,13 @@ class Shipped:
 
     @property
     def options(self):
-        """What `planner convert` must be told beside the recipe."""
+        """The options that `planner convert` needs."""
         told = ["--halos-batch", "total"] if self.system == "HALOs" else []
         return [*told, *(["--gpus", str(self.gpus)] if self.is_trl or self.system == "DPO repo" else [])]
 
     @property
     def check_options(self):
-        """What `planner check` must be told: the counts to look at have another name there."""
+        """The options that `planner check` needs, where --gpus has another meaning."""
         return [option.replace("--gpus", "--tuned-for") for option in self.options]
 
 
@@ -95,7 +95,7 @@ def _dpo(row, folder):
 
 
 def _halos(row, folder):
-    """A script that calls accelerate inside of `bash -c`, with escaped dollars, as the shipped ones do."""
+    """A script that calls accelerate inside `bash -c` with escaped dollars, as the shipped ones do."""
     lr = "${LR}" if row["lr"].startswith("$LR") else row["lr"]
     examples = [f"++{row['duration']}"] if row["duration"].startswith("n_examples") else []
     options = [

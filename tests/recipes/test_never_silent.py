@@ -1,4 +1,4 @@
-"""What trains otherwise here than in a recipe's own system: carried, derived, said with its consequence, or refused."""
+"""Values that train differently in planner than in the recipe's system are carried over, listed or refused."""
 
 import re
 
@@ -21,7 +21,7 @@ def test_adapters_go_where_they_went(tmp_path):
     assert _lora_of(tmp_path, "lora_target_modules: [q_proj, v_proj]\n")["targets"] == ["q_proj", "v_proj"]
     assert "targets" not in _lora_of(tmp_path, "lora_target_modules: all-linear\n")
     assert "targets" not in _lora_of(tmp_path, "lora_target_modules: [all-linear]\n")
-    # alpha / rank here is alpha / sqrt(rank) there
+    # planner scales by alpha / rank, rsLoRA by alpha / sqrt(rank).
     assert _lora_of(tmp_path, "lora_target_modules: all-linear\nuse_rslora: true\n")["alpha"] == 128.0
 
 
@@ -266,7 +266,7 @@ def test_what_only_a_version_of_trl_has_names_the_version(tmp_path):
 
 @pytest.mark.parametrize("name", ["rmsprop", "sgd"])
 def test_an_optimizer_that_both_have_is_listed(tmp_path, name):
-    """And what Adam alone reads is no setting of it."""
+    """Keys that only Adam takes are dropped."""
     draft = _job(tmp_path, f"optim: {name}\nadam_beta1: 0.8\nadam_epsilon: 1e-6\n")
     assert any(note.key == "optim" and name in note.text for note in draft.carried)
     assert {"adam_beta1", "adam_epsilon"} <= {note.key for note in draft.dropped}

@@ -1,4 +1,4 @@
-"""Recipes of the alignment-handbook up to v0.3, and its ORPO ones: read, and their keys mapped to those of today."""
+"""Recipes of the alignment-handbook up to v0.3, and its ORPO recipes."""
 
 import re
 
@@ -30,7 +30,7 @@ def _file(place, text):
 
 
 def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
-    """Its script packed the rows by a constant of its own; the batch is of packed rows."""
+    """The script always packed its rows, so the batch counts packed rows."""
     recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
     assert (recipe.global_batch, recipe.method, recipe.unit) == (128, "sft", "packed row")
     job, _ = job_of(recipe)
@@ -44,7 +44,7 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
 
 
 def test_who_takes_such_a_file_is_said(tmp_path):
-    """TRL's scripts refuse it, and the older ones do not: a trap, and no refusal."""
+    """TRL's scripts refuse the file and the older ones do not, so a trap says so."""
     recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8, **CHECK))
     traps = {trap.name: trap.text for trap in recipe.foreign.traps(CheckOptions(counts=[8]))}
     assert "dataset_mixer, preprocessing_num_workers, use_flash_attention_2 are keys of" in traps["older handbook"]
@@ -54,7 +54,7 @@ def test_who_takes_such_a_file_is_said(tmp_path):
 
 
 def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
-    """Names may have points; splits with test in their name are not trained on; a share is the first rows."""
+    """Names may contain dots. Splits with test in their name are left out. A share is the first rows."""
     recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
     assert (recipe.global_batch, recipe.unit) == (32, "pair")
     to_do = " ".join(recipe.draft.to_do)
@@ -65,7 +65,7 @@ def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
 
 
 def test_a_converted_orpo_says_how_planners_own_differs(tmp_path):
-    """planner has an objective of that name, so nothing may say that it has none."""
+    """planner has an objective of that name, so the text must not say that it has none."""
     recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
     _, text = job_of(recipe)
     assert "planner's orpo leaves the prompt out of its cross-entropy, TRL counts it" in text
@@ -78,7 +78,7 @@ def test_an_older_recipe_of_pairs_does_not_say_which_method(tmp_path):
 
 
 def test_its_dpo_has_an_optimizer_of_its_own(tmp_path):
-    """DPOConfig of the handbook said rmsprop where TRL says adamw."""
+    """The default of the handbook's DPOConfig was rmsprop, TRL's is adamw."""
     text = V02 + "beta: 0.1\n"
     job, _ = job_of(read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="dpo")))
     assert job.train.optimizer.kind == "rmsprop"
@@ -102,7 +102,7 @@ COMMAND = "accelerate launch --num_processes 4 {} --model_name_or_path m --per_d
 
 @pytest.mark.parametrize("option", ["--no_remove_unused_columns", "--no-remove-unused-columns"])
 def test_an_option_that_is_true_by_default_may_be_negated(option):
-    """As transformers' HfArgumentParser has it, in TRL's own examples; it takes no value from the words behind it."""
+    """As in transformers' HfArgumentParser. The option takes no value."""
     recipe = read_recipe(f"{COMMAND.format('trl/scripts/dpo.py')} {option} --bf16", (), Options(**CHECK))
     assert recipe.global_batch == 8
     assert [note.text for note in recipe.draft.dropped if note.key == "remove_unused_columns"]
@@ -137,7 +137,7 @@ def test_options_that_may_be_negated_are_known():
 
 
 def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
-    """Its loss is SFT's, its rows are plain text."""
+    """The loss is SFT's, the rows are plain text."""
     place = tmp_path / "cpt"
     place.mkdir()
     text = V02 + "dataset_splits:\n- train\ndataset_configs:\n- tiny\n"
@@ -150,7 +150,7 @@ def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
 
 
 def test_what_to_type_is_what_its_own_script_takes(tmp_path):
-    """The file first, and each option one word with its value."""
+    """The file comes first, and each option is one argument with its value."""
     file = _file(tmp_path, V02)
     wanted = f"scripts/run_sft.py {file} --per_device_train_batch_size=8 --gradient_accumulation_steps=4"
     command = f"accelerate launch --num_processes 8 scripts/run_sft.py {file} --seed=3"
@@ -162,7 +162,7 @@ def test_what_to_type_is_what_its_own_script_takes(tmp_path):
 
 
 def test_no_warmup_is_no_warmup_in_every_unit(tmp_path):
-    """0% needs no count of steps; left out, the others' own defaults would warm up (200 steps, 150 steps)."""
+    """0% is written, because by default torchtitan warms up for 200 steps and the DPO repository for 150."""
     recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
     assert "--lr_scheduler.warmup_steps 0" in rewrite(recipe, "torchtitan", 4).command
     assert "warmup_steps=0" in rewrite(recipe, "dpo", 4).command

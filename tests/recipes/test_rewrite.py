@@ -1,4 +1,4 @@
-"""What is written for another system is read back: the same batch, exact at that count; else a refusal."""
+"""Commands for another system are read back with the same exact batch, or refused."""
 
 import json
 import shlex
@@ -31,19 +31,19 @@ def read(recipe):
 
 
 def again(command):
-    """The command as `planner check` reads it, without a job in mind."""
+    """The command as `planner check` reads it, for the batch alone."""
     halos = "total" if "launch.py" in command else None
     return read_recipe(command, (), Options(halos_batch=halos, is_for_job=False, needs_micro=False))
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_its_own_system_at_every_count(shipped, name):
-    """Exact wherever GPUs divide the batch (and a KTO micro-batch is 2 or more); elsewhere a refusal, with counts."""
+    """Exact where GPUs divide the batch (and a KTO micro-batch is 2 or more). Elsewhere the refusal names counts."""
     recipe, target = shipped[name], OWN[shipped[name].system]
     found = read(recipe)
     least = 2 if recipe.method == "kto" else 1
     for count in COUNTS:
-        # One GPU held a quarter of a completion, that is, one; and HALOs refuses a completion that is alone.
+        # One GPU held a quarter of a completion, which counts as one. HALOs refuses a completion that is alone.
         is_alone = recipe.method == "ppo" and count == 1
         if recipe.global_batch % count or recipe.global_batch // count < least or is_alone:
             with pytest.raises(NotExact, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact in .*: \d+"):
@@ -59,7 +59,7 @@ def test_its_own_system_at_every_count(shipped, name):
 
 
 def test_the_micro_batch_is_never_larger_than_it_was(tmp_path):
-    """8 samples fitted; fewer GPUs accumulate more, more GPUs less."""
+    """8 samples fitted, so fewer GPUs accumulate more."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
     found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
@@ -73,7 +73,7 @@ def test_the_micro_batch_is_never_larger_than_it_was(tmp_path):
 
 
 def test_a_refusal_names_what_is_near(tmp_path):
-    """Counts below and above, and the nearest batch with its drift."""
+    """It names the counts below and above, and the nearest batch with its deviation."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
     found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
@@ -85,7 +85,7 @@ def test_a_refusal_names_what_is_near(tmp_path):
 
 @pytest.mark.parametrize("target", ["trl", "halos"])
 def test_a_recipe_in_another_systems_words_is_the_same_job(shipped, target):
-    """DPO's batch, rate, length, context and beta, written for another system and read back from there."""
+    """Batch, rate, length, context and beta of a DPO recipe survive writing and reading."""
     found = read(shipped["dpo-3-dpo-pythia69-hh"])
     command = rewrite(found, target, 4).command
     options = Options(method="dpo", halos_batch="total" if target == "halos" else None, needs_micro=False)
@@ -100,7 +100,7 @@ def test_a_recipe_in_another_systems_words_is_the_same_job(shipped, target):
 
 
 def test_a_job_of_ours_in_the_words_of_others(shipped, tmp_path):
-    """The same as the recipe that it was converted from."""
+    """A planner job is written like the recipe from which it was converted."""
     file = tmp_path / "job.yaml"
     file.write_text(job_of(read(shipped["hb-zephyr-7b-beta-sft-config_full"]))[1])
     found = read_recipe(str(file))
@@ -144,7 +144,7 @@ ZERO = FSDP.replace("distributed_type: FSDP", "distributed_type: DEEPSPEED\ndeep
 @pytest.mark.parametrize("target", ["trl", "accelerate"])
 @pytest.mark.parametrize("accumulate", ["", "gradient_accumulation_steps: 2"])
 def test_the_launcher_stays_the_users_own(tmp_path, target, accumulate):
-    """With other counts, and with what the command line cannot say in words."""
+    """Only the counts change, and notes say what the command line cannot set."""
     file = tmp_path / "fsdp_acc.yaml"
     text = ZERO.replace("ACCUMULATE", accumulate) if accumulate else FSDP
     file.write_text(text)
@@ -165,7 +165,7 @@ def test_the_launcher_stays_the_users_own(tmp_path, target, accumulate):
 
 
 def test_a_launcher_that_is_nowhere_said_is_listed(tmp_path):
-    """A file of the alignment-handbook's stands for it; one that a command names stays, there or not."""
+    """The alignment-handbook's file replaces a missing one. A file that a command names is kept."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
     made = rewrite(read_recipe(str(path), (), Options(gpus=8, method="dpo")), "trl", 4)
@@ -287,7 +287,7 @@ def test_values_without_a_word_are_listed(tmp_path, target, train, listed):
 
 
 def test_the_version_of_torchtitan_that_is_written_is_named(tmp_path):
-    """Since August 2026 the batch is said in tokens: 8 x 512 in a micro-batch, 64 x 512 in a step."""
+    """Since August 2026 the batch is in tokens: 8 x 512 in a micro-batch, 64 x 512 in a step."""
     made = _said(tmp_path, "torchtitan", train=RMSPROP)
     note = next(text for text in made.notes if "torchtitan 0.2.2" in text)
     assert "--training.num_tokens_per_microbatch_per_dp_rank 4096 " in note
@@ -304,7 +304,7 @@ def test_files_are_of_the_jobs_precision(tmp_path, precision, accelerate, deepsp
 
 
 def test_a_file_of_deepspeed_stays_the_users_own(tmp_path):
-    """But for the three numbers."""
+    """Only the three batch numbers change."""
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}')
     made = json.loads(rewrite(read_recipe(str(file), (), Options(gpus=4)), "deepspeed", 8).file)
@@ -315,7 +315,7 @@ def test_a_file_of_deepspeed_stays_the_users_own(tmp_path):
 
 @pytest.mark.parametrize("target", ["trl", "accelerate"])
 def test_a_launcher_of_two_machines_is_named(tmp_path, target):
-    """Half of the processes run on each, from a HALOs recipe as from another."""
+    """Half of the processes run on each machine."""
     file = tmp_path / "fsdp_2x4gpu.yaml"
     file.write_text(FSDP)
     command = (
@@ -362,7 +362,7 @@ def test_a_path_is_one_word_of_a_shell(tmp_path):
     ("loss", "script"), [("cdpo", "scripts/dpo.py"), ("csft", "YOUR_SCRIPT"), ("ppo", "YOUR_SCRIPT")]
 )
 def test_no_script_is_made_up(loss, script):
-    """One that TRL has, or the user's own."""
+    """The script is one of TRL's, or YOUR_SCRIPT."""
     command = f"accelerate launch launch.py loss={loss} model=llama ++model.name_or_path=m ++model.batch_size=32"
     made = rewrite(read_recipe(command, (), Options(gpus=4)), "trl", 4)
     assert f" {script} " in made.command
@@ -376,7 +376,7 @@ def test_a_deepspeed_file_is_written_for_the_users_own_script(tmp_path):
 
 @pytest.mark.parametrize("target", ["dpo", "halos", "trl"])
 def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
-    """`max_grad_norm=inf`, which planner writes itself, is a norm."""
+    """planner writes `max_grad_norm=inf` and reads it back as no clipping."""
     command = _said(tmp_path, target, train=f"{RMSPROP}, clip_norm: null").command
     options = Options(gpus=None if target != "dpo" else 8, halos_batch="total", needs_micro=False)
     read_back = read_recipe(command, (), options)
@@ -385,14 +385,14 @@ def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
 
 
 def test_an_infinite_norm_in_a_file_is_read(tmp_path):
-    """As Hydra leaves it in a run's folder."""
+    """Hydra writes such a file into a run's folder."""
     file = tmp_path / "config.yaml"
     file.write_text("batch_size: 32\ntrainer: FSDPTrainer\nmax_grad_norm: .inf\nloss: {name: sft}\n")
     assert read_recipe(str(file), (), Options(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
 
 
 def test_words_of_a_stranger_do_not_steer_the_terminal():
-    """A command's own words stand in what is to be typed."""
+    """The command to type contains the recipe's own arguments."""
     command = "python train.py loss=sft model=pythia28 datasets=[hh] batch_size=4 exp_name=a\x1b[31m\x07b"
     recipe = read_recipe(command, (), Options(gpus=4))
     shown = "\n".join(rewrite_lines(recipe, rewrite(recipe, "dpo", 4), 4))
