@@ -5,12 +5,12 @@ from difflib import get_close_matches
 
 from planner.errors import PlannerError
 from planner.files.messages import cut
-from planner.recipes import ours, strangers, systems
+from planner.recipes import job_system, systems, unsupported
 from planner.recipes.command import KNOWN_COMMANDS
 from planner.recipes.source import RecipeSource
-from planner.recipes.strangers import READ
 from planner.recipes.system import System
 from planner.recipes.texts import recipe_error
+from planner.recipes.unsupported import READ
 
 _MARKS = (
     "the DPO repository (batch_size, trainer, loss.name), HALOs (model.batch_size, loss.trainer), TRL "
@@ -29,9 +29,9 @@ def system_of(found: RecipeSource) -> System:
     Raises:
         RecipeError: no system reads it. The message says what it looks like, and which packages failed.
     """
-    stranger = strangers.known_by(found.program, found.keys)
-    asked: Sequence[System] = (ours.SYSTEM,) if stranger else (ours.SYSTEM, *systems.READ)
-    for system in asked:
+    likeness = unsupported.known_by(found.program, found.keys)
+    candidates: Sequence[System] = (job_system.SYSTEM,) if likeness else (job_system.SYSTEM, *systems.READ)
+    for system in candidates:
         if system.claims(found):
             return system
     added, broken = systems.added()
@@ -41,12 +41,12 @@ def system_of(found: RecipeSource) -> System:
                 return system
         except PlannerError as error:
             broken.append(error)
-    text = _looks_like(stranger) if stranger else _near_miss(found, added) or _unknown(found)
+    text = _looks_like(likeness) if likeness else _near_miss(found, added) or _unknown(found)
     raise recipe_error(found.source, text, *map(str, broken))
 
 
-def _looks_like(stranger: strangers.Likeness) -> str:
-    return f"this looks like {stranger.name} ({stranger.why}), which planner does not read. It reads {READ}"
+def _looks_like(likeness: unsupported.Likeness) -> str:
+    return f"this looks like {likeness.name} ({likeness.why}), which planner does not read. It reads {READ}"
 
 
 def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:

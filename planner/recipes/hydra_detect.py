@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.files.messages import cut
-from planner.recipes import hydra, known, strangers
+from planner.recipes import hydra, known, unsupported
 from planner.recipes.command import HYDRA_SCRIPTS
 from planner.recipes.entries import COMMAND_LINE, Entry, Keys, flat
 from planner.recipes.scalars import Unresolved
@@ -49,7 +49,7 @@ def near_miss(found: RecipeSource) -> str:
         text = "this looks like HALOs before launch.py (its branch legacy), which needs its configuration"
         return f"{text}. Write the folder of its checkout, and the overrides behind it"
     what = script or "a Hydra configuration"
-    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}. planner reads {strangers.READ}"
+    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}. planner reads {unsupported.READ}"
 
 
 def _is_hydras(found: RecipeSource) -> bool:
@@ -80,13 +80,13 @@ def _foreign_options(found: RecipeSource) -> list[str]:
 
 
 def _of_options(script: str, options: list[str]) -> str:
-    trainers = [name for name in strangers.option_names(options) if name in KNOWN]
+    trainers = [name for name in unsupported.option_names(options) if name in KNOWN]
     if len(trainers) >= _FEWEST_OPTIONS:
         shown = cut(", ".join(trainers[:_MOST_SHOWN]), 120)
         text = f"this looks like a script of its own on transformers' Trainer ({shown}), which planner does not read"
-        return f"{text}. It reads {strangers.READ}"
+        return f"{text}. It reads {unsupported.READ}"
     shown = cut(" ".join(options[:_MOST_SHOWN]), 120)
-    return f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take. planner reads {strangers.READ}"
+    return f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take. planner reads {unsupported.READ}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from planner.base.disk import is_file
 from planner.files.messages import cut
-from planner.recipes import strangers
+from planner.recipes import unsupported
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
 from planner.recipes.entries import flat
 from planner.recipes.texts import mapping_of, recipe_error, text_of
@@ -67,7 +67,7 @@ def find_source(path: str, arguments: Sequence[str], env: Mapping[str, str]) -> 
         at = replace(named, source="the command", text=path)
         if is_command(path):
             return _command(at, None)
-        if starts_program(path) or strangers.by_program(path):
+        if starts_program(path) or unsupported.by_program(path):
             return _script(at)
     elif Path(path).is_dir():
         return _folder(named)
@@ -130,7 +130,7 @@ def _command(found: RecipeSource, beside: Path | None) -> RecipeSource:
         folder=next((each for each in folders if is_file(each / "config.yaml") and (each / "model").is_dir()), None),
         arguments=arguments,
         program=" ".join([*command.launched, command.path, *arguments[:1]]),
-        keys=tuple(strangers.option_names(arguments)),
+        keys=tuple(unsupported.option_names(arguments)),
     )
 
 
@@ -138,5 +138,5 @@ def _script(found: RecipeSource) -> RecipeSource:
     """A shell script without a command that planner knows."""
     text = continued(found.text)
     # Options of another TRL command would look like those of another system.
-    keys = () if other_of_trl(text) else tuple(strangers.option_names(text.split()))
+    keys = () if other_of_trl(text) else tuple(unsupported.option_names(text.split()))
     return replace(found, kind="text", text=text, program=text, keys=keys)

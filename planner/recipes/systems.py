@@ -5,7 +5,7 @@ from typing import Any
 
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
-from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, ours, torchtitan, trl_system
+from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan, trl_system
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
 
@@ -21,7 +21,7 @@ WRITTEN = (
     torchtitan.SYSTEM,
 )
 """systems for which planner writes a batch, in the order of listings"""
-KNOWN = {system.name: system for system in (ours.SYSTEM, *READ, *WRITTEN)}
+KNOWN = {system.name: system for system in (job_system.SYSTEM, *READ, *WRITTEN)}
 _MAKES = {"detect": object, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": object}
 """the types that a system's functions must return. `detect` and `render_command` may return anything"""
 TARGETS = tuple(system.name for system in WRITTEN)

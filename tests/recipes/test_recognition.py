@@ -7,8 +7,8 @@ from planner.errors import RecipeError
 from planner.recipes import Options, read_recipe
 from planner.recipes.known import is_dpo_repository, is_halos
 from planner.recipes.shipped import DPO_DEFAULTS, HALOS_DEFAULTS
-from planner.recipes.strangers import STRANGERS, by_keys
 from planner.recipes.trl_keys import KNOWN
+from planner.recipes.unsupported import UNSUPPORTED, by_keys
 
 CHECK = Options(is_for_job=False, needs_micro=False)
 FILES = {
@@ -169,7 +169,7 @@ def test_a_batch_size_alone_is_nobodys(text, tmp_path):
 def test_no_key_that_planner_reads_tells_of_a_system_that_it_does_not():
     """Otherwise a TRL recipe could be refused as another system's."""
     ours = KNOWN | set(DPO_DEFAULTS) | set(HALOS_DEFAULTS)
-    assert [each.name for each in STRANGERS if each.keys & ours] == []
+    assert [each.name for each in UNSUPPORTED if each.keys & ours] == []
     assert by_keys(ours) is None
 
 

@@ -13,7 +13,7 @@ _MOST_SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stranger:
+class UnsupportedSystem:
     """A system, with keys and programs that are typical of it. No system that planner reads has these keys."""
 
     name: str
@@ -22,11 +22,11 @@ class Stranger:
     """matches its programs in the text of a command"""
 
 
-def _system(name: str, keys: str = "", program: str = "") -> Stranger:
-    return Stranger(name=name, keys=frozenset(keys.split()), program=re.compile(program) if program else None)
+def _system(name: str, keys: str = "", program: str = "") -> UnsupportedSystem:
+    return UnsupportedSystem(name=name, keys=frozenset(keys.split()), program=re.compile(program) if program else None)
 
 
-STRANGERS = (
+UNSUPPORTED = (
     _system(
         "axolotl",
         "base_model micro_batch_size num_epochs sequence_len sample_packing val_set_size adapter lora_target_linear "
@@ -145,17 +145,17 @@ STRANGERS = (
 )
 
 
-def by_keys(keys: Iterable[str]) -> tuple[Stranger, list[str]] | None:
+def by_keys(keys: Iterable[str]) -> tuple[UnsupportedSystem, list[str]] | None:
     """The system with most of the dotted keys, and those keys. None if no system has two of them."""
     names = list(dict.fromkeys(part for key in keys for part in _with_sections(key)))
-    found = [(each, [name for name in names if name in each.keys]) for each in STRANGERS]
+    found = [(each, [name for name in names if name in each.keys]) for each in UNSUPPORTED]
     best = max(found, key=lambda pair: len(pair[1]))
     return best if len(best[1]) >= _FEWEST_KEYS else None
 
 
-def by_program(text: str) -> Stranger | None:
+def by_program(text: str) -> UnsupportedSystem | None:
     """The system whose program a command starts, None if there is none."""
-    return next((each for each in STRANGERS if each.program and each.program.search(text)), None)
+    return next((each for each in UNSUPPORTED if each.program and each.program.search(text)), None)
 
 
 def option_names(arguments: Iterable[str]) -> list[str]:
@@ -175,12 +175,12 @@ class Likeness:
 
 def known_by(program: str, keys: Iterable[str]) -> Likeness | None:
     """The unsupported system whose program or keys these are, None if there is none."""
-    if stranger := by_program(program):
-        found = stranger.program.search(program) if stranger.program else None
-        return Likeness(name=stranger.name, why=cut(found[0].strip() if found else "", 80))
+    if system := by_program(program):
+        found = system.program.search(program) if system.program else None
+        return Likeness(name=system.name, why=cut(found[0].strip() if found else "", 80))
     if of_keys := by_keys(keys):
-        stranger, own = of_keys
-        return Likeness(name=stranger.name, why=cut(", ".join(own[:_MOST_SHOWN]), 120))
+        system, own = of_keys
+        return Likeness(name=system.name, why=cut(", ".join(own[:_MOST_SHOWN]), 120))
     return None
 
 
