@@ -38,16 +38,10 @@ def make_draft(
     *,
     is_own: bool,
 ) -> Draft:
-    """The draft of a job, with a note for each value.
+    """The draft of a job, with a note for each value. Notes mistakes in `keys`.
 
-    Args:
-        keys: the recipe's keys. Mistakes are added to it.
-        options: the command line's options.
-        facts: the settings on which the verdicts depend.
-        gpus: the GPU count that the recipe was tuned for, None if unknown.
-        micro: samples that one GPU held, None if unknown.
-        launch: the launcher's settings, None if unknown.
-        is_own: whether the user's own loop computes the loss.
+    `gpus` is the count that the recipe was tuned for, and `micro` the samples that one GPU held (None if unknown). With
+    `is_own` the user's own loop computes the loss.
     """
     draft = Draft()
     name = job_name(keys.value("exp_name"), f"{facts.model_choice}-{facts.method}")

@@ -24,17 +24,8 @@ def facts_of(
 ) -> TrlFacts:
     """The settings on which the verdicts depend. Notes mistakes in `keys`.
 
-    Args:
-        keys: the recipe's keys.
-        method: sft, dpo, orpo, kto or grpo.
-        loss: the method, or a loss_type that replaces its loss.
-        unit: what a batch counts.
-        micro: per_device_train_batch_size.
-        accumulation: gradient_accumulation_steps.
-        gpus: the GPU count that the recipe was tuned for.
-        batch: the global batch at that count.
-        splits: whether split_batches is set, so that `micro` is of all GPUs.
-        launch: the launcher's settings, None if unknown.
+    `batch` is the global batch at `gpus`, the count that the recipe was tuned for. With `splits` (split_batches) `micro`
+    is of all GPUs.
     """
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
     evaluates = strategy in {"steps", "epoch"}
