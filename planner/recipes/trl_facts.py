@@ -24,8 +24,8 @@ def facts_of(
 ) -> TrlFacts:
     """The settings on which the verdicts depend. Notes mistakes in `keys`.
 
-    `batch` is the global batch at `gpus`, the count that the recipe was tuned for. With `splits` (split_batches) `micro`
-    is of all GPUs.
+    `batch` is the global batch at `gpus`, the count that the recipe was tuned for. With `splits` (split_batches)
+    `micro` is of all GPUs.
     """
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
     evaluates = strategy in {"steps", "epoch"}
