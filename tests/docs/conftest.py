@@ -10,12 +10,8 @@ from pages import ROOT
 from typed import Reader
 
 RECIPE = """\
-model_name_or_path: HuggingFaceTB/SmolLM2-360M
-per_device_train_batch_size: 4
-gradient_accumulation_steps: 4
-learning_rate: 3.0e-4
-max_length: 2048
-num_train_epochs: 1
+python -u train.py model=pythia69 datasets=[hh] loss=sft exp_name=sft gradient_accumulation_steps=2 batch_size=64 \\
+    eval_batch_size=32 trainer=FSDPTrainer
 """
 TINY = [f"model.{name}" for name in ("layers=1", "width=16", "heads=2", "context=16")]
 
@@ -32,7 +28,7 @@ def make_checkout(folder):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "cluster.yaml", folder)
     shutil.copy(ROOT / "jobs" / "own_loop.py", folder / "my_loop.py")
-    (folder / "recipe.yaml").write_text(RECIPE)
+    (folder / "recipe.sh").write_text(RECIPE)
     for name, text in {"corpus/a.txt": "some text\n" * 99, "rows/a.jsonl": '{"text": "some text"}\n' * 9}.items():
         (folder / name).parent.mkdir()
         (folder / name).write_text(text)

@@ -16,7 +16,7 @@ import planner.cli
 
 _SHELL = re.compile(r"[|<>;&$()]")
 # What a page writes for something of its reader's.
-_STAND_INS = {"JOB": "jobs/demo.yaml", "RECIPE": "recipe.yaml --method sft", "RUN": "runs/demo", "FOLDER": "runs"}
+_STAND_INS = {"JOB": "jobs/demo.yaml", "RECIPE": "recipe.sh", "RUN": "runs/demo", "FOLDER": "runs"}
 _LOOKS_AT_RUNS = re.compile(r"planner (runs|show|audit)\b|.*verify_run\.py")
 _SMALL_JOBS = re.compile(r"planner (run|verify|demo|submit) jobs/(sft|dpo|ipo|simpo|kto)\.yaml")
 
@@ -56,14 +56,14 @@ class Reader:
     """what `jobs/make_data.py` made"""
 
     def type(self, text: str) -> Answer:
-        """Type a command. A job or a run that a page speaks of, and that only its reader has, is made first."""
+        """Type a command. A job or a run that only a page's reader would have is made first, but for `no-such-run`."""
         text = re.sub(r"\b[A-Z]+\b", lambda found: _STAND_INS.get(found[0], found[0]), text)
         if _LOOKS_AT_RUNS.match(text):
-            for run in re.findall(r"\bruns/[\w-]+", text):
+            for run in re.findall(r"\bruns/(?!no-such)[\w-]+", text):
                 _copy(self.finished / "runs" / "demo", self.finished / run)
             return type_in(self.finished, text)
         if not text.startswith("planner init"):
-            for file in re.findall(r"(?<!-o )(?<!> )(?<=\s)[\w-]+\.yaml\b", text):
+            for file in re.findall(r"(?<!-o )(?<!> )(?<=\s)(?!no-such)[\w-]+\.yaml\b", text):
                 _copy(self.checkout / "jobs" / "demo.yaml", self.checkout / file)
         if _SMALL_JOBS.match(text):
             _copy(self.words_data, self.checkout / "data" / "words")
