@@ -9,14 +9,15 @@ output, that must be the real one, except about runs. `...` on a line of its own
 - Commands of `_ELSEWHERE` are not typed. The file beside each one runs them.
 - Everything else needs a remark in the line above its block, which says what is missing here:
 
-      <!-- needs a cloud -->      <!-- needs a cluster -->      <!-- needs the network -->
+      <!-- needs a cloud -->      <!-- needs a cluster -->      <!-- needs a network -->
       <!-- run by tests/dispatch/test_submit.py -->
 
-  In such a block, commands that train are not typed, and commands that only read (`_READS`) are.
+  In a block that needs something, commands that train are not typed. Those that only read (`_READS`) are.
 """
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -44,7 +45,9 @@ _ELSEWHERE = [
 # They change the shell that a reader types in, and no more.
 _SETS = re.compile(r"(export|source|cd|git clone)\b|\S+ -m venv")
 _ON_A_CLUSTER = re.compile(r"planner run .*--address")
-_PROGRAMS = re.compile(r"(planner|make|python3?|pip|ray|aws|gcloud|az|kubectl|helm|docker|umask|export|source|git) ")
+_PROGRAMS = re.compile(
+    r"(planner|make|python3?|pip|ray|aws|gcloud|az|kubectl|helm|docker|umask|export|source|git) (?=\S)"
+)
 _NEEDS = re.compile(r"<!-- needs [^>]+ -->|needs an? (cloud|cluster)\b", re.IGNORECASE)
 _RUN_BY = re.compile(r"<!-- run by ([\w./-]+) -->")
 
@@ -79,7 +82,7 @@ BLOCKS = [block for page in PAGES for block in blocks(page) if holds_commands(bl
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
 def test_each_block_of_commands_can_be_run_or_says_what_it_needs(block):
-    """Write `<!-- needs a cloud -->`, `a cluster` or `the network` above a block that fails here."""
+    """Write `<!-- needs a cloud -->`, `a cluster` or `a network` above a block that fails here."""
     unknown = [command.text for command in commands(block.text) if kind_of(command.text) == "unknown"]
     assert unknown == [] or says_what_it_needs(block)
 
@@ -95,10 +98,10 @@ def test_the_commands_of_a_page_do_what_it_says(page, reader):
 def problems(reader, block: Block, command: Command) -> list[str]:
     """Type the command, if it can be typed here. It must succeed, and print what the page shows."""
     text, kind, shown = command.text, kind_of(command.text), command.shown
-    if kind == "make" and text.split()[1] not in re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text()):
+    if kind == "make" and text.split()[1] not in re.findall(r"(?m)^([\w./-]+):", (ROOT / "Makefile").read_text()):
         return [f"{block.place}: {text}: the Makefile does not have it"]
-    if kind == "train" and not says_what_it_needs(block):
-        text, shown = text if "--dry-run" in text else f"{text} --dry-run", ""
+    if kind == "train" and not _NEEDS.search(block.above):
+        text, shown = (text, shown) if "--dry-run" in text else (f"{text} --dry-run", "")
     elif kind != "read":
         return []
     answer = reader.type(text)
@@ -119,7 +122,7 @@ def test_a_remark_names_a_file_that_runs_the_command():
     """`<!-- run by FILE -->`: the file is there, and names a command of the block."""
     for block in BLOCKS:
         for file in _RUN_BY.findall(block.above):
-            names = [command.text.split()[1] for command in commands(block.text) if " " in command.text]
+            names = {Path(command.text.split()[1]).stem for command in commands(block.text)}
             assert any(each in (ROOT / file).read_text() for each in names), block.place
 
 
