@@ -57,6 +57,7 @@ class Reader:
 
     def type(self, text: str) -> Answer:
         """Type a command. A job or a run that only a page's reader would have is made first, but for `no-such-run`."""
+        _forget_loops()
         text = re.sub(r"\b[A-Z]+\b", lambda found: _STAND_INS.get(found[0], found[0]), text)
         if _LOOKS_AT_RUNS.match(text):
             for run in re.findall(r"\bruns/(?!no-such)[\w-]+", text):
@@ -68,6 +69,13 @@ class Reader:
         if _SMALL_JOBS.match(text):
             _copy(self.words_data, self.checkout / "data" / "words")
         return type_in(self.checkout, text)
+
+
+def _forget_loops() -> None:
+    """Each checkout has a file with a loop of its own, and planner refuses a second module of one name."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).endswith("_loop.py"):
+            del sys.modules[name]
 
 
 def _copy(there: Path, here: Path) -> None:
