@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import pytest
 from pages import ROOT
@@ -57,7 +58,7 @@ def train(folder, name, job, overrides):
     spec = read_job(folder / job, overrides)
     if spec.is_own:  # its path is relative to the folder
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"path": str(folder / spec.data.path)})})
-    with tempfile.TemporaryDirectory() as rendezvous:
+    with tempfile.TemporaryDirectory() as rendezvous, mock.patch.object(sys, "path", [*sys.path]):
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}/file", rank=0, world_size=1)
         try:
             train_generation(Launch(job=spec, url=str(folder / "runs" / name)), on_cpu, Hooks())

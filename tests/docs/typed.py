@@ -119,6 +119,7 @@ def planner_in(folder, words: list[str]) -> Answer:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["planner", *words]),
+        mock.patch.object(sys, "path", [*sys.path]),
         mock.patch.dict(os.environ, COLUMNS="200"),
     ):
         os.environ.pop("RAY_ADDRESS", None)
