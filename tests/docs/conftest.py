@@ -53,7 +53,7 @@ def train(folder, name, job, overrides):
     from planner.train.generation import train as train_generation
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
     spec = read_job(folder / job, overrides)
     if spec.is_own:  # its path is relative to the folder
@@ -61,7 +61,7 @@ def train(folder, name, job, overrides):
     with tempfile.TemporaryDirectory() as rendezvous, mock.patch.object(sys, "path", [*sys.path]):
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}/file", rank=0, world_size=1)
         try:
-            train_generation(Launch(job=spec, url=str(folder / "runs" / name)), on_cpu, Hooks())
+            train_generation(Launch(job=spec, url=str(folder / "runs" / name)), cpu_device, Hooks())
         finally:
             dist.destroy_process_group()
 

@@ -7,10 +7,9 @@ from typing import get_args
 import pytest
 from pages import ROOT, name
 
-from planner.files import read_job
-from planner.job import Job, batch_sizes
+import planner
+from planner.job import Job
 from planner.job.objectives import OURS
-from planner.plan import choose
 from planner.report.plan_table import split_text
 
 JOB_FILE = (ROOT / "docs" / "reference" / "job-file.md").read_text(encoding="utf-8")
@@ -76,7 +75,7 @@ def test_every_key_of_data_and_objectives_has_a_row():
 @pytest.mark.parametrize("file", sorted((ROOT / "jobs" / "full").glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_plans_of_full_size_jobs_are_right(file):
     """What the table says about seven GPUs."""
-    plan = choose(batch_sizes(read_job(file)), 7)
+    (plan,) = planner.plans(str(file), gpus=[7])
     (row,) = re.findall(rf"(?m)^\| \[`{re.escape(name(file))}`\].*", JOB_FILE)
     rounds = f"in {plan.accumulation_steps} rounds of at most {plan.max_micro_batch}"
     assert row.endswith(f"| `{split_text(plan.shares)}` {rounds}, {plan.efficiency:.1%} efficient |")
