@@ -8,6 +8,7 @@ A generated part stands between two comments. The text around it is written by h
 import inspect
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import EnumType
 from pathlib import Path
@@ -47,6 +48,12 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 def in_one_line(text: str) -> str:
     """A help text as a line of Markdown. A bare `<` would begin a tag, a bare `|` end a cell."""
     return " ".join(text.split()).replace("<", "\\<").replace("|", "\\|")
+
+
+def one_of(words: Sequence[object]) -> str:
+    """`a`, `b` or `c`, each as code."""
+    *others, last = [f"`{word}`" for word in words]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def linked(title: str, words: str) -> str:
@@ -163,7 +170,7 @@ def _value(field: Field) -> str:
         named = [choice for choice in field["anyOf"] if choice != {"type": "null"} or field["default"] is not None]
         return " or ".join(_value(choice) for choice in sorted(named, key=lambda choice: choice["type"] != "null"))
     if "const" in field or "enum" in field:
-        return " or ".join(f"`{word}`" for word in field.get("enum", [field.get("const")]))
+        return one_of(field.get("enum", [field.get("const")]))
     kind = field["type"]
     if kind == "array":
         items = field.get("prefixItems", [field.get("items")])
@@ -241,7 +248,9 @@ def _command(name: str) -> list[str]:
     ]
     lines = [f"## planner {name}", "", f"`{_usage(name, found)}`", ""]
     for paragraph in inspect.getdoc(function).split("\n\n"):
-        lines += [in_one_line(paragraph), ""]
+        words, _, example = paragraph.partition("Example: ")
+        lines += [in_one_line(words), ""] if words else []
+        lines += [f"Example: `{' '.join(example.split())}`", ""] if example else []
     arguments = [(f"`{each.metavar}`", _shown_default(each), _help(each)) for each in found if each.is_argument]
     options = [
         (_names(each), _option_value(each), _shown_default(each), _help(each)) for each in found if not each.is_argument
@@ -270,7 +279,7 @@ def _option_value(option: Parameter) -> str:
     if kind is bool:
         return ""
     if choices := _choices(kind):
-        return " or ".join(f"`{choice}`" for choice in choices)
+        return one_of(choices)
     if info.min is not None:
         return f"{info.min} to {info.max}" if info.max is not None else f"{info.min} or more"
     return f"`{option.metavar}`" + (", repeatable" if kind == (list[str] | None) else "")
