@@ -1,4 +1,4 @@
-"""A reader who types the commands of a page: in a fresh checkout, or where runs have finished."""
+"""Folders to type the commands of a page in: a fresh checkout, and one with finished runs."""
 
 import shutil
 import subprocess
@@ -19,12 +19,12 @@ TINY = [f"model.{name}" for name in ("layers=1", "width=16", "heads=2", "context
 
 @pytest.fixture
 def reader(tmp_path, finished, words_data):
-    """Types commands in a checkout of its own."""
+    """Types commands in a new checkout."""
     return Reader(checkout=make_checkout(tmp_path / "checkout"), finished=finished, words_data=words_data)
 
 
 def make_checkout(folder):
-    """Jobs, docs and cluster files of the repository. And, under the names that pages use, files of a user's own."""
+    """A folder with the repository's jobs, docs and cluster file, and files that pages name as the user's."""
     for name in ("jobs", "docs"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "cluster.yaml", folder)
@@ -68,7 +68,7 @@ def train(folder, name, job, overrides):
 
 @pytest.fixture(scope="session")
 def words_data(tmp_path_factory):
-    """What `python jobs/make_data.py FOLDER` makes."""
+    """The folder that `python jobs/make_data.py FOLDER` makes."""
     folder = tmp_path_factory.mktemp("data") / "words"
     subprocess.run([sys.executable, ROOT / "jobs" / "make_data.py", folder], check=True, capture_output=True)
     return folder

@@ -1,6 +1,6 @@
 """Count what makes prose hard to read.
 
-python tests/docs/count_words.py        prints each page's words, its semicolons per 1,000 words, and what breaks a law
+python tests/docs/count_words.py        prints each page's semicolons per 1,000 words, README's lines, and pronouns
 """
 
 import re
@@ -12,14 +12,14 @@ MOST_SEMICOLONS = 2.5
 """per 1,000 words, over all pages together"""
 MOST_LINES = 150
 """of README.md"""
-SPOKEN_OF = ("README.md", "docs", "planner", "tests", "bench", "jobs")
-"""where people are called they, and workers, drivers and processes it"""
-WRITTEN = {".md", ".py", ".yaml", ".sh", ".jinja", ".csv"}
+SEARCHED = ("README.md", "docs", "planner", "tests", "bench", "jobs")
+"""where people are they, and workers, drivers and processes are it"""
+SUFFIXES = {".md", ".py", ".yaml", ".sh", ".jinja", ".csv"}
 PRONOUNS = re.compile(r"\bh(?:e|is|im|imself)\b", re.IGNORECASE)
 
 
 def words_and_semicolons(page: Path) -> tuple[int, int]:
-    """Of a page's prose. What has a letter or a digit is a word."""
+    """Count a page's prose. A word has a letter or a digit."""
     text = prose(page)
     return sum(any(char.isalnum() for char in word) for word in text.split()), text.count(";")
 
@@ -30,12 +30,12 @@ def per_1000(words: int, semicolons: int) -> float:
 
 
 def pronouns() -> list[str]:
-    """`file:line: text` of each line that calls a person or a thing by a man's pronoun."""
-    files = [file for each in SPOKEN_OF for file in [ROOT / each, *(ROOT / each).rglob("*")]]
+    """`file:line: text` of each line with a man's pronoun, for a person or a thing."""
+    files = [file for each in SEARCHED for file in [ROOT / each, *(ROOT / each).rglob("*")]]
     return [
         f"{name(file)}:{number}: {line.strip()}"
         for file in sorted(files)
-        if file.suffix in WRITTEN and file.is_file()
+        if file.suffix in SUFFIXES and file.is_file()
         for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1)
         if PRONOUNS.search(line)
     ]

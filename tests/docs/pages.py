@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# A fenced block, with the line above it; or four blanks after an empty line.
+# A fenced block. Lines with four spaces after an empty line are a block, too.
 FENCED = re.compile(r"(?ms)^( *)```([\w-]*)[^\n]*\n(.*?)^\1```[^\n]*$")
 INDENTED = re.compile(r"(?m)(?<=\n\n)((?:    [^\n]*\n)+)(?=\n|\Z)")
 
@@ -17,12 +17,12 @@ class Block:
 
     page: Path
     line: int
-    """the number of the line where it begins, from 1"""
+    """number of its first line, from 1"""
     language: str
-    """as the fence says it; empty if it says none"""
+    """as the fence says it, or empty"""
     text: str
     above: str
-    """the paragraph or the comment right above it"""
+    """the paragraph or the comment above it"""
 
     @property
     def place(self) -> str:
@@ -38,7 +38,7 @@ def name(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     """All blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
-    outside = FENCED.sub(lambda found: re.sub(r"[^\n]", "x", found[0]), text)  # as many lines, and nothing in them
+    outside = FENCED.sub(lambda found: re.sub(r"[^\n]", "x", found[0]), text)  # places stay the same
     fenced = [(found.start(), found[2], re.sub(rf"(?m)^{found[1]}", "", found[3])) for found in FENCED.finditer(text)]
     indented = [(found.start(), "", re.sub(r"(?m)^    ", "", found[1])) for found in INDENTED.finditer(outside)]
     return [
@@ -54,11 +54,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def without_blocks(page: Path) -> str:
-    """The page without its blocks, with lines and tables as they are."""
+    """The page without its blocks."""
     return INDENTED.sub("", FENCED.sub("", page.read_text(encoding="utf-8")))
 
 
 def prose(page: Path) -> str:
-    """What is read as sentences: without blocks, comments, code in backquotes and the targets of links."""
+    """The page without blocks, comments, code in backquotes and the targets of links."""
     text = re.sub(r"(?s)<!--.*?-->", "", without_blocks(page))
     return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`\n]*`", "", text))

@@ -1,13 +1,13 @@
-"""Every command in README and docs is run here, or says what it needs.
+"""Every command in README and docs is run here, or its page says what it needs.
 
 A block of commands is one whose language is `sh`, `bash` or `console`, or one without a language with a line that
 begins with `$ ` or with a known program. Its commands are typed one after another, in a folder like a fresh checkout.
-Those that look at a run are typed where runs have finished. They must end with 0. Where `$ command` is followed by its
-output, that must be the real one, except about runs. `...` on a line of its own stands for any lines.
+Commands that read a run are typed in a folder with finished runs. All must end with 0. Where a page shows the output of
+`$ command`, the command must print it, except about runs. `...` on a line of its own stands for any lines.
 
 - Commands that train (`_TRAINS`) are typed with `--dry-run`. The file beside each one tests the training.
 - Commands of `_ELSEWHERE` are not typed. The file beside each one runs them.
-- Everything else needs a remark in the line above its block, which says what is missing here:
+- Everything else needs a comment in the line above its block, which says what is missing here:
 
       <!-- needs a cloud -->      <!-- needs a cluster -->      <!-- needs a network -->
       <!-- run by tests/dispatch/test_submit.py -->
@@ -42,7 +42,7 @@ _ELSEWHERE = [
     ("pip |python3? -m pip ", "tests/wheel/try.sh", "pip"),
     (r"(PYTHONPATH=\S+ )?python3? bench/gpu\.py", "tests/test_gpu_bench.py", "gpu"),
 ]
-# They change the shell that a reader types in, and no more.
+# These only change the shell.
 _SETS = re.compile(r"(export|source|cd|git clone)\b|\S+ -m venv")
 _ON_A_CLUSTER = re.compile(r"planner run .*--address")
 _PROGRAMS = re.compile(
@@ -53,7 +53,7 @@ _RUN_BY = re.compile(r"<!-- run by ([\w./-]+) -->")
 
 
 def holds_commands(block: Block) -> bool:
-    """Whether a person is meant to type what stands there."""
+    """Whether the block shows commands to type."""
     lines = block.text.splitlines()
     return block.language in {"sh", "bash", "console"} or (
         not block.language and any(line.startswith("$ ") or _PROGRAMS.match(line) for line in lines)
@@ -73,7 +73,7 @@ def kind_of(text: str) -> str:
 
 
 def says_what_it_needs(block: Block) -> bool:
-    """By a remark, or in the paragraph above it."""
+    """In a comment or in the paragraph above it."""
     return bool(_NEEDS.search(block.above) or _RUN_BY.search(block.above))
 
 
@@ -89,7 +89,7 @@ def test_each_block_of_commands_can_be_run_or_says_what_it_needs(block):
 
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS}), ids=name)
 def test_the_commands_of_a_page_do_what_it_says(page, reader):
-    """Typed from the first to the last, in one folder."""
+    """Type them in order, in one folder."""
     typed = [(block, command) for block in BLOCKS if block.page == page for command in commands(block.text)]
     wrong = [problem for block, command in typed for problem in problems(reader, block, command)]
     assert not wrong, "\n".join(wrong)
@@ -113,13 +113,13 @@ def problems(reader, block: Block, command: Command) -> list[str]:
 
 @pytest.mark.parametrize(("begins", "file", "word"), [*_TRAINS, *_ELSEWHERE])
 def test_what_is_not_typed_here_is_run_elsewhere(begins, file, word):
-    """The file is there, and names what it runs."""
+    """The file exists and has the word."""
     assert begins
     assert word in (ROOT / file).read_text()
 
 
-def test_a_remark_names_a_file_that_runs_the_command():
-    """`<!-- run by FILE -->`: the file is there, and names a command of the block."""
+def test_a_comment_names_a_file_that_runs_the_command():
+    """`<!-- run by FILE -->`: the file exists and names a command of the block."""
     for block in BLOCKS:
         for file in _RUN_BY.findall(block.above):
             names = {Path(command.text.split()[1]).stem for command in commands(block.text)}
@@ -127,7 +127,7 @@ def test_a_remark_names_a_file_that_runs_the_command():
 
 
 def test_commands_and_outputs_are_found():
-    """No test above passes because it looks at nothing."""
+    """The tests above have something to look at."""
     shown = [command for block in BLOCKS for command in commands(block.text) if command.shown]
     assert len(BLOCKS) > 15
     assert sum(kind_of(command.text) == "read" for command in shown) > 2
@@ -135,7 +135,7 @@ def test_commands_and_outputs_are_found():
 
 # -- what is not typed: jobs, Python, JSON
 
-# Its blocks are the files of packages that tests/test_extending_objective.py and others install.
+# Its blocks are files of packages. tests/test_extending_objective.py and others install them.
 _RUN_AS_A_WHOLE = "docs/extending.md"
 FILES = [
     block
@@ -160,13 +160,13 @@ def test_a_file_that_a_page_shows_can_be_read(block):
 
 
 def test_a_changed_output_is_noticed():
-    """Words count, and their order; blanks and line breaks do not."""
+    """Words and their order count. Spaces and line breaks do not."""
     assert fits("GPUs  used\n...\n 8  8 x 8", "GPUs used\n 7  x\n 8   8 x 8\n")
     assert not fits("GPUs  used\n 8  8 x 8", "GPUs used\n 7  x\n 8   8 x 8\n")
     assert not fits("8 x 8", "8 x 9")
 
 
-def test_remarks_and_continued_lines_are_no_commands():
-    """As a shell reads them."""
-    text = "# all of it\nplanner plan \\\n  job.yaml  # a remark\nplanner run 'a # b'\n"
+def test_comments_and_continued_lines_are_no_commands():
+    """A shell reads them so."""
+    text = "# all of it\nplanner plan \\\n  job.yaml  # a comment\nplanner run 'a # b'\n"
     assert [each.text for each in commands(text)] == ["planner plan job.yaml", "planner run 'a # b'"]

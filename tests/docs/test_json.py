@@ -1,8 +1,9 @@
-"""docs/reference/json.md: the keys of each command's JSON, and their types, are those that it prints."""
+"""docs/reference/json.md names the keys that each command prints with --json, and their types."""
 
 import dataclasses
 import json
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -23,19 +24,19 @@ SHARED = "--set checkpoint.path=/shared/demo"
 
 
 def table(heading):
-    """The keys of a section -> their types."""
+    """Key -> type, of a section's table."""
     (section,) = re.findall(rf"(?ms)^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE)
     return dict(re.findall(r"(?m)^\| `([^`]+)` \| ([^|]+) \|", section))
 
 
 def is_of(value, words):
-    """Whether a value is of the type that the page says."""
+    """Whether a value has the type that the page says, such as `integer or null`."""
     names = [words] if words in TYPES else words.split(" or ")
     return any(isinstance(value, TYPES[name]) and (name == "true or false" or value is not True) for name in names)
 
 
 def described(value, known, prefix=""):
-    """The keys of an object as the page writes them, with their values: `counts[].gpus` of each object in a list."""
+    """The keys of an object as the page writes them (`counts[].gpus`), each with its value."""
     for key, each in value.items():
         yield f"{prefix}{key}", each
         if isinstance(each, list) and any(path.startswith(f"{prefix}{key}[].") for path in known):
@@ -44,7 +45,7 @@ def described(value, known, prefix=""):
 
 
 def check(heading, value, *, also=(), without=()):
-    """An object has the keys of a section (and of others, `also`), but for some, and each has its type."""
+    """The object has the keys of the section, plus those of the sections `also`, minus `without`, with their types."""
     known = {key: words for name in (heading, *also) for key, words in table(name).items() if key not in without}
     found = list(described(value, known))
     assert {key for key, _ in found} == set(known)
@@ -64,7 +65,7 @@ def printed(reader):
 
 
 def test_plan(printed):
-    """With a cluster and without."""
+    """`nodes` is there with a cluster only."""
     for plan in printed("planner plan jobs/demo.yaml"):
         check("planner plan", plan, without={"nodes"})
     cluster = "--set workers.gpus=1 --set workers.max=32 --cluster cluster.yaml"
@@ -102,7 +103,7 @@ def test_audit(printed):
 
 
 def test_verify(printed, reader, monkeypatch):
-    """A dry run, and the document of a proof whose two histories are not trained here."""
+    """A dry run, and the result of checks. tests/cli/test_verify_command.py trains for them."""
     from planner.provenance.compare import Check
 
     check("planner verify --dry-run", printed("planner verify jobs/demo.yaml --dry-run"))
@@ -113,12 +114,11 @@ def test_verify(printed, reader, monkeypatch):
 
 
 def test_submit(printed, monkeypatch):
-    """A dry run; and what is said about a cluster that took the job, which none did here."""
-    from planner.submit.job_server import Ended, JobServer
-
-    ended = Ended(status="SUCCEEDED", exit_code=0, reason="")
+    """A dry run, and a submission to a stand-in for a cluster. The real module would import Ray."""
+    ended = SimpleNamespace(status="SUCCEEDED", exit_code=0, reason="")
     server = SimpleNamespace(ray_version="2.60.0", submit=lambda _job: None, follow=lambda *_arguments: ended)
-    monkeypatch.setattr(JobServer, "connect", lambda _address: server)
+    stand_in = SimpleNamespace(JobServer=SimpleNamespace(connect=lambda _address: server))
+    monkeypatch.setitem(sys.modules, "planner.submit.job_server", stand_in)
     submit = f"planner submit jobs/demo.yaml --address http://127.0.0.1:8265 {SHARED}"
     check("planner submit --dry-run", printed(f"{submit} --dry-run"))
     check("planner submit", printed(submit), without={"status", "exit_code", "reason"})
@@ -138,7 +138,7 @@ def test_export():
 
 
 def test_every_command_with_json_has_a_section():
-    """`planner run` prints the object of `planner show`, which its section says."""
+    """`planner run` prints the object of `planner show`, and the page says so."""
     commands = re.split(r"(?m)^## planner ", (ROOT / "docs" / "reference" / "cli.md").read_text())[1:]
     with_json = {text.split()[0] for text in commands if "| `--json` |" in text}
     assert with_json == {heading.split()[0] for heading in re.findall(r"(?m)^## planner (.*)$", PAGE)}

@@ -15,7 +15,7 @@ from unittest import mock
 import planner.cli
 
 _SHELL = re.compile(r"[|<>;&$()]")
-# What a page writes for something of its reader's.
+# Placeholders in pages, and what is typed instead.
 _STAND_INS = {"JOB": "jobs/demo.yaml", "RECIPE": "recipe.sh", "RUN": "runs/demo", "FOLDER": "runs"}
 _LOOKS_AT_RUNS = re.compile(r"planner (runs|show|audit)\b|.*verify_run\.py")
 _SMALL_JOBS = re.compile(r"planner (run|verify|demo|submit) jobs/(sft|dpo|ipo|simpo|kto)\.yaml")
@@ -26,13 +26,13 @@ class Command:
     """One command of a block."""
 
     text: str
-    """in one line, without its remark"""
+    """in one line, without its comment"""
     shown: str
-    """the output that the page shows; empty if it shows none"""
+    """the output that the page shows, or empty"""
 
     @property
     def looks_at_runs(self) -> bool:
-        """Whether its output is about a run, and so another one each time."""
+        """Whether it prints about a run, whose times and losses differ each time."""
         return bool(_LOOKS_AT_RUNS.match(self.text))
 
 
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Somebody who types what a page shows."""
+    """Types what a page shows, in a folder that has the files which the page speaks of."""
 
     checkout: Path
     finished: Path
@@ -56,8 +56,9 @@ class Reader:
     """what `jobs/make_data.py` made"""
 
     def type(self, text: str) -> Answer:
-        """Type a command. A job or a run that only a page's reader would have is made first, but for `no-such-run`."""
-        _forget_loops()
+        """Type a command. A job or a run of the page that is not there is made first, except `no-such-run`."""
+        for module in ("own_loop", "my_loop"):  # each checkout has its own, and planner refuses two of one name
+            sys.modules.pop(module, None)
         text = re.sub(r"\b[A-Z]+\b", lambda found: _STAND_INS.get(found[0], found[0]), text)
         if _LOOKS_AT_RUNS.match(text):
             for run in re.findall(r"\bruns/(?!no-such)[\w-]+", text):
@@ -71,35 +72,28 @@ class Reader:
         return type_in(self.checkout, text)
 
 
-def _forget_loops() -> None:
-    """Each checkout has a file with a loop of its own, and planner refuses a second module of one name."""
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).endswith("_loop.py"):
-            del sys.modules[name]
-
-
 def _copy(there: Path, here: Path) -> None:
     if not here.exists():
         (shutil.copytree if there.is_dir() else shutil.copy)(there, here)
 
 
 def commands(text: str) -> list[Command]:
-    """The commands of a block: after `$ ` with their outputs, or else one in each line."""
+    """The commands of a block: each line, or where lines begin with `$ `, those lines with their outputs."""
     text = re.sub(r"\\\n\s*", "", text)
     if not re.search(r"(?m)^\$ ", text):
-        return [Command(text=line, shown="") for line in map(without_remark, text.splitlines()) if line]
+        return [Command(text=line, shown="") for line in map(without_comment, text.splitlines()) if line]
     found = re.findall(r"(?ms)^\$ ([^\n]*)\n?(.*?)(?=^\$ |\Z)", text)
-    return [Command(text=without_remark(line), shown=shown.strip()) for line, shown in found]
+    return [Command(text=without_comment(line), shown=shown.strip()) for line, shown in found]
 
 
-def without_remark(line: str) -> str:
-    """The line up to a `#` that stands outside quotes and after a blank."""
+def without_comment(line: str) -> str:
+    """The line up to a `#` that is outside quotes and follows a space."""
     quoted = r"\"(?:[^\"\\]|\\.)*\"|'[^']*'"
     return re.match(rf"(?:{quoted}|[^#\s]|\s(?!#)|(?<=\S)#)*", line.strip())[0].rstrip()
 
 
 def type_in(folder, text: str) -> Answer:
-    """Type a command. `planner` alone runs in this process, which saves the seconds of its imports."""
+    """Type a command. `planner` runs in this process, which saves the time of its imports. The rest runs in a shell."""
     if text.startswith("planner ") and not _SHELL.search(text):
         return planner_in(folder, shlex.split(text)[1:])
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -131,6 +125,6 @@ def planner_in(folder, words: list[str]) -> Answer:
 
 
 def fits(shown: str, real: str) -> bool:
-    """Whether a page's output is the real one, word by word: lines may break elsewhere. `...` stands for any lines."""
+    """Whether both have the same words in the same order. A line `...` in `shown` stands for any lines."""
     parts = [r"\s+".join(map(re.escape, part.split())) for part in re.split(r"(?m)^\s*\.\.\.\s*$", shown)]
     return re.fullmatch(r"\s*" + r"\s*(?s:.*?)\s*".join(parts) + r"\s*", real) is not None
