@@ -157,13 +157,13 @@ class DeepSpeedFacts:
         """Empty: no unit in a DeepSpeed file is ambiguous."""
         return []
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
+    def traps(self, options: CheckOptions) -> list[Trap]:
         """What the outcomes do not show."""
         made = []
         if (gpus := self.tuned_gpus) and self.error(gpus):
             text = f'DeepSpeed does not start with this file on {gpus} GPUs: "{self.message(gpus)}".'
             made.append(Trap(name="tuned for", text=text))
-        if self.batch is None and any(self.outcome(count).verdict != "exact" for count in question.counts):
+        if self.batch is None and any(self.outcome(count).verdict != "exact" for count in options.counts):
             text = f"Without {_BATCH} the batch grows with the GPU count."
             made.append(Trap(name="no global batch", text=text))
         return made

@@ -70,9 +70,9 @@ class DpoFacts(Sliced):
             rows.append(n_examples_unit(self.n_examples, self.batch))
         return rows
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
+    def traps(self, options: CheckOptions) -> list[Trap]:
         """What the outcomes do not show."""
-        made = [self._lost(question), self._empty(question), self._zero_division(), self._tail(question)]
+        made = [self._lost(options), self._empty(options), self._zero_division(), self._tail(options)]
         if self.n_examples and self.n_epochs:
             text = (
                 f"n_examples {self.n_examples} and n_epochs {self.n_epochs} are both set. The run ends with the one "
@@ -87,7 +87,7 @@ class DpoFacts(Sliced):
             made.append(Trap(name="one process", text=text))
         if self.is_bf16 and self.is_sharded:
             made.append(Trap(name="bf16 sums", text="With fsdp_policy_mp bfloat16, gradients are summed in bf16, too."))
-        if self.is_sharded and max(question.counts) > _GPUS_OF_A_MACHINE:
+        if self.is_sharded and max(options.counts) > _GPUS_OF_A_MACHINE:
             made.append(
                 Trap(
                     name="one machine", text="FSDPTrainer uses all GPUs of one machine. It cannot use several machines."
@@ -95,8 +95,8 @@ class DpoFacts(Sliced):
             )
         return [trap for trap in made if trap]
 
-    def _lost(self, question: CheckOptions) -> Trap | None:
-        cut = [found for count in question.counts if (found := self.outcome(count)).dropped and found.batch]
+    def _lost(self, options: CheckOptions) -> Trap | None:
+        cut = [found for count in options.counts if (found := self.outcome(count)).dropped and found.batch]
         if not cut:
             return None
         worst = min(cut, key=lambda found: (found.batch or 0, found.gpus))
@@ -107,8 +107,8 @@ class DpoFacts(Sliced):
         )
         return Trap(name="rows cut off", text=text)
 
-    def _empty(self, question: CheckOptions) -> Trap | None:
-        empty = [count for count in question.counts if self.sliced(count).verdict == "error"]
+    def _empty(self, options: CheckOptions) -> Trap | None:
+        empty = [count for count in options.counts if self.sliced(count).verdict == "error"]
         if not empty:
             return None
         text = (
@@ -123,8 +123,8 @@ class DpoFacts(Sliced):
         text = f"eval_every {self.eval_every} is below batch_size {self.batch}. It becomes 0, and `% 0` ends the run."
         return Trap(name="eval_every", text=text)
 
-    def _tail(self, question: CheckOptions) -> Trap:
-        rows = question.rows
+    def _tail(self, options: CheckOptions) -> Trap:
+        rows = options.rows
         lost = f"{rows % self.batch} of {rows}" if rows else f"rows mod {self.batch} (--rows N counts them)"
         text = (
             f"The last rows of an epoch that fill no batch are dropped: {lost}. planner continues into the next epoch."

@@ -150,19 +150,19 @@ class HalosFacts(Sliced):
             here=f"train.examples: {whole}",
         )
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
+    def traps(self, options: CheckOptions) -> list[Trap]:
         """What the outcomes do not show."""
         made = [
-            self._nowhere(question),
+            self._nowhere(options),
             self._clip(),
-            self._kto(question),
-            self._grpo(question),
+            self._kto(options),
+            self._grpo(options),
             self._varies(),
             self._eval_accumulation(),
             self._no_sync(),
             self._n_examples_trap(),
-            self._one_gpu(question),
-            self._tail(question),
+            self._one_gpu(options),
+            self._tail(options),
         ]
         if self.method == "slic":
             made.append(
@@ -178,8 +178,8 @@ class HalosFacts(Sliced):
             made.append(Trap(name="qwen", text=text))
         return [trap for trap in made if trap]
 
-    def _nowhere(self, question: CheckOptions) -> Trap | None:
-        if self.method != "ppo" or any(self.outcome(count).verdict == "exact" for count in question.counts):
+    def _nowhere(self, options: CheckOptions) -> Trap | None:
+        if self.method != "ppo" or any(self.outcome(count).verdict == "exact" for count in options.counts):
             return None
         text = (
             f"This recipe starts at none of these counts. Its batch_size {self.written} with {self.accumulation} "
@@ -197,7 +197,7 @@ class HalosFacts(Sliced):
         )
         return Trap(name="clipping per shard", text=text)
 
-    def _kto(self, question: CheckOptions) -> Trap | None:
+    def _kto(self, options: CheckOptions) -> Trap | None:
         if not self.method.startswith("kto"):
             return None
         if self.is_legacy:
@@ -207,7 +207,7 @@ class HalosFacts(Sliced):
                 "global batch."
             )
             return Trap(name="KL baseline", text=text) if self.accumulation > 1 else None
-        ones = [count for count in question.counts if self.outcome(count).verdict == "exact" and self.micro(count) == 1]
+        ones = [count for count in options.counts if self.outcome(count).verdict == "exact" and self.micro(count) == 1]
         pool = self.batch // self.accumulation
         text = (
             f"The KL baseline pairs neighbours within a micro-batch and averages over {pool} completions (batch / A), "
@@ -219,11 +219,11 @@ class HalosFacts(Sliced):
             )
         return Trap(name="KL baseline", text=f"{text} planner pools the whole global batch.")
 
-    def _grpo(self, question: CheckOptions) -> Trap | None:
+    def _grpo(self, options: CheckOptions) -> Trap | None:
         if self.method != "grpo":
             return None
         pool = self.batch // self.accumulation
-        size = question.group_size or self.group
+        size = options.group_size or self.group
         if size is None:
             text = (
                 f"HALOs compares groups only within {pool} completions (batch / A). It cuts groups whose size does not "
@@ -279,16 +279,16 @@ class HalosFacts(Sliced):
         )
         return Trap(name="n_examples", text=text)
 
-    def _one_gpu(self, question: CheckOptions) -> Trap | None:
-        if self.is_legacy or 1 not in question.counts or self.outcome(1).verdict == "error":
+    def _one_gpu(self, options: CheckOptions) -> Trap | None:
+        if self.is_legacy or 1 not in options.counts or self.outcome(1).verdict == "error":
             return None
         text = (
             "At 1 GPU HALOs trains on the last, partial batch of an epoch with full weight. At 2 and more it drops it."
         )
         return Trap(name="one GPU", text=text)
 
-    def _tail(self, question: CheckOptions) -> Trap:
-        rows, size = question.rows, self.lowered_to
+    def _tail(self, options: CheckOptions) -> Trap:
+        rows, size = options.rows, self.lowered_to
         lost = f"{rows % size} of {rows}" if rows else f"rows mod {size} (--rows N counts them)"
         if self.is_legacy:
             text = f"The last rows of an epoch that fill no batch are dropped: {lost}."

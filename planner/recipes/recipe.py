@@ -83,7 +83,7 @@ class ForeignRecipe(Protocol):
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
         """Whether the system would start with another split of the same batch."""
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
+    def traps(self, options: CheckOptions) -> list[Trap]:
         """What the outcomes do not show."""
 
     def units(self) -> list[AmbiguousUnit]:

@@ -125,19 +125,19 @@ class TrlFacts:
             )
         return rows
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
+    def traps(self, options: CheckOptions) -> list[Trap]:
         """What the outcomes do not show."""
         made = [
-            self._silent(question),
-            self._schedule(question),
+            self._silent(options),
+            self._schedule(options),
             self._kto(),
-            self._grpo(question),
+            self._grpo(options),
             self._varies(),
-            self._not_divided(question),
-            self._repeats(question),
-            self._last_step(question),
+            self._not_divided(options),
+            self._repeats(options),
+            self._last_step(options),
             self._no_sync(),
-            self._versions(question),
+            self._versions(options),
             self._handbook(),
         ]
         if self.packs:
@@ -147,8 +147,8 @@ class TrlFacts:
         made.append(Trap(name="DataParallel", text=text))
         return [trap for trap in made if trap]
 
-    def _silent(self, question: CheckOptions) -> Trap | None:
-        other = [count for count in question.counts if self.outcome(count).verdict == "other batch"]
+    def _silent(self, options: CheckOptions) -> Trap | None:
+        other = [count for count in options.counts if self.outcome(count).verdict == "other batch"]
         if not other:
             return None
         batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
@@ -158,8 +158,8 @@ class TrlFacts:
         )
         return Trap(name="no global batch", text=text)
 
-    def _schedule(self, question: CheckOptions) -> Trap | None:
-        if not self.max_steps or all(self.outcome(count).verdict == "exact" for count in question.counts):
+    def _schedule(self, options: CheckOptions) -> Trap | None:
+        if not self.max_steps or all(self.outcome(count).verdict == "exact" for count in options.counts):
             return None
         text = (
             f"max_steps {self.max_steps} counts steps of any batch, so another GPU count trains on another amount of "
@@ -173,10 +173,10 @@ class TrlFacts:
         text = "TRL refuses a micro-batch of 1, because each completion's KL partner is another one in its micro-batch."
         return Trap(name="KTO micro-batch", text=text)
 
-    def _grpo(self, question: CheckOptions) -> Trap | None:
+    def _grpo(self, options: CheckOptions) -> Trap | None:
         if not self.num_generations:
             return None
-        bad = [count for count in question.counts if self._groups(count)]
+        bad = [count for count in options.counts if self._groups(count)]
         if not bad:
             return None
         text = (
@@ -192,47 +192,47 @@ class TrlFacts:
             return None
         return Trap(name="depends on the split", text=f"{why}, so the loss of the same batch depends on its split.")
 
-    def _not_divided(self, question: CheckOptions) -> Trap | None:
+    def _not_divided(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method not in {"dpo", "orpo"}:
             return None
         last = "0.13" if self.method == "dpo" else "0.19.1"
-        affected = _is_between(question.transformers, *_NEVER_DIVIDED)
+        affected = _is_between(options.transformers, *_NEVER_DIVIDED)
         if affected is False:
             return None
-        which = f"transformers {question.transformers}" if affected else "transformers 4.49 to 4.52"
+        which = f"transformers {options.transformers}" if affected else "transformers 4.49 to 4.52"
         text = (
             f"With {which} and trl up to {last} the loss is not divided by the {self.accumulation} accumulation steps, "
             "so gradients grow with A at the same batch. transformers 4.53 and newer divide it."
         )
         return Trap(name="accumulation not divided", text=text)
 
-    def _repeats(self, question: CheckOptions) -> Trap | None:
+    def _repeats(self, options: CheckOptions) -> Trap | None:
         if not self.even_batches or self.drops_last or self.splits_batches:
             return None
-        if question.rows is None:
+        if options.rows is None:
             text = (
                 f"An epoch is filled up to a multiple of {self.micro} x GPUs rows with rows from its start "
                 "(--rows N counts them)."
             )
             return Trap(name="repeated rows", text=text)
-        found = {count: repeats_of_even_batches(question.rows, count, self.micro) for count in question.counts}
+        found = {count: repeats_of_even_batches(options.rows, count, self.micro) for count in options.counts}
         worst = max(found, key=lambda count: found[count])
         if not found[worst]:
             return None
         text = (
-            f"Up to {found[worst]} of {question.rows} rows are visited twice in an epoch (at {worst} GPUs), because "
+            f"Up to {found[worst]} of {options.rows} rows are visited twice in an epoch (at {worst} GPUs), because "
             f"each GPU gets the same number of batches of {self.micro}."
         )
         return Trap(name="repeated rows", text=text)
 
-    def _last_step(self, question: CheckOptions) -> Trap | None:
+    def _last_step(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method == "sft":
             return None
-        modern = None if question.transformers is None else _version(question.transformers) >= (5, 0)
+        modern = None if options.transformers is None else _version(options.transformers) >= (5, 0)
         old = f"divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less"
         if modern:
             return None
-        who = f"transformers {question.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
+        who = f"transformers {options.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
         return Trap(name="last step of an epoch", text=f"{who} {old}. planner has no partial steps.")
 
     def _no_sync(self) -> Trap | None:
@@ -245,11 +245,11 @@ class TrlFacts:
         )
         return Trap(name="memory", text=text)
 
-    def _versions(self, question: CheckOptions) -> Trap | None:
+    def _versions(self, options: CheckOptions) -> Trap | None:
         if not self.old_keys:
             return None
         shown = ", ".join(self.old_keys)
-        if question.transformers and _version(question.transformers) < (5, 0):
+        if options.transformers and _version(options.transformers) < (5, 0):
             return None
         return Trap(
             name="does not load", text=f"Newer TRL and transformers 5 refuse {shown}. The recipe needs older versions."
