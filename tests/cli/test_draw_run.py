@@ -110,10 +110,3 @@ def test_where_no_run_is_nothing_is_drawn(script, tmp_path, capsys):
     assert script.main([str(tmp_path / "none"), "-o", str(tmp_path / "picture")]) == 1
     assert "no run here" in capsys.readouterr().err
     assert list(tmp_path.glob("*.svg")) == []
-
-
-def test_readmes_picture_is_there_in_both_colours():
-    """For readers with a light page and with a dark one, and in words for those who see none."""
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"docs/images/demo-{theme}.svg" in readme for theme in ("light", "dark"))
-    assert 'alt="' in readme
