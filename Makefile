@@ -16,6 +16,12 @@ test: .venv/ready
 test-fast: .venv/ready
 	$(BIN)/pytest -m "not slow and not fsdp and not ray"
 
+# Lines and branches of the pure rooms that their own tests reach. TODO reason.
+.PHONY: coverage
+coverage: .venv/ready
+	$(BIN)/pytest -q -m "not slow and not fsdp and not ray" $(PURE:%=tests/%) $(PURE:%=--cov=planner.%) \
+		--cov-report=term:skip-covered
+
 # The one path that must always work: a cluster file, a token, `ray job submit`, and nodes that come and go.
 path: .venv/ready
 	$(BIN)/pytest tests/dispatch/test_path.py
