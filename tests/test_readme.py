@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from planner.base.version import VERSION
+from planner.plan import BatchSizes, choose
+from planner.provenance.audit import Audit, Phase
+from planner.report.audits import phase_table, verdict
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,19 +33,40 @@ def test_the_plan_is_what_the_command_prints():
     assert shown[2] == printed
 
 
-def test_the_demos_end_is_one_of_a_clean_audit():
-    """Its rows add up: each phase begins where the one before ended, and each split is 64 samples."""
-    table, _, verdict = README.partition("generation  workers  split")[2].partition("```")[0].partition("\n\n")
-    rows = re.findall(r"^ +\d+ +(\d+)  (\S.*?\S) +\d+  \[(\d+), (\d+)\) +\d+$", table, flags=re.MULTILINE)
-    ends = [0]
-    for workers, split, first, end in rows:
-        shares = [tuple(map(int, share.split(" x "))) for share in split.split(" + ")]
-        assert sum(number for number, _ in shares) == int(workers)
-        assert sum(number * samples for number, samples in shares) == 64
-        assert int(first) == ends[-1]
-        ends.append(int(end))
-    assert ends[-1] == 160
-    assert f"samples       {160 * 64}" in verdict
+def test_the_demos_end_is_what_a_report_prints():
+    """The lines that a run of these four phases ends with, in the report's words of today."""
+    sizes = BatchSizes(global_batch=64, max_micro=8)
+    phases = [
+        Phase(
+            generation=number,
+            world_size=workers,
+            shares=choose(sizes, workers).shares,
+            accumulation_steps=choose(sizes, workers).accumulation_steps,
+            first_step=first,
+            end_step=end,
+            recomputed_before=again,
+        )
+        for number, (workers, first, end, again) in enumerate(
+            [(4, 0, 35, 0), (3, 35, 84, 0), (5, 84, 110, 0), (4, 110, 160, 2)], start=1
+        )
+    ]
+    recorded = Audit(
+        steps=160,
+        samples=10240,
+        lost=0,
+        repeated=0,
+        mismatched=0,
+        recomputed=2,
+        uncommitted=0,
+        global_batches=(64,),
+        phases=tuple(phases),
+        total_steps=160,
+        held_out=((0, 5.5428), (160, 2.5699)),
+        weights="",
+        findings=(),
+    )
+    shown = re.search(r"```\n(generation  workers(?s:.*?))\n```", README)[1]
+    assert shown.splitlines() == [*phase_table(recorded), "", *verdict(recorded)]
 
 
 def test_five_guarantees_name_tests_that_are_there():
