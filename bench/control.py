@@ -3,8 +3,8 @@
     python bench/control.py        4 processes on this machine (a minute)
 
 Each "step" sleeps for 300 ms, as a CPU does while a GPU computes, the last 10 of them as the optimizer's: as in the
-real loop, the message's sum over the workers is under way meanwhile. With and without the message and the step's record
-in the ledger, in blocks of 20 steps in turn; rank 0's seconds.
+real loop, the message's sum over the workers is under way meanwhile. Blocks of 20 steps with and without the message
+and the step's ledger record take turns. The times are rank 0's, in seconds.
 """
 
 import statistics
@@ -21,16 +21,16 @@ _WORKERS, _STEP_S, _OPTIMIZER_S, _BLOCK, _BLOCKS = 4, 0.3, 0.01, 20, 4
 
 
 def blocks(rank: int, folder: str) -> list[tuple[float, float]]:
-    """Seconds of a block without and of one with, several times; runs in every worker."""
+    """Run in every worker. Returns the seconds of a block without and of one with, several times."""
     import torch.distributed as dist
 
     from planner.store.records import StepRecord
     from planner.store.storage import Storage
     from planner.train import control
     from planner.train.control import Tally
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
-    world = World.join(on_cpu)
+    world = World.join(cpu_device)
     storage = Storage(folder)
     record = StepRecord(
         step=0, cursor=64, samples=64, tokens=6144, checksum="0" * 16, loss=1.0, grad_norm=1.0, lr=1e-3, seconds=0.3

@@ -2,7 +2,7 @@
 
 from _results import best_of, write
 
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 
 
 def main() -> None:
@@ -13,12 +13,12 @@ def main() -> None:
 
         def every_world_size(sizes: BatchSizes = sizes) -> None:
             for world_size in range(1, 4097):
-                plan = choose(sizes, world_size)
+                plan = make_plan(sizes, world_size)
                 _ = plan.digest, plan.warnings, plan.shares
 
         seconds = best_of(5, every_world_size)
         rows.append({"what": "all W in 1..4096", "global_batch": global_batch, "seconds": round(seconds, 4)})
-    largest = choose(BatchSizes(global_batch=2**20, max_micro=1), 65_536)
+    largest = make_plan(BatchSizes(global_batch=2**20, max_micro=1), 65_536)
     seconds = best_of(5, lambda: largest.micro_batches(65_535))
     rows.append({"what": "ranges of one rank, W = 65536", "global_batch": 2**20, "seconds": round(seconds, 7)})
     write("plan", rows)

@@ -24,9 +24,9 @@ def load(rank: int, model: HfModel, tiny: str, train: Train) -> tuple[float, flo
     """MiB: growth to the peak, shard, whole model in float32."""
     del rank
     from planner.train.shard import make_model
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
-    world = World.join(on_cpu)
+    world = World.join(cpu_device)
     # The libraries' own memory is not the model's: a tiny one first.
     make_model(model.model_copy(update={"path": tiny}), train, world)
     gc.collect()

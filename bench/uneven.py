@@ -3,7 +3,7 @@
     python bench/uneven.py        up to 5 processes on this machine (a minute)
 
 Two cores cannot compute for five workers at once, so a sample costs each worker 80 ms of sleep, forward and backward
-together, as if it had a GPU of its own; the loop around it, FSDP's collectives among it, is the real one.
+together, as if it had a GPU of its own. The loop around it is the real one, FSDP's collectives included.
 
 ideal             W times the samples per second of one worker
 largest_divisor   what a launcher gets that wants G % W == 0: the largest such count of workers, the others idle
@@ -20,7 +20,7 @@ import numpy as np
 from _results import write
 
 from planner.job import Job, batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 from planner.rehearsal.local_workers import LocalWorkers
 
 _MOST, _STEPS, _WARM_UP, _SAMPLE_S = 5, 10, 2, 0.08
@@ -43,7 +43,7 @@ def job_for(folder: Path) -> Job:
 
 
 def seconds_per_step(rank: int, job: Job, url: str) -> float:
-    """The median over some steps of our loop; runs in every worker."""
+    """Run in every worker. Returns the median seconds of a step of our loop."""
     del rank
     from planner.train.generation import make_state
     from planner.train.hooks import Hooks
@@ -51,9 +51,9 @@ def seconds_per_step(rank: int, job: Job, url: str) -> float:
     from planner.train.objectives import make_objective
     from planner.train.reference.frozen import UniformReference
     from planner.train.setup import Launch
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
-    generation = begin(Launch(job=job, url=url), on_cpu, Hooks())
+    generation = begin(Launch(job=job, url=url), cpu_device, Hooks())
     state, objective = make_state(generation), make_objective(job.objective, UniformReference())
 
     def steps() -> Iterator[float]:
@@ -83,7 +83,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for size, seconds in step_s.items():
         divisor = max(w for w in range(1, size + 1) if samples % w == 0)
-        plan = choose(batch_sizes(job), size)
+        plan = make_plan(batch_sizes(job), size)
         rows.append(
             {
                 "workers": size,

@@ -18,17 +18,17 @@ from planner.errors import JobError, ObjectiveError, StoreError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.schema import job_schema
 from planner.job import ObjectiveSpec, batch_sizes, objective_registry
-from planner.job.objective_registry import require_all, shown_metrics
-from planner.plan import choose
+from planner.job.objective_registry import require_all_objectives, shown_metrics
+from planner.plan import make_plan
 from planner.provenance.audit import audit
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.report.view import RunView, step_line
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.generation import train
 from planner.train.loop import Hooks
 from planner.train.setup import Launch
-from planner.train.world import on_cpu
+from planner.train.world import cpu_device
 
 sys.path.append(str(Path(__file__).parent / "fsdp"))
 from sample_sets import write_rows
@@ -122,7 +122,7 @@ def test_a_job_of_a_package_is_read_and_planned(hinge, site):
     assert (job.objective.kind, job.objective.delta, job.reference.source) == ("hinge", 2.0, "none")
     assert type(job.objective).__module__ == "planner_hinge.objective"
     assert parse_job(dump_job(job)) == job
-    assert choose(batch_sizes(job), 4).global_batch == 6
+    assert make_plan(batch_sizes(job), 4).global_batch == 6
     answer = planner(site, "plan", hinge.name, "--gpus", "4")
     assert (answer.returncode, answer.stderr) == (0, "")
     assert "2 x 2 + 2 x 1" in answer.stdout
@@ -175,9 +175,9 @@ def test_a_job_of_a_package_is_trained_and_its_metrics_are_shown(hinge, site, mo
     """By the real loop. The audit is clean, and the loss is the formula's."""
     monkeypatch.chdir(hinge.parent)
     job = read_job(hinge)
-    outcome = train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
+    outcome = train(Launch(job=job, url=job.run_path), cpu_device, Hooks())
     assert (outcome.step, outcome.finished) == (4, True)
-    found = audit(Run(Storage(job.run_path)))
+    found = audit(RunFolder(Storage(job.run_path)))
     assert found.clean, found.findings
     ledger = [json.loads(line) for line in (hinge.parent / job.run_path / "ledger" / "000001.jsonl").open()]
     steps = [line["record"] for line in ledger if line["record"]["kind"] == "step"]
@@ -247,7 +247,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
     assert line.endswith("; repair or uninstall the package")
     assert says in line
     with pytest.raises(ObjectiveError, match="bad of planner-broken"):
-        require_all()
+        require_all_objectives()
 
 
 def test_schema_refuses_a_broken_package(hinge, site):
@@ -282,7 +282,7 @@ def test_a_class_that_cannot_be_loaded_stops_the_run(hinge, site, monkeypatch):
     (site / "planner_hinge" / "loss.py").write_text("import nothing_of_that_name\n")
     job = read_job(hinge)
     with pytest.raises(ObjectiveError, match=r"objective hinge: cannot load planner_hinge.loss:Hinge: ModuleNotF"):
-        train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
+        train(Launch(job=job, url=job.run_path), cpu_device, Hooks())
 
 
 @pytest.mark.usefixtures("world_of_one")
@@ -292,7 +292,7 @@ def test_a_class_that_cannot_be_made_stops_the_run(hinge, site, monkeypatch):
     (site / "planner_hinge" / "loss.py").write_text("def Hinge(*_arguments):\n    return {}['key']\n")
     job = read_job(hinge)
     with pytest.raises(ObjectiveError, match=r"objective hinge: planner_hinge.loss:Hinge: KeyError: 'key'"):
-        train(Launch(job=job, url=job.run_path), on_cpu, Hooks())
+        train(Launch(job=job, url=job.run_path), cpu_device, Hooks())
 
 
 @pytest.mark.usefixtures("site")
@@ -300,7 +300,7 @@ def test_a_run_whose_package_is_gone_says_so(tmp_path):
     """It is not the version of planner that is wrong."""
     job = json.dumps({"format": 1, "objective": {"kind": "gone"}}).encode()
     digest = sha256(job).hexdigest()
-    run = Run(Storage(str(tmp_path / "run")))
+    run = RunFolder(Storage(str(tmp_path / "run")))
     run.storage.write(f"jobs/{digest}.json", job)
     with pytest.raises(
         StoreError, match=r"not a job of .* as it is installed here: found objective gone; .* or install"

@@ -7,14 +7,14 @@ import torch.distributed as dist
 
 from planner.files import read_job
 from planner.job import batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 from planner.provenance.audit import audit
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.generation import train
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
-from planner.train.world import on_cpu
+from planner.train.world import cpu_device
 
 JOB = """
 name: walk
@@ -44,7 +44,7 @@ def test_the_walk(tmp_path):
     file = tmp_path / "job.yaml"
     file.write_text(JOB.replace("TEXT", str(tmp_path / "text.txt")).replace("RUN", str(tmp_path / "run")))
     job = read_job(file)
-    plan = choose(batch_sizes(job), 1)
+    plan = make_plan(batch_sizes(job), 1)
 
     reported, asked = [], []
 
@@ -53,15 +53,15 @@ def test_the_walk(tmp_path):
         return len(asked) > 2
 
     launch = Launch(job=job, url=job.run_path)
-    first = train(launch, on_cpu, Hooks(report=reported.append, should_stop=stop_after_two))
+    first = train(launch, cpu_device, Hooks(report=reported.append, should_stop=stop_after_two))
     assert (first.step, first.finished) == (2, False)
-    second = train(launch, on_cpu, Hooks(report=reported.append))
+    second = train(launch, cpu_device, Hooks(report=reported.append))
     assert (second.step, second.finished) == (4, True)
     assert reported[-1]["step"] == 3
     assert reported[-1]["samples"] == 6
 
     header = json.loads((tmp_path / "run" / "ledger" / "000001.jsonl").read_text().splitlines()[0])["record"]
     assert header["plan_digest"] == plan.digest
-    result = audit(Run(Storage(job.run_path)))
+    result = audit(RunFolder(Storage(job.run_path)))
     assert result.clean, result.findings
     assert (result.steps, result.samples, result.recomputed) == (4, 24, 0)

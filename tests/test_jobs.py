@@ -14,7 +14,7 @@ from planner.data.open import open_dataset
 from planner.data.samples import Pair
 from planner.files import read_job
 from planner.job import batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 from planner.provenance.identity import open_data
 
 JOBS = Path(__file__).parent.parent / "jobs"
@@ -45,7 +45,7 @@ def test_every_job_is_exact_at_any_count(file):
     """Read as it is, it has a plan of exactly its global batch at 1 to 16 workers."""
     job = read_job(file)
     for count in range(1, 17):
-        plan = choose(batch_sizes(job), count)
+        plan = make_plan(batch_sizes(job), count)
         assert sum(workers * samples for workers, samples in plan.shares) == job.batch.global_batch
 
 
@@ -178,10 +178,10 @@ def test_each_method_learns_its_task(words, tmp_path, method):
 def train_to_the_end(rank, launch):
     from planner.train.generation import train
     from planner.train.hooks import Hooks
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
     del rank
-    return train(launch, on_cpu, Hooks())
+    return train(launch, cpu_device, Hooks())
 
 
 def evaluations(url):
@@ -193,12 +193,12 @@ def evaluations(url):
 
 def trained(job, url):
     """The model before the first step and after the last one, whole."""
-    from planner.store.run_folder import Run
+    from planner.store.run_folder import RunFolder
     from planner.store.storage import Storage
     from planner.train.checkpoints.checkpoint import read
     from planner.train.shard import build_model
 
-    run = Run(Storage(str(url)))
+    run = RunFolder(Storage(str(url)))
     before, after = (build_model(job.model, job.train).eval() for _ in range(2))
     state = read(run.storage, run.manifest(run.commits()[-1]), "model/")
     after.load_state_dict({name.removeprefix("model/"): tensor for name, tensor in state})
@@ -229,7 +229,7 @@ def answered(job, url):
 
 def preferred(job, url, words):
     """The share of held-out words whose right answer has the higher reward. Row i is of word i in every file."""
-    from planner.train.log_probs import log_probs, measuring
+    from planner.train.log_probs import log_probs, no_training
     from planner.train.sample_batches import Sequences
 
     before, after = trained(job, url)
@@ -237,6 +237,6 @@ def preferred(job, url, words):
     rewards = []
     for side in ("chosen", "rejected"):
         sequences = Sequences.of([getattr(pair, side) for pair in pairs])
-        with measuring(after), measuring(before):
+        with no_training(after), no_training(before):
             rewards.append(log_probs(after, sequences) - log_probs(before, sequences))
     return float((rewards[0] > rewards[1]).float().mean())

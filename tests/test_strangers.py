@@ -18,7 +18,7 @@ from planner.errors import ClusterError, DataError, JobError, PlannerError, Reci
 from planner.files import read_cluster, read_job
 from planner.job import Job
 from planner.recipes import Options, read_recipe
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 WORDS = {
@@ -239,7 +239,7 @@ def test_no_pipe_and_no_device_is_read_in_a_models_folder(put, name, model, monk
 @pytest.mark.parametrize("name", ["run.json", "manifests/000000000001-000001.json"])
 def test_no_pipe_and_no_device_is_read_in_a_runs_folder(put, name, tmp_path, monkeypatch):
     """Of a run, too."""
-    run = Run(Storage(str(tmp_path / "run")))
+    run = RunFolder(Storage(str(tmp_path / "run")))
     run.ensure_identity()
     (tmp_path / "run" / "manifests").mkdir()
     (tmp_path / "run" / name).unlink(missing_ok=True)

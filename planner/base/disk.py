@@ -119,7 +119,7 @@ def no_room(error: BaseException) -> OSError | None:
     return found
 
 
-def no_room_words(error: OSError, what: str, needed_bytes: int, folder: Path | None) -> str:
+def disk_full_text(error: OSError, what: str, needed_bytes: int, folder: Path | None) -> str:
     """Why there is no room, how much `what` needs, and how much is free.
 
     Args:
@@ -128,12 +128,12 @@ def no_room_words(error: OSError, what: str, needed_bytes: int, folder: Path | N
         needed_bytes: its size.
         folder: where it was written; none if that is not on this machine.
     """
-    full = f"{_NO_ROOM[error.errno or errno.ENOSPC]}: {what} needs {size_words(needed_bytes)}"
+    full = f"{_NO_ROOM[error.errno or errno.ENOSPC]}: {what} needs {size_text(needed_bytes)}"
     place = next((place for place in (folder, *folder.parents) if place.is_dir()), None) if folder else None
-    return f"{full}, and {size_words(shutil.disk_usage(place).free)} are free" if place else full
+    return f"{full}, and {size_text(shutil.disk_usage(place).free)} are free" if place else full
 
 
-def size_words(num_bytes: int) -> str:
+def size_text(num_bytes: int) -> str:
     """A size in decimal units, as disks are sold: `1.2 GB`."""
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if num_bytes >= 10**power:

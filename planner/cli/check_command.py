@@ -20,9 +20,9 @@ from planner.cli.recipe_options import (
     options_of,
 )
 from planner.errors import UserError
-from planner.plan import BatchSizes, Plan, choose
+from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.limits import MAX_MICRO
-from planner.recipes import Question, Recipe, read_recipe
+from planner.recipes import CheckOptions, Recipe, read_recipe
 from planner.report.recipe_table import Row, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
@@ -80,15 +80,15 @@ def check(
         raise UserError(f"{recipe}: found a job of planner's own; planner plan {recipe} shows its splits")
     cap = max_micro or found.micro
     batch = BatchSizes(global_batch=found.global_batch, max_micro=cap or min(found.global_batch, MAX_MICRO))
-    plans = [choose(batch, count) for count in counts]
-    question = Question(counts=counts, rows=rows, transformers=transformers, group_size=group_size)
+    plans = [make_plan(batch, count) for count in counts]
+    question = CheckOptions(counts=counts, rows=rows, transformers=transformers, group_size=group_size)
     if as_json:
         typer.echo(check_json(found, plans, question))
         return
     _print_check(found, plans, question, knows_micro=cap is not None)
 
 
-def _print_check(found: Recipe, plans: list[Plan], question: Question, *, knows_micro: bool) -> None:
+def _print_check(found: Recipe, plans: list[Plan], question: CheckOptions, *, knows_micro: bool) -> None:
     """The table, its summary, and what the numbers count and hide."""
     width = min(terminal_width() or 100, 100)
     heading, header, table = check_lines(found, plans, knows_micro=knows_micro)

@@ -9,14 +9,14 @@ import typer
 
 from planner.cli.display import display_on
 from planner.cli.options import DryRunOption, console
-from planner.cli.run_command import closing_words
+from planner.cli.run_command import closing_text
 from planner.dispatch.ray_internal import drain_node
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.report.audits import phase_table, verdict
 from planner.report.dry_run_text import NOTHING_DONE
 from planner.report.view import RunView
 from planner.runner.audit_run import audit
-from planner.runner.display import Running, Say
+from planner.runner.display import Say, StartedRun
 from planner.runner.execute import execute
 from planner.runner.job_file import read_job
 from planner.runner.prepare import prepare
@@ -58,7 +58,7 @@ def demo(
         verbose=False,
         resume_command=shlex.join(["planner", "run", job, "--set", f"checkpoint.path={path}"]),
     )
-    display.say(closing_words(prepared.job, result))
+    display.say(closing_text(prepared.job, result))
     if not result.finished:
         raise typer.Exit(130)
     audited = audit(result.url)
@@ -86,7 +86,7 @@ class _Script:
         """what will happen, in order"""
         self._acting: threading.Thread | None = None
 
-    def __call__(self, running: Running, say: Say, view: RunView) -> None:
+    def __call__(self, running: StartedRun, say: Say, view: RunView) -> None:
         if self._acts and view.step >= self._acts[0][0] and not (self._acting and self._acting.is_alive()):
             (_, act), cluster = self._acts.pop(0), running.cluster
             assert cluster is not None

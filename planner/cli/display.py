@@ -10,9 +10,9 @@ from rich.console import Console
 from planner.cli.options import progress_bar
 from planner.cli.watch import Watch
 from planner.report.view import RunView
-from planner.runner.display import Display, Running, Say
+from planner.runner.display import Display, Say, StartedRun
 
-React = Callable[[Running, Say, RunView], None]
+React = Callable[[StartedRun, Say, RunView], None]
 """hears of every view of a run, and may show lines"""
 
 
@@ -20,7 +20,7 @@ def display_on(out: Console, react: React | None = None) -> Display:
     """Lines and the panel on `out`; warnings and bars on stderr."""
 
     @contextmanager
-    def watch(running: Running) -> Iterator[Say]:
+    def watch(running: StartedRun) -> Iterator[Say]:
         view = RunView(step=running.step, committed_step=running.step, total_steps=running.total_steps)
         watching = Watch(running.run, out, view)
         watching.state = running.state

@@ -10,7 +10,7 @@ from planner.base.disk import expanded, full_url
 from planner.base.text import counted
 from planner.cli.options import JsonOption, progress_bar
 from planner.errors import UserError
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 
@@ -35,7 +35,7 @@ def export(
     from planner.train.export import commit_at  # torch
     from planner.train.export import export as export_commit
 
-    found = Run(Storage(full_url(run)))
+    found = RunFolder(Storage(full_url(run)))
     manifest = commit_at(found, None if step == "newest" else int(step))
     target = expanded(output).absolute()
     with progress_bar("tensors written") as progress:

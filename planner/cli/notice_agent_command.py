@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.options import warn_of_open_token
-from planner.dispatch.ray_internal.own_node import OwnNode
+from planner.dispatch.ray_internal.local_node import LocalNode
 from planner.errors import RunError
 from planner.notice.agent import Agent
 from planner.notice.clouds import find_cloud
@@ -76,7 +76,7 @@ def _find_cloud(server: Endpoint) -> Cloud | None:
     return None
 
 
-def _find_node(address: str, node_id: str) -> OwnNode:
+def _find_node(address: str, node_id: str) -> LocalNode:
     """Wait for Ray.
 
     Raises:
@@ -86,7 +86,7 @@ def _find_node(address: str, node_id: str) -> OwnNode:
     began_s, said = time.monotonic(), ""
     while True:
         try:
-            return OwnNode.find(address, node_id)
+            return LocalNode.find(address, node_id)
         except RunError as error:
             why = str(error)
         if time.monotonic() - began_s > _RAY_WAIT_S:
@@ -104,7 +104,7 @@ def _look_once(server: Endpoint, address: str, node_id: str) -> None:
     if cloud is not None:
         typer.echo(f"notice  {_seen(cloud)}")
     try:
-        node = OwnNode.find(address, node_id)
+        node = LocalNode.find(address, node_id)
         typer.echo(f"node    {node.node_id} of the cluster at {node.address}: it would be drained")
     except RunError as error:
         typer.echo(f"node    {error}")

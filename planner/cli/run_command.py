@@ -19,8 +19,8 @@ from planner.cli.options import (
 from planner.job import HfModel, Job
 from planner.report.dry_run_text import dry_run_json, dry_run_text
 from planner.report.run_table import detail_json, run_detail
-from planner.runner.accept import accepted
-from planner.runner.dry_run import rehearse_start
+from planner.runner.accept import parse_accept
+from planner.runner.dry_run import check_start
 from planner.runner.execute import RunResult, execute
 from planner.runner.job_file import read_job
 from planner.runner.local import MOST_NODES
@@ -49,7 +49,7 @@ def run(
 
     With --json, stdout is what `planner show RUN --json` says at the end, and all else is on stderr.
     """
-    fields = accepted(accept or [])
+    fields = parse_accept(accept or [])
     spec = read_job(job, set_ or [])
     out = console(stderr=as_json)
     display = display_on(out)
@@ -59,7 +59,7 @@ def run(
         _print_json(prepared.url, wanted=as_json)
         return
     if dry_run:
-        dry = rehearse_start(prepared, address=address, nodes=nodes)
+        dry = check_start(prepared, address=address, nodes=nodes)
         typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry)))
         return
     again = resume_command(job, address=address, nodes=nodes, overrides=set_ or [], accept=accept or [])
@@ -72,7 +72,7 @@ def run(
         verbose=verbose,
         resume_command=os.environ.get(RESUME_VARIABLE) or again,
     )
-    display.say(closing_words(prepared.job, result))
+    display.say(closing_text(prepared.job, result))
     _print_json(prepared.url, wanted=as_json)  # how an interrupted run stands, too, is what a script asked for
     if not result.finished:
         raise typer.Exit(130)
@@ -83,10 +83,10 @@ def _print_json(url: str, *, wanted: bool) -> None:
         typer.echo(detail_json(run_detail(survey(url, MOST_GENERATIONS))))
 
 
-def closing_words(job: Job, result: RunResult) -> str:
+def closing_text(job: Job, result: RunResult) -> str:
     """How the run stands when its driver ends, and the commands that come next."""
     if not result.finished:
-        return f"interrupted: {result.standing}; resume with: {result.resume_command}"
+        return f"interrupted: {result.committed}; resume with: {result.resume_command}"
     code = ["--code", job.data.path] if job.is_own else []
     again = shlex.join(["planner", "audit", result.url, *code])
     export = ["planner", "export", result.url, "-o", f"models/{job.name}"]

@@ -18,7 +18,7 @@ from planner.cli.options import (
     warn_of_open_token,
 )
 from planner.job import Job
-from planner.runner.accept import accepted
+from planner.runner.accept import parse_accept
 from planner.runner.job_file import read_job
 from planner.submit.shipment import Shipment, collect, mebibytes, require_lasting
 from planner.submit.submission import Submission, dashboard_address, new_submission
@@ -50,7 +50,7 @@ def submit(
 
     What is sent: this planner, the job file, and the data if its path is relative.
     """
-    accepted(accept or [])
+    parse_accept(accept or [])
     spec = read_job(job, set_ or [])
     address = dashboard_address(address)
     require_lasting(spec)

@@ -13,9 +13,9 @@ from rich.table import Table
 from planner.base.reminders import Reminders
 from planner.base.text import counted
 from planner.errors import StoreError
-from planner.report.view import RunView, fold, metric_words, step_line
+from planner.report.view import RunView, fold, metric_texts, step_line
 from planner.store.follow import Follower
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 _POLL_S = 0.25
 # Where nobody's terminal redraws itself, a step line now and then is enough.
@@ -33,7 +33,7 @@ _STARTING = "workers start (about half a minute on a busy machine)"
 class Watch:
     """A context manager: a live panel on a terminal, plain lines elsewhere."""
 
-    def __init__(self, run: Run, console: Console, begin: RunView) -> None:
+    def __init__(self, run: RunFolder, console: Console, begin: RunView) -> None:
         self.react: Callable[[RunView], None] = lambda _view: None
         """hears of every view"""
         self.state: Callable[[], str] = lambda: ""
@@ -148,7 +148,7 @@ class Watch:
         loss = "-" if view.loss is None else f"{view.loss:.4f}"
         held_out = "" if view.held_out is None else f"   held out {view.held_out:.4f}"
         table.add_row("step", f"{view.step} / {view.total_steps or '?'}   (committed {view.committed_step})")
-        table.add_row("loss", "  ".join([loss, *metric_words(view.metrics)]) + held_out)
+        table.add_row("loss", "  ".join([loss, *metric_texts(view.metrics)]) + held_out)
         table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
         table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
         quiet = f"   no step for {self._silence_s:.0f} s" if self._silence_s > _SILENCE_S else ""

@@ -23,7 +23,7 @@ def no_progress(_done: int, _of: int) -> None:
     """Ignore the progress, where nobody watches."""
 
 
-class Evidence(NamedTuple):
+class RowCounts(NamedTuple):
     """What a row adds to the counts of a step that uses it."""
 
     tokens: int
@@ -50,7 +50,7 @@ class AnyDataset(Protocol):
         """A sentence for each thing that was done to rows: left out, cut, packed. Empty if nothing was."""
         ...
 
-    def evidence(self, row: int) -> Evidence:
+    def evidence(self, row: int) -> RowCounts:
         """The row's evidence, from its content as it is read now.
 
         Raises:
@@ -83,14 +83,14 @@ class SampleDataset(AnyDataset, Protocol):
         ...
 
 
-def token_evidence(row: int, tokens: TokenIds) -> Evidence:
+def token_evidence(row: int, tokens: TokenIds) -> RowCounts:
     """The evidence of a row of tokens."""
-    return Evidence(tokens=len(tokens) - 1, check_sum=check_sum(row, tokens))
+    return RowCounts(tokens=len(tokens) - 1, check_sum=check_sum(row, tokens))
 
 
-def sample_evidence(row: int, sample: Sample) -> Evidence:
+def sample_evidence(row: int, sample: Sample) -> RowCounts:
     """The evidence of a row of prompt and completion."""
-    return Evidence(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))
+    return RowCounts(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))
 
 
 def check_sum(row: int, tokens: TokenIds) -> int:

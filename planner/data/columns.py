@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from planner.errors import DataError
 
 
-class Column:
+class MappedArray:
     """One-dimensional, of one dtype; append to it, then read `array`."""
 
     def __init__(self, file: BinaryIO, dtype: str) -> None:
@@ -26,12 +26,12 @@ class Column:
         weakref.finalize(self, file.close)
 
     @classmethod
-    def new(cls, dtype: str) -> "Column":
+    def new(cls, dtype: str) -> "MappedArray":
         """An empty one."""
         return cls(os.fdopen(os.memfd_create("planner-data"), "w+b", buffering=2**20), dtype)
 
     @classmethod
-    def opened(cls, path: str, dtype: str) -> "Column":
+    def opened(cls, path: str, dtype: str) -> "MappedArray":
         """What lies in a file; the OSError is the caller's."""
         return cls(open(path, "rb"), dtype)  # noqa: PTH123  # held as long as the column
 
@@ -52,14 +52,14 @@ class Column:
                 self._array = np.empty(0, self._dtype)
         return self._array
 
-    def __reduce__(self) -> tuple[Callable[[str, str], "Column"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Callable[[str, str], "MappedArray"], tuple[str, str]]:
         """For another process, which maps the same memory."""
         _ = self.array
         return _reopen, (f"/proc/{os.getpid()}/fd/{self._file.fileno()}", self._dtype.str)
 
 
-def _reopen(path: str, dtype: str) -> Column:
+def _reopen(path: str, dtype: str) -> MappedArray:
     try:
-        return Column.opened(path, dtype)
+        return MappedArray.opened(path, dtype)
     except OSError as error:
         raise DataError(f"the process whose data is at {path} is gone ({error.strerror})") from error

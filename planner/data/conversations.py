@@ -9,20 +9,20 @@ import numpy as np
 
 from planner.data.bad_rows import Flaws
 from planner.data.base import Progress
-from planner.data.columns import Column
-from planner.data.examples import Answered, BadRow, Example, Plain
-from planner.data.formats import Format, format_of
+from planner.data.columns import MappedArray
+from planner.data.examples import BadRow, Example, PlainText, PromptCompletions
+from planner.data.formats import RowFormat, format_of
 from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.packing import pack
 from planner.data.paths import source_stamps
 from planner.data.row import Row
-from planner.data.row_files import foreign_code
+from planner.data.row_files import package_code_digests
 from planner.data.rows import read_rows
 from planner.data.sample_cache import kept
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 from planner.data.samples import Ids
-from planner.data.tokenizer import ByteTokenizer, Exchange, Marks, Script, Tokenizer
-from planner.data.truncation import Cut
+from planner.data.tokenizer import ByteTokenizer, MarkedText, Marks, PromptText, Tokenizer
+from planner.data.truncation import LengthLimits
 from planner.errors import DataError
 from planner.job import ChatData, FeedbackData, GptModel, HfModel, PairsData
 
@@ -40,7 +40,7 @@ def open_conversations(
     # Where the files are not there, nobody waits for a tokenizer from the hub.
     stamps = source_stamps(data.path)
     tokenizer = tokenizer_of(model)
-    code = foreign_code(Path(file) for file, _, _ in stamps)
+    code = package_code_digests(Path(file) for file, _, _ in stamps)
     facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code)
     num_bytes = sum(size for _, size, _ in stamps)
     make = partial(_tokenized, data, model.context, tokenizer, progress)
@@ -70,7 +70,7 @@ def _tokenized(
 @dataclass(frozen=True, kw_only=True)
 class _Rendered:
     where: str
-    text: Script | Exchange
+    text: MarkedText | PromptText
     is_desirable: bool
 
 
@@ -79,10 +79,10 @@ class _Opening:
 
     def __init__(self, data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer) -> None:
         self._data, self._tokenizer = data, tokenizer
-        self._cut = Cut(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
-        self._tokens, self._ends, self._marks = Column.new("<i4"), Column.new("<i8"), Column.new("?")
+        self._cut = LengthLimits(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
+        self._tokens, self._ends, self._marks = MappedArray.new("<i4"), MappedArray.new("<i8"), MappedArray.new("?")
         self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = self._num_apart = 0
-        self._format: tuple[Format, str] | None = None
+        self._format: tuple[RowFormat, str] | None = None
         """of the first row that has one, and its place"""
         self._flaws = Flaws()
 
@@ -97,8 +97,8 @@ class _Opening:
         self._num_rows += len(rows)
         rendered = [each for row in rows for each in self._rendered(row)]
         # Of one format, so all of one class.
-        scripts = [each.text for each in rendered if isinstance(each.text, Script)]
-        exchanges = [each.text for each in rendered if isinstance(each.text, Exchange)]
+        scripts = [each.text for each in rendered if isinstance(each.text, MarkedText)]
+        exchanges = [each.text for each in rendered if isinstance(each.text, PromptText)]
         keeps = [
             *(partial(self._keep_script, *found) for found in self._tokenizer.sequences(scripts)),
             *(partial(self._keep_exchange, found) for found in self._tokenizer.exchanges(exchanges)),
@@ -117,7 +117,7 @@ class _Opening:
         except BadRow as error:
             self._flaws.add(row.where, error)
             return []
-        desirable = [isinstance(each, Answered) and each.is_desirable for each in examples]
+        desirable = [isinstance(each, PromptCompletions) and each.is_desirable for each in examples]
         return [_Rendered(where=row.where, text=t, is_desirable=d) for t, d in zip(texts, desirable, strict=True)]
 
     def _examples(self, row: Row) -> list[Example]:
@@ -137,7 +137,7 @@ class _Opening:
         """Whether the assistant's tokens are to be told from the others."""
         if not isinstance(self._data, ChatData) or self._data.loss_on == "all":
             return False
-        if isinstance(example, Plain):
+        if isinstance(example, PlainText):
             raise DataError(
                 f"data.path: {self._data.path!r} holds rows of text, which have no completions to bear the loss; "
                 "write data.loss_on: all"
@@ -180,7 +180,7 @@ class _Opening:
         if len(kept) == 3 and np.array_equal(kept[1], kept[2]):
             is_same = np.array_equal(completions[0], completions[1])
             raise BadRow(
-                "chosen and rejected are the same" + ("" if is_same else f" up to where {self._cut_words} end")
+                "chosen and rejected are the same" + ("" if is_same else f" up to where {self._truncation_text} end")
             )
         self._append(kept, sum(map(len, parts)))
         if isinstance(self._data, FeedbackData):
@@ -197,12 +197,12 @@ class _Opening:
         self._marks.append(kept_marks)
 
     @property
-    def _cut_words(self) -> str:
+    def _truncation_text(self) -> str:
         return f"model.context: {self._cut.context} tokens"
 
     def _gone(self, prompt_length: int) -> str:
         return (
-            f"its prompt of {prompt_length} tokens leaves nothing of the completion within {self._cut_words}; "
+            f"its prompt of {prompt_length} tokens leaves nothing of the completion within {self._truncation_text}; "
             "set data.max_prompt, or raise model.context"
         )
 
@@ -250,7 +250,7 @@ class _Opening:
         if self._num_cut:
             num_tokens = self._tokens_cut + self._end
             notes.append(
-                f"{self._num_cut} of {self._num_samples} samples were cut to {self._cut_words}; "
+                f"{self._num_cut} of {self._num_samples} samples were cut to {self._truncation_text}; "
                 f"{self._tokens_cut} of {num_tokens} tokens are not trained on"
             )
         return tuple(notes)
@@ -260,7 +260,7 @@ def packed(conversations: ChatSet) -> PackedSet:
     """The same conversations, several in a row of `context` inputs."""
     ends = conversations.ends.array
     lengths = np.diff(ends, prepend=0) - 1
-    documents, row_ends = Column.new("<i8"), Column.new("<i8")
+    documents, row_ends = MappedArray.new("<i8"), MappedArray.new("<i8")
     chosen, starts = pack(lengths, conversations.context)
     documents.append(chosen)
     row_ends.append(starts[1:])

@@ -10,7 +10,7 @@ from typing import Any
 Turn = Mapping[str, Any]
 Turns = tuple[Turn, ...]
 """messages: `role`, `content`, and what else a chat template reads"""
-Words = str | Turns
+TextOrTurns = str | Turns
 
 ASSISTANT = "assistant"
 
@@ -20,7 +20,7 @@ class BadRow(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
+class PlainText:
     """A text without a prompt."""
 
     text: str
@@ -36,13 +36,13 @@ class Conversation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class PromptCompletions:
     """A prompt, and what may follow it: one completion, or the chosen and the rejected one."""
 
-    prompt: Words
-    completions: tuple[Words, ...]
+    prompt: TextOrTurns
+    completions: tuple[TextOrTurns, ...]
     is_desirable: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-Example = Plain | Conversation | Answered
+Example = PlainText | Conversation | PromptCompletions

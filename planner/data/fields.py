@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from planner.data.examples import ASSISTANT, BadRow, Turn, Turns, Words
+from planner.data.examples import ASSISTANT, BadRow, TextOrTurns, Turn, Turns
 from planner.data.json_types import json_type
 
 Fields = Mapping[str, Any]
 """column -> value; what is null is left out"""
 
 
-def words_of(row: Fields, key: str) -> Words:
+def text_or_turns(row: Fields, key: str) -> TextOrTurns:
     """A text, or messages.
 
     Raises:
@@ -25,18 +25,18 @@ def words_of(row: Fields, key: str) -> Words:
     raise BadRow(f"{key} is {_found(row, key)}, and must be a text or a list of messages")
 
 
-def completion_of(row: Fields, key: str) -> Words:
+def completion_of(row: Fields, key: str) -> TextOrTurns:
     """A completion: a text, or messages of the assistant.
 
     Raises:
         BadRow: it is missing, empty, or somebody else's.
     """
-    words = words_of(row, key)
+    words = text_or_turns(row, key)
     require_completion(words, key)
     return words
 
 
-def require_completion(words: Words, key: str) -> None:
+def require_completion(words: TextOrTurns, key: str) -> None:
     """Check that a text is not empty, or that messages begin and end with the assistant's and have none of a user.
 
     Raises:

@@ -4,7 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.data.examples import ASSISTANT, Answered, BadRow, Conversation, Example, Plain, Turns, Words
+from planner.data.examples import (
+    ASSISTANT,
+    BadRow,
+    Conversation,
+    Example,
+    PlainText,
+    PromptCompletions,
+    TextOrTurns,
+    Turns,
+)
 from planner.data.fields import (
     Fields,
     completion_of,
@@ -12,16 +21,16 @@ from planner.data.fields import (
     require_completion,
     settings_of,
     string_of,
+    text_or_turns,
     truth_of,
     turns_of,
-    words_of,
 )
 
 Kind = Literal["chat", "pairs", "feedback"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Format:
+class RowFormat:
     """A shape of rows."""
 
     name: str
@@ -36,7 +45,7 @@ class Format:
         return (fields.get("type") == self.halos if self.halos else True) and all(key in fields for key in self.keys)
 
 
-def format_of(fields: Fields, kind: Kind) -> Format:
+def format_of(fields: Fields, kind: Kind) -> RowFormat:
     """The shape of a row, among those that the kind of data takes.
 
     Raises:
@@ -62,7 +71,7 @@ def format_of(fields: Fields, kind: Kind) -> Format:
 def _rated(row: Fields, _kind: Kind) -> list[Example]:
     """TRL's completion, or HALOs' output."""
     words = completion_of(row, "output" if _HALOS_BINARY.fits(row) else "completion")
-    return [_answered(words_of(row, "prompt"), (words,), row, is_desirable=truth_of(row, "label"))]
+    return [_answered(text_or_turns(row, "prompt"), (words,), row, is_desirable=truth_of(row, "label"))]
 
 
 # -- TRL's
@@ -75,7 +84,7 @@ def _messages(row: Fields, _kind: Kind) -> list[Example]:
 
 
 def _text(row: Fields, _kind: Kind) -> list[Example]:
-    return [Plain(text=string_of(row, "text"))]
+    return [PlainText(text=string_of(row, "text"))]
 
 
 def _completion(row: Fields, _kind: Kind) -> list[Example]:
@@ -83,12 +92,12 @@ def _completion(row: Fields, _kind: Kind) -> list[Example]:
         raise BadRow(
             "a label beside prompt and completion: undesirable ones are nothing to imitate; take the label out"
         )
-    return [_answered(words_of(row, "prompt"), (completion_of(row, "completion"),), row)]
+    return [_answered(text_or_turns(row, "prompt"), (completion_of(row, "completion"),), row)]
 
 
 def _preference(row: Fields, kind: Kind) -> list[Example]:
-    chosen, rejected = words_of(row, "chosen"), words_of(row, "rejected")
-    prompt: Words
+    chosen, rejected = text_or_turns(row, "chosen"), text_or_turns(row, "rejected")
+    prompt: TextOrTurns
     if isinstance(chosen, str) and isinstance(rejected, str):
         if "prompt" not in row:
             raise BadRow("chosen and rejected are texts, and where their prompt ends cannot be told; add prompt")
@@ -118,36 +127,36 @@ def _common_beginning(chosen: Turns, rejected: Turns) -> tuple[Turns, Turns, Tur
 
 
 def _sample(row: Fields, _kind: Kind) -> list[Example]:
-    return [_answered(words_of(row, "prompt"), (completion_of(row, "output"),), row)]
+    return [_answered(text_or_turns(row, "prompt"), (completion_of(row, "output"),), row)]
 
 
 def _pairwise_feedback(row: Fields, kind: Kind) -> list[Example]:
     a, b = completion_of(row, "output_A"), completion_of(row, "output_B")
     chosen, rejected = (a, b) if truth_of(row, "label") else (b, a)
-    return _of_pair(words_of(row, "prompt"), chosen, rejected, row, kind)
+    return _of_pair(text_or_turns(row, "prompt"), chosen, rejected, row, kind)
 
 
-_HALOS_SAMPLE = Format(name="HALOs' type: sample", halos="sample", keys=("prompt", "output"), read=_sample)
-_HALOS_BINARY = Format(
+_HALOS_SAMPLE = RowFormat(name="HALOs' type: sample", halos="sample", keys=("prompt", "output"), read=_sample)
+_HALOS_BINARY = RowFormat(
     name="HALOs' type: binary_feedback",
     halos="binary_feedback",
     keys=("prompt", "output", "label"),
     read=_rated,
 )
-_HALOS_PAIRWISE = Format(
+_HALOS_PAIRWISE = RowFormat(
     name="HALOs' type: pairwise_feedback",
     halos="pairwise_feedback",
     keys=("prompt", "output_A", "output_B", "label"),
     read=_pairwise_feedback,
 )
-_PREFERENCE = Format(name="chosen, rejected (and prompt)", keys=("chosen", "rejected"), read=_preference)
-_MESSAGES = Format(name="messages", keys=("messages",), read=_messages)
-_COMPLETION = Format(name="prompt, completion", keys=("prompt", "completion"), read=_completion)
-_LABELLED = Format(name="prompt, completion, label", keys=("prompt", "completion", "label"), read=_rated)
-_TEXT = Format(name="text", keys=("text",), read=_text)
+_PREFERENCE = RowFormat(name="chosen, rejected (and prompt)", keys=("chosen", "rejected"), read=_preference)
+_MESSAGES = RowFormat(name="messages", keys=("messages",), read=_messages)
+_COMPLETION = RowFormat(name="prompt, completion", keys=("prompt", "completion"), read=_completion)
+_LABELLED = RowFormat(name="prompt, completion, label", keys=("prompt", "completion", "label"), read=_rated)
+_TEXT = RowFormat(name="text", keys=("text",), read=_text)
 
 # The first that fits: rows of preference data often bring `messages` along, and conversations a `prompt`.
-_FORMATS: dict[Kind, tuple[Format, ...]] = {
+_FORMATS: dict[Kind, tuple[RowFormat, ...]] = {
     "chat": (_HALOS_SAMPLE, _HALOS_PAIRWISE, _MESSAGES, _COMPLETION, _PREFERENCE, _TEXT),
     "pairs": (_HALOS_PAIRWISE, _PREFERENCE),
     "feedback": (_HALOS_BINARY, _HALOS_PAIRWISE, _LABELLED, _PREFERENCE),
@@ -157,7 +166,7 @@ _FORMATS: dict[Kind, tuple[Format, ...]] = {
 # -- pairs and completions
 
 
-def _of_pair(prompt: Words, chosen: Words, rejected: Words, row: Fields, kind: Kind) -> list[Example]:
+def _of_pair(prompt: TextOrTurns, chosen: TextOrTurns, rejected: TextOrTurns, row: Fields, kind: Kind) -> list[Example]:
     """A pair; or its chosen completion to imitate; or two completions, the one desirable and the other not."""
     if kind == "pairs":
         return [_answered(prompt, (chosen, rejected), row)]
@@ -165,7 +174,9 @@ def _of_pair(prompt: Words, chosen: Words, rejected: Words, row: Fields, kind: K
     return [good] if kind == "chat" else [good, _answered(prompt, (rejected,), row, is_desirable=False)]
 
 
-def _answered(prompt: Words, completions: tuple[Words, ...], row: Fields, *, is_desirable: bool = True) -> Answered:
+def _answered(
+    prompt: TextOrTurns, completions: tuple[TextOrTurns, ...], row: Fields, *, is_desirable: bool = True
+) -> PromptCompletions:
     """Of a prompt and completions that are all texts, or all messages."""
     if not isinstance(prompt, str):
         if not prompt:
@@ -175,4 +186,6 @@ def _answered(prompt: Words, completions: tuple[Words, ...], row: Fields, *, is_
         )
     elif not all(isinstance(each, str) for each in completions):
         raise BadRow("the prompt is a text, and what follows it messages; write both alike")
-    return Answered(prompt=prompt, completions=completions, is_desirable=is_desirable, settings=settings_of(row))
+    return PromptCompletions(
+        prompt=prompt, completions=completions, is_desirable=is_desirable, settings=settings_of(row)
+    )

@@ -15,11 +15,11 @@ import numpy as np
 from planner.base.disk import expanded, local_folder, read_bounded
 from planner.base.extras import how_to_install
 from planner.data.chat_template import ChatTemplate
-from planner.data.examples import Answered, BadRow, Conversation, Example, Plain
+from planner.data.examples import BadRow, Conversation, Example, PlainText, PromptCompletions
 from planner.data.model_files import CONFIG, require_readable
 from planner.data.rust_errors import require_caught, tokenizing, without_backtrace
 from planner.data.samples import Ids
-from planner.data.tokenizer import Exchange, Marks, Script
+from planner.data.tokenizer import MarkedText, Marks, PromptText
 from planner.errors import DataError, UserError, printable
 from planner.job import HfModel
 
@@ -114,7 +114,7 @@ class HfTokenizer:
         facts = (own, versions, self.vocabulary, self.begin, self.end, self.tokenizer.backend_tokenizer.to_str())
         return sha256(repr(facts).encode()).hexdigest()
 
-    def render(self, example: Example, *, is_marked: bool) -> Script | Exchange:
+    def render(self, example: Example, *, is_marked: bool) -> MarkedText | PromptText:
         """Messages by the chat template, texts as they are.
 
         Raises:
@@ -122,19 +122,19 @@ class HfTokenizer:
             DataError: there are messages and no template.
         """
         match example:
-            case Plain():
-                return Script(pieces=((example.text, True),))
+            case PlainText():
+                return MarkedText(pieces=((example.text, True),))
             case Conversation(messages=messages, settings=settings) if is_marked:
-                return Script(pieces=self.template.pieces(messages, settings))
+                return MarkedText(pieces=self.template.pieces(messages, settings))
             case Conversation(messages=messages, settings=settings):
-                return Script(pieces=((self.template.text(messages, settings), True),))
-            case Answered():
+                return MarkedText(pieces=((self.template.text(messages, settings), True),))
+            case PromptCompletions():
                 return self._exchange(example)
 
-    def _exchange(self, example: Answered) -> Exchange:
+    def _exchange(self, example: PromptCompletions) -> PromptText:
         prompt = example.prompt
         if isinstance(prompt, str):
-            return Exchange(prompt=prompt, completions=tuple(c for c in example.completions if isinstance(c, str)))
+            return PromptText(prompt=prompt, completions=tuple(c for c in example.completions if isinstance(c, str)))
         parts = [
             self.template.continued(prompt, each, example.settings)
             for each in example.completions
@@ -142,9 +142,9 @@ class HfTokenizer:
         ]
         if len({before for before, _ in parts}) > 1:
             raise BadRow("the chat template writes the prompt in two ways, by what follows it")
-        return Exchange(prompt=parts[0][0], completions=tuple(after for _, after in parts))
+        return PromptText(prompt=parts[0][0], completions=tuple(after for _, after in parts))
 
-    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks, bool]]:
+    def sequences(self, scripts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
         """Each tokenized whole; where a token would run over into another one's words, piece by piece."""
         pieces = [_joined(script) for script in scripts]
         whole = self._encode(["".join(text for text, _ in each) for each in pieces])
@@ -171,7 +171,7 @@ class HfTokenizer:
         marks = np.concatenate([np.zeros(len(before), bool), marks, np.ones(len(after), bool)])
         return _array([*before, *ids, *after]), marks
 
-    def exchanges(self, exchanges: Sequence[Exchange]) -> list[tuple[Ids, ...]]:
+    def exchanges(self, exchanges: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
         """The prompt by itself; a completion by what it adds to that, where it leaves the prompt's tokens alone.
 
         So a prompt has the same tokens whatever follows it, as when the model is asked to go on from it.
@@ -232,7 +232,7 @@ class HfTokenizer:
             )
 
 
-def _joined(script: Script) -> list[tuple[str, bool]]:
+def _joined(script: MarkedText) -> list[tuple[str, bool]]:
     """Neighbours of the same hand as one piece, and none that is empty."""
     pieces = [piece for piece in script.pieces if piece[0]]
     return [

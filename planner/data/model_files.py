@@ -114,7 +114,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: there is none.
     """
-    require_own(folder, folder / CONFIG)
+    require_inside_folder(folder, folder / CONFIG)
     found = _read_json(folder / CONFIG, f"{folder}: not the folder of a Hugging Face model", _MAX_CONFIG_BYTES)
     if not isinstance(kind := found.get("model_type"), str) or not _MODEL_TYPE.fullmatch(kind):
         raise UserError(f"{folder / CONFIG}: names no model_type, so it is not that of a Hugging Face model")
@@ -162,7 +162,7 @@ def _vocabulary(folder: Path) -> Any:
     file = folder / "tokenizer.json"
     if not file.exists():
         return None
-    require_own(folder, file)
+    require_inside_folder(folder, file)
     found = _read_json(file, f"{file}: cannot be read", _MAX_JSON_BYTES)
     added, model = found.get("added_tokens") or [], found.get("model") or {}
     if not isinstance(added, list) or not isinstance(model, dict) or not all(isinstance(each, dict) for each in added):
@@ -206,7 +206,7 @@ def require_readable(folder: Path) -> None:
     try:
         found = sorted(file for file in folder.iterdir() if any(map(file.match, _WANTED)))
         for file in found:
-            require_own(folder, file)
+            require_inside_folder(folder, file)
             with open_regular(file) as stream:
                 size = stream.seek(0, 2)
             if size > _MAX_JSON_BYTES and file.suffix != ".safetensors":
@@ -284,7 +284,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     index = folder / INDEX
     if index.exists():
-        require_own(folder, index)
+        require_inside_folder(folder, index)
         where = _read_json(index, str(index), _MAX_JSON_BYTES).get("weight_map")
         if not isinstance(where, dict):
             raise UserError(f"{index}: has no weight_map")
@@ -300,12 +300,12 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         )
     found: dict[str, StoredTensor] = {}
     for name in names:
-        require_own(folder, folder / name)
+        require_inside_folder(folder, folder / name)
         found.update(_header(folder / name))
     return found
 
 
-def require_own(folder: Path, file: Path) -> None:
+def require_inside_folder(folder: Path, file: Path) -> None:
     """Check that a file of a model's folder is no link to somewhere else: a stranger's folder could name your keys.
 
     The hub's cache is made of links, to where it keeps all versions' files.

@@ -12,7 +12,7 @@ from pathlib import Path
 from stat import S_IMODE, S_IRUSR, S_IWUSR
 from typing import BinaryIO, Literal
 
-from planner.base.disk import no_room, no_room_words, sync_folder
+from planner.base.disk import disk_full_text, no_room, sync_folder
 from planner.data.jsonl import read_rows
 from planner.data.paths import opened, source_stamps
 from planner.data.text_files import END_OF_FILE
@@ -171,7 +171,7 @@ def _all_or_nothing(output: Path, sources: list[Path], about_bytes: int) -> Iter
     except OSError as error:
         part.unlink(missing_ok=True)  # what it held is free again, and is counted as such
         full = no_room(error)
-        why = no_room_words(full, "it", about_bytes, output.parent) if full else error.strerror
+        why = disk_full_text(full, "it", about_bytes, output.parent) if full else error.strerror
         raise RunError(f"cannot write {output}: {why}; nothing was left behind") from error
     finally:
         part.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from planner.data.json_types import json_type
 from planner.errors import DataError
 
 
-class Found(NamedTuple):
+class RawRow(NamedTuple):
     """What a reader finds in its file for one row."""
 
     where: str
@@ -22,7 +22,7 @@ class Found(NamedTuple):
     """why there is no value; empty if there is one"""
 
 
-Reader = Callable[[Path], Iterator[Found]]
+Reader = Callable[[Path], Iterator[RawRow]]
 """Reads the rows of one file in their order. It raises a DataError where no more rows can be read."""
 
 
@@ -40,7 +40,7 @@ class Row:
     """how much had been read before it, and how much there is"""
 
 
-def row_of(found: Found, read: tuple[int, int]) -> Row:
+def row_of(found: RawRow, read: tuple[int, int]) -> Row:
     """The row of what a reader found."""
     flaw = found.flaw
     if not flaw and not isinstance(found.value, dict):

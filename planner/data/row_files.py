@@ -16,7 +16,7 @@ from typing import Any
 from planner.base.plugins import Plugin, installed
 from planner.data.json_array import array_values
 from planner.data.paths import lines_of, opened
-from planner.data.row import Found, Reader, unreadable
+from planner.data.row import RawRow, Reader, unreadable
 from planner.data.tables import parquet_rows
 from planner.errors import DataError
 
@@ -39,7 +39,7 @@ def reader_of(file: Path) -> Reader:
     return next(reader for begins_so, reader in _BY_BEGINNING if begins_so(head))
 
 
-def foreign_code(files: Iterable[Path]) -> tuple[str, ...]:
+def package_code_digests(files: Iterable[Path]) -> tuple[str, ...]:
     """A digest of each package's code that reads some of these files: other code may find other rows.
 
     Raises:
@@ -69,7 +69,7 @@ def _foreign_reader(file: Path) -> Reader | None:
     return found
 
 
-def _guarded(reader: Reader, file: Path) -> Iterator[Found]:
+def _guarded(reader: Reader, file: Path) -> Iterator[RawRow]:
     """The rows that a package's reader yields; plain tuples will do. Whatever it raises is about the file.
 
     Raises:
@@ -77,14 +77,14 @@ def _guarded(reader: Reader, file: Path) -> Iterator[Found]:
     """
     try:
         for found in reader(file):
-            yield _checked(Found(*found))
+            yield _checked(RawRow(*found))
     except DataError:
         raise
     except (Exception, SystemExit) as error:  # a stranger's code may raise anything, and may exit
         raise unreadable(file, error) from error
 
 
-def _checked(found: Found) -> Found:
+def _checked(found: RawRow) -> RawRow:
     """The same.
 
     Raises:
@@ -99,7 +99,7 @@ def _checked(found: Found) -> Found:
 # -- planner's own forms
 
 
-def line_rows(file: Path) -> Iterator[Found]:
+def line_rows(file: Path) -> Iterator[RawRow]:
     """JSON lines: each line that is not blank is a row.
 
     Raises:
@@ -110,7 +110,7 @@ def line_rows(file: Path) -> Iterator[Found]:
         for number, line in enumerate(lines_of(file, stream), 1):
             if line.strip():
                 value, flaw = _parsed(line)
-                yield Found(f"{file}:{number}", value, start, flaw)
+                yield RawRow(f"{file}:{number}", value, start, flaw)
             start += len(line)
 
 
@@ -123,7 +123,7 @@ def _parsed(line: bytes) -> tuple[Any, str]:
         return None, "nested too deeply"
 
 
-def array_rows(file: Path) -> Iterator[Found]:
+def array_rows(file: Path) -> Iterator[RawRow]:
     """A JSON array: each of its values is a row.
 
     Raises:
@@ -132,7 +132,7 @@ def array_rows(file: Path) -> Iterator[Found]:
     try:
         with opened(file) as stream:
             for number, (value, read) in enumerate(array_values(stream)):
-                yield Found(f"{file}, row {number}", value, read)
+                yield RawRow(f"{file}, row {number}", value, read)
     except ValueError as error:
         raise DataError(
             f"data.path: {file} begins as a JSON array and is none ({error}); mend it, or write one object per line"

@@ -23,7 +23,7 @@ from planner.base.disk import expanded
 from planner.base.format_versions import STORED, refusal
 from planner.base.permissions import make_folder, opener_within
 from planner.base.reminders import Reminders
-from planner.data.columns import Column
+from planner.data.columns import MappedArray
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def _load(place: Path) -> SampleSet | None:
             return None
         if any(Path(name).name != name for name in facts["columns"]):
             return None
-        columns = {name: Column.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
+        columns = {name: MappedArray.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
         if samples_digest("kept", *columns.values()) == facts["digest"]:
             os.utime(place)
             fields: dict[str, Any] = {**facts["fields"], **columns, "notes": tuple(facts["fields"]["notes"])}
@@ -122,7 +122,7 @@ def _load(place: Path) -> SampleSet | None:
 
 def _store(made: SampleSet, place: Path) -> SampleSet:
     """The same as it lies on the disk; what was in memory is given back."""
-    columns = {name: value for name, value in vars(made).items() if isinstance(value, Column)}
+    columns = {name: value for name, value in vars(made).items() if isinstance(value, MappedArray)}
     facts = {
         "format": STORED["samples"],
         "class": type(made).__name__,

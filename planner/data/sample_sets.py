@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.data.base import Evidence, sample_evidence
-from planner.data.columns import Column
+from planner.data.base import RowCounts, sample_evidence
+from planner.data.columns import MappedArray
 from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_of
 
 
@@ -15,9 +15,9 @@ from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, tex
 class _SampleSet(ABC):
     """All tokens once, in flat columns, which the loader processes map."""
 
-    tokens: Column
+    tokens: MappedArray
     """int32: the parts of all rows, one after another"""
-    ends: Column
+    ends: MappedArray
     """int64: where each part ends in that"""
     context: int
     fingerprint: str
@@ -29,7 +29,7 @@ class _SampleSet(ABC):
     def sample(self, row: int) -> Sample:
         """The row's sample."""
 
-    def evidence(self, row: int) -> Evidence:
+    def evidence(self, row: int) -> RowCounts:
         """Of the row's sample."""
         return sample_evidence(row, self.sample(row))
 
@@ -39,11 +39,11 @@ class _SampleSet(ABC):
         return part
 
 
-def _bounds(ends: Column, number: int) -> slice:
+def _bounds(ends: MappedArray, number: int) -> slice:
     return slice(int(ends.array[number - 1]) if number else 0, int(ends.array[number]))
 
 
-def samples_digest(kind: str, *columns: Column) -> str:
+def samples_digest(kind: str, *columns: MappedArray) -> str:
     """SHA-256 over the kind of samples and all that they hold: 64 hex digits."""
     digest = hashlib.sha256(f"samples 1 {kind}".encode())
     for column in columns:
@@ -56,7 +56,7 @@ def samples_digest(kind: str, *columns: Column) -> str:
 class ChatSet(_SampleSet):
     """A part is a conversation, and so is a row."""
 
-    marks: Column
+    marks: MappedArray
     """bool: of each token, whether predicting it bears loss"""
 
     @property
@@ -77,9 +77,9 @@ class ChatSet(_SampleSet):
 class PackedSet(ChatSet):
     """A part is a conversation, and a row holds one or more."""
 
-    packed: Column
+    packed: MappedArray
     """int64: the numbers of the conversations, row by row"""
-    row_ends: Column
+    row_ends: MappedArray
     """int64: where each row ends in that"""
 
     @property
@@ -116,7 +116,7 @@ class PairSet(_SampleSet):
 class FeedbackSet(_SampleSet):
     """Parts are a prompt and its completion, in turn."""
 
-    marks: Column
+    marks: MappedArray
     """bool: of each row, whether its completion is desirable"""
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.base.extras import how_to_install
 from planner.data.arrow_types import plain_values, require_plain
-from planner.data.row import Found, unreadable
+from planner.data.row import RawRow, unreadable
 from planner.errors import DataError
 
 _ROWS_PER_READ = 1000
@@ -14,7 +14,7 @@ _ROWS_PER_READ = 1000
 _SPLITS_FILE, _DATASET_FILE = "dataset_dict.json", "dataset_info.json"
 
 
-def parquet_rows(file: Path) -> Iterator[Found]:
+def parquet_rows(file: Path) -> Iterator[RawRow]:
     """The rows of a parquet file.
 
     Raises:
@@ -31,7 +31,7 @@ def parquet_rows(file: Path) -> Iterator[Found]:
             number, count = 0, max(table.metadata.num_rows, 1)
             for batch in table.iter_batches(_ROWS_PER_READ):
                 for value in plain_values(batch):
-                    yield Found(f"{file}, row {number}", value, size * number // count)
+                    yield RawRow(f"{file}, row {number}", value, size * number // count)
                     number += 1
     except DataError:
         raise
@@ -60,7 +60,7 @@ def load_folder(folder: Path) -> Any:
         raise unreadable(f"the data set folder {folder}", error) from error
 
 
-def table_rows(table: Any, place: str) -> Iterator[Found]:
+def table_rows(table: Any, place: str) -> Iterator[RawRow]:
     """The rows of a `Dataset`; what is read is counted in rows.
 
     Raises:
@@ -71,7 +71,7 @@ def table_rows(table: Any, place: str) -> Iterator[Found]:
     try:
         for batch in table.with_format("arrow").iter(_ROWS_PER_READ):
             for value in plain_values(batch):
-                yield Found(f"{place}, row {number}", value, number)
+                yield RawRow(f"{place}, row {number}", value, number)
                 number += 1
     except Exception as error:  # its own errors, pyarrow's, Python's of a value
         raise unreadable(place, error) from error

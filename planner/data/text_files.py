@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from planner.data.base import Evidence, TokenIds, token_evidence
+from planner.data.base import RowCounts, TokenIds, token_evidence
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
@@ -75,7 +75,7 @@ class TextDataset:
             index += 1
         return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
-    def evidence(self, row: int) -> Evidence:
+    def evidence(self, row: int) -> RowCounts:
         """Of the row's tokens, read now.
 
         Raises:

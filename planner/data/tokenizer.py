@@ -8,7 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.data.base import BOUNDARY
-from planner.data.examples import ASSISTANT, Answered, BadRow, Conversation, Example, Plain, Turns, Words
+from planner.data.examples import (
+    ASSISTANT,
+    BadRow,
+    Conversation,
+    Example,
+    PlainText,
+    PromptCompletions,
+    TextOrTurns,
+    Turns,
+)
 from planner.data.samples import Ids
 
 Marks = NDArray[np.bool_]
@@ -16,14 +25,14 @@ Marks = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
+class MarkedText:
     """A sequence as text: its pieces in order, each with whether the assistant writes it."""
 
     pieces: tuple[tuple[str, bool], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class PromptText:
     """A prompt as text, up to where the assistant goes on, and what may follow there."""
 
     prompt: str
@@ -48,7 +57,7 @@ class Tokenizer(Protocol):
         """Of all that its answers depend on."""
         ...
 
-    def render(self, example: Example, *, is_marked: bool) -> Script | Exchange:
+    def render(self, example: Example, *, is_marked: bool) -> MarkedText | PromptText:
         """Messages in their chat template, texts as they are. Without marks, all is taken for the assistant's.
 
         Raises:
@@ -56,14 +65,14 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks, bool]]:
+    def sequences(self, scripts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
         """Each with its beginning and its end, both exactly once: ids and marks of shape `(n,)`.
 
         And whether its tokens are those of its whole text: not where one would run over from one piece into another.
         """
         ...
 
-    def exchanges(self, exchanges: Sequence[Exchange]) -> list[tuple[Ids, ...]]:
+    def exchanges(self, exchanges: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
         """Of each the prompt with its beginning, `(p,)`, and every completion with its end, `(k,)`."""
         ...
 
@@ -84,34 +93,34 @@ class ByteTokenizer:
     vocabulary: int | None = None
     digest: str = "bytes"
 
-    def render(self, example: Example, *, is_marked: bool) -> Script | Exchange:
+    def render(self, example: Example, *, is_marked: bool) -> MarkedText | PromptText:
         """The assistant's is what stands behind `assistant: `, each NUL included.
 
         Raises:
             BadRow: a message's content is no text.
         """
         match example:
-            case Plain():
-                return Script(pieces=((example.text, True),))
+            case PlainText():
+                return MarkedText(pieces=((example.text, True),))
             case Conversation():
                 pieces = _pieces(example.messages)
-                return Script(pieces=tuple((text, is_assistant or not is_marked) for text, is_assistant in pieces))
-            case Answered():
+                return MarkedText(pieces=tuple((text, is_assistant or not is_marked) for text, is_assistant in pieces))
+            case PromptCompletions():
                 completions = tuple(_completion(each) for each in example.completions)
-                return Exchange(prompt=_prompt(example.prompt), completions=completions)
+                return PromptText(prompt=_prompt(example.prompt), completions=completions)
 
-    def sequences(self, scripts: Sequence[Script]) -> list[tuple[Ids, Marks, bool]]:
+    def sequences(self, scripts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
         """NUL, text, NUL; the last one is the assistant's."""
         return [(*self._sequence(script), True) for script in scripts]
 
-    def _sequence(self, script: Script) -> tuple[Ids, Marks]:
+    def _sequence(self, script: MarkedText) -> tuple[Ids, Marks]:
         pieces = [(BOUNDARY, False), *((text.encode(), is_assistant) for text, is_assistant in script.pieces)]
         if not pieces[-1][0].endswith(BOUNDARY) or len(pieces) == 1:
             pieces.append((BOUNDARY, True))
         marks = np.repeat([is_assistant for _, is_assistant in pieces], [len(content) for content, _ in pieces])
         return _ids(b"".join(content for content, _ in pieces)), marks
 
-    def exchanges(self, exchanges: Sequence[Exchange]) -> list[tuple[Ids, ...]]:
+    def exchanges(self, exchanges: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
         """NUL and prompt; each completion and NUL."""
         return [
             (
@@ -122,13 +131,13 @@ class ByteTokenizer:
         ]
 
 
-def _prompt(words: Words) -> str:
+def _prompt(words: TextOrTurns) -> str:
     if isinstance(words, str):
         return words
     return "".join(text for text, _ in _pieces(words)) + f"\n{ASSISTANT}: "
 
 
-def _completion(words: Words) -> str:
+def _completion(words: TextOrTurns) -> str:
     if isinstance(words, str):
         return words
     return "".join(text for text, _ in _pieces(words)).removeprefix(f"{ASSISTANT}: ")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.format_versions import STORED, refusal
-from planner.data.base import Evidence, TokenIds, token_evidence
+from planner.data.base import RowCounts, TokenIds, token_evidence
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
 
@@ -195,7 +195,7 @@ class TokensDataset:
             raise DataError(f"data.path: {self.file}: its table of rows was altered at row {row}; prepare it again")
         return self.ids[start : min(stop, start + self.context + 1)]
 
-    def evidence(self, row: int) -> Evidence:
+    def evidence(self, row: int) -> RowCounts:
         """Of the row's tokens, read now.
 
         Raises:

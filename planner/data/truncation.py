@@ -14,7 +14,7 @@ from planner.data.samples import Ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class LengthLimits:
     """What a sequence may have."""
 
     context: int

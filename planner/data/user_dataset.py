@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from planner.data.base import Evidence
+from planner.data.base import RowCounts
 from planner.errors import DataError
 
 # Samples that the fingerprint is taken from, evenly spaced: to read them all could take an hour at each start.
@@ -62,13 +62,13 @@ class OwnDataset:
         with _told(f"sample {row} of your data set"):
             return self.samples[row]
 
-    def evidence(self, row: int) -> Evidence:
+    def evidence(self, row: int) -> RowCounts:
         """Of the sample, read now. How many tokens a sample has, only the user's own loop knows.
 
         Raises:
             DataError: the data set raised, or the sample holds what has no bytes of its own.
         """
-        return Evidence(tokens=0, check_sum=check_sum(row, self.sample(row)))
+        return RowCounts(tokens=0, check_sum=check_sum(row, self.sample(row)))
 
     def _sampled_fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.num_rows} samples".encode())

@@ -67,7 +67,7 @@ def require_free() -> None:
         raise UserError("this process is connected to a Ray cluster already; call ray.shutdown() first")
 
 
-def lifelines() -> tuple[str, str]:
+def ray_listeners() -> tuple[str, str]:
     """Where the two Ray processes listen without which a driver ends: the head's GCS and its own node's raylet.
 
     The first is "host:port", the second the path of a Unix socket.

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from planner.base.reminders import Reminders
 from planner.base.text import duration
-from planner.dispatch.mailbox import end_key, ended_key, state_key
+from planner.dispatch.mailbox import end_reply_key, end_request_key, state_key
 from planner.dispatch.ray_internal import kv_get, kv_put
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -90,11 +90,11 @@ class Interrupts:
         """Let all workers stop at one step and commit; then end them."""
         self._say("stopping: all workers finish their step and commit; once more, and they are ended at once")
         try:
-            kv_put(end_key(self._launch_id), "yes")
+            kv_put(end_request_key(self._launch_id), "yes")
             began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
             # This ends: the controller gives up workers that do not commit, and `heartbeat.py` gives up a controller
             # that does not answer.
-            while not (self._ended.is_set() or kv_get(ended_key(self._launch_id))):
+            while not (self._ended.is_set() or kv_get(end_reply_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
                 if reminders.due(waited_s):
                     state = kv_get(state_key(self._launch_id))

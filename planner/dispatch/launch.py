@@ -21,14 +21,14 @@ from planner.dispatch.ray_internal.loopback import loopback_torch_config
 from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
 from planner.dispatch.resources import taken_by_a_worker
 from planner.dispatch.warmup import warm_up
-from planner.dispatch.worker import MakeHooks, WorkerConfig, refusal_key, train_worker, worker_hooks
+from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks, worker_refusal_key
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.errors import ClusterLost, RunError, TrainingFailed
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import PATIENCE, driver_environment, token_environment
 from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -109,7 +109,7 @@ def fit(
 
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, hooks=hooks)
     interrupts = Interrupts(launch.launch_id, say)
-    run = Run(Storage(launch.url))
+    run = RunFolder(Storage(launch.url))
     run.storage.make_folder("ray")  # by Ray, it would be made for one member of a team alone
     commits, num_dead, why = run.commits(), 0, ""
     with interrupts:
@@ -138,7 +138,7 @@ def fit(
             why = f"{why}; another one is started"
             say(why)
 
-    if refusal := kv_get(refusal_key(launch.launch_id)):
+    if refusal := kv_get(worker_refusal_key(launch.launch_id)):
         raise RunError(refusal)
 
 
@@ -196,7 +196,7 @@ def _trainer(
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
     controller = ElasticController(rules, cost=cost, clock=time.monotonic)
     if why:
-        controller.tell(why)
+        controller.note(why)
     return make_trainer(
         controller,
         train_worker,

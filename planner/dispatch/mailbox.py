@@ -21,12 +21,12 @@ PARKED = "planner_parked"
 _POLL_S = 0.2
 
 
-def end_key(launch_id: str) -> str:
+def end_request_key(launch_id: str) -> str:
     """Where the driver of a launch says that it wants to end the run."""
     return f"end-{launch_id}"
 
 
-def ended_key(launch_id: str) -> str:
+def end_reply_key(launch_id: str) -> str:
     """Where the controller answers that all workers have committed, or that there is nothing to wait for."""
     return f"ended-{launch_id}"
 
@@ -55,7 +55,7 @@ def stop_requested() -> bool:
     return _stop.is_set()
 
 
-def tell(message: str) -> None:
+def post_note(message: str) -> None:
     """Leave words for the run's ledger."""
     with _lock:
         _messages.append(message)
@@ -69,7 +69,7 @@ def messages() -> list[str]:
     return found
 
 
-def where() -> str:
+def current_location() -> str:
     """Where this worker's training is: in our code, and below it. For a group that has fallen silent.
 
     Asked in the main thread, it sees what the training thread waits for, be it a disk or another worker.

@@ -7,7 +7,7 @@ from pathlib import Path
 from planner.errors import PlannerError
 from planner.job import Job
 from planner.train.hooks import Hooks
-from planner.train.setup import Launch, open_once
+from planner.train.setup import Launch, open_data_once
 
 
 def warm_up(coming: Job) -> None:
@@ -21,7 +21,7 @@ def warm_up(coming: Job) -> None:
     import torch.distributed as dist
 
     from planner.train.generation import train
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="planner-warm-") as name:
@@ -44,9 +44,9 @@ def warm_up(coming: Job) -> None:
             # Twice: a commit is loaded, too.
             for steps in (1, 2):
                 longer = job.model_copy(update={"train": job.train.model_copy(update={"steps": steps})})
-                train(Launch(job=longer, url=str(folder / "run")), on_cpu, Hooks())
+                train(Launch(job=longer, url=str(folder / "run")), cpu_device, Hooks())
         finally:
             dist.destroy_process_group()
             torch.set_num_threads(threads)
     with contextlib.suppress(PlannerError):  # it will be told when all workers look
-        open_once(coming)
+        open_data_once(coming)

@@ -47,7 +47,7 @@ def train_worker(config: dict[str, Any]) -> None:
         outcome = train(worker.launch, partial(_device, worker), worker.hooks(worker.launch))
     except PlannerError as error:
         if ray.train.get_context().get_world_rank() == 0:
-            kv_put(refusal_key(worker.launch.launch_id), str(error))
+            kv_put(worker_refusal_key(worker.launch.launch_id), str(error))
         return
     if not outcome.finished:
         # All workers stopped at the same step, and committed it.
@@ -55,7 +55,7 @@ def train_worker(config: dict[str, Any]) -> None:
         mailbox.park()
 
 
-def refusal_key(launch_id: str) -> str:
+def worker_refusal_key(launch_id: str) -> str:
     """Where the workers of a launch say why they will not go on."""
     return f"refusal-{launch_id}"
 

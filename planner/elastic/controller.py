@@ -11,7 +11,7 @@ from typing import Any
 from planner.base.text import counted, duration
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import NoPause, price
+from planner.elastic.pause import UnmeasuredPause, price
 from planner.elastic.states import Ending, Idle, Known, Rules, Running, State, WithGroup
 from planner.elastic.step import after_failure, forced_pause, step
 from planner.elastic.view import Act, View
@@ -60,7 +60,7 @@ class ElasticController:
 
     # -- what the caller saw happen
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Something for the ledger, of the group that runs or of the next one."""
         self._know(self.state.known.telling(text))
 
@@ -126,8 +126,8 @@ class ElasticController:
     def _measure_resize(self, state: WithGroup, step: int, first_step_s: float) -> None:
         """Record the price of the resize that made this group. Its first step took `first_step_s`."""
         group, history = state.group, self.history
-        pause, group = group.pause, replace(group, pause=NoPause())
-        if not isinstance(pause, NoPause):
+        pause, group = group.pause, replace(group, pause=UnmeasuredPause())
+        if not isinstance(pause, UnmeasuredPause):
             cost = price(
                 pause,
                 size=group.size,
@@ -139,6 +139,6 @@ class ElasticController:
             history = history.after_resize(cost.seconds, is_growth=cost.is_growth)
             done_again = f", with {counted(cost.num_again, 'step')} done again" if cost.num_again else ""
             resize = f"{pause.from_size} -> {group.size} workers"
-            self.tell(f"{resize} cost {duration(cost.seconds)} of training{done_again}")
+            self.note(f"{resize} cost {duration(cost.seconds)} of training{done_again}")
         self.state = replace(state, known=self.state.known, group=group)
         self._know_history(history.after_first_step(group.seen_s - group.started_s))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from planner.elastic.history import History
-from planner.elastic.pause import NoPause, Pause
+from planner.elastic.pause import Pause, UnmeasuredPause
 from planner.elastic.view import View
 from planner.plan import longest_silence_s, longest_unanswered_s
 
@@ -15,7 +15,7 @@ _LOOK_MOST_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notice:
+class GroupNotice:
     """Nodes of the group that are about to go; no nodes where no notice was given."""
 
     nodes: frozenset[str] = frozenset()
@@ -43,14 +43,14 @@ class Group:
     looked_s: float
     stepped_s: float
     """last step, or the start"""
-    pause: Pause = field(default_factory=NoPause)
+    pause: Pause = field(default_factory=UnmeasuredPause)
     """the one that this group's first step ends"""
     num_steps: int = 0
     """that were reported"""
     progress: int = 0
     deaf_since_s: Mapping[int, float] = field(default_factory=dict)
     """rank -> since when its process has answered nothing"""
-    notice: Notice = Notice()
+    notice: GroupNotice = GroupNotice()
 
     @classmethod
     def started(cls, nodes: tuple[str, ...], pause: Pause, now_s: float) -> Self:

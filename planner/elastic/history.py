@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from planner.base.text import counted, duration
 from planner.errors import TrainingFailed
-from planner.plan import BatchSizes, CapacityChange, ResizeCost, Speeds, choose
+from planner.plan import BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
 
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
@@ -29,7 +29,7 @@ Seconds = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commit:
+class LastCommit:
     """The last commit: its seconds, and how many workers wrote it. 0 seconds: there was none yet."""
 
     seconds: float = 0.0
@@ -37,7 +37,7 @@ class Commit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hold:
+class GrowthHold:
     """No more than `world_size` workers are tried before `until_s`; the last hold was `seconds` long."""
 
     world_size: int = 0
@@ -52,7 +52,7 @@ class History:
     sizes: BatchSizes
     default_cost: ResizeCost
     """of a resize, until one was measured"""
-    capacity: tuple[CapacityChange, ...] = ()
+    capacity: tuple[CapacityAt, ...] = ()
     seconds: Mapping[int, Seconds] = field(default_factory=dict)
     """world size -> seconds per step, the last ones"""
     grow_s: Seconds = ()
@@ -68,8 +68,8 @@ class History:
     """the longest that a group took from its start to its first step; 0 before the first of all"""
     step: int = 0
     total_steps: int = 0
-    commit: Commit = Commit()
-    hold: Hold = Hold()
+    commit: LastCommit = LastCommit()
+    hold: GrowthHold = GrowthHold()
     best_step: int = 0
     num_fruitless: int = 0
     """failures in a row without a step that was never done before"""
@@ -96,7 +96,7 @@ class History:
 
     def after_commit(self, world_size: int, seconds: float) -> Self:
         """A group of this size made a commit in so many seconds; 0 if it made none."""
-        return replace(self, commit=Commit(seconds=seconds, world_size=world_size)) if seconds > 0 else self
+        return replace(self, commit=LastCommit(seconds=seconds, world_size=world_size)) if seconds > 0 else self
 
     def commit_s(self, world_size: int) -> float:
         """Seconds that a commit takes at this size: those of the last one, scaled up if fewer workers write it.
@@ -123,11 +123,11 @@ class History:
         """Measured at this size, or fitted from others; 0 before the first step of all."""
         if not self.seconds:
             return 0.0
-        return self.speeds.seconds_per_step(choose(self.sizes, world_size))
+        return self.speeds.seconds_per_step(make_plan(self.sizes, world_size))
 
     def round_s(self, world_size: int) -> float:
         """The longest round's share of a step at this size; 0 before the first step of all."""
-        plan = choose(self.sizes, world_size)
+        plan = make_plan(self.sizes, world_size)
         return self.step_s(world_size) * plan.max_micro_batch / plan.step_cost
 
     # -- resizes
@@ -162,13 +162,13 @@ class History:
         """There is room for so many workers now. The same object, if that is nothing new."""
         if self.capacity and self.capacity[-1].world_size == room:
             return self
-        change = CapacityChange(time_s=now_s, world_size=room)
+        change = CapacityAt(time_s=now_s, world_size=room)
         return replace(self, capacity=(*self.capacity, change)[-_REMEMBERED_CHANGES:])
 
     def with_hold(self, world_size: int, why: str, now_s: float) -> tuple[Self, str]:
         """Try no more workers than so many for a while, twice as long as the last time; and the text that says so."""
         hold_s = min(max(2 * self.hold.seconds, _HOLD_S), _HOLD_MOST_S)
-        hold = Hold(world_size=world_size, until_s=now_s + hold_s, seconds=hold_s)
+        hold = GrowthHold(world_size=world_size, until_s=now_s + hold_s, seconds=hold_s)
         text = f"{why}; no more than {counted(world_size, 'worker')} for {duration(hold_s)}"
         return replace(self, hold=hold), text
 
@@ -178,7 +178,11 @@ class History:
 
     def after_placement(self, world_size: int) -> Self:
         """So many workers have got their places."""
-        return replace(self, hold=Hold(world_size=self.hold.world_size)) if world_size > self.hold.world_size else self
+        return (
+            replace(self, hold=GrowthHold(world_size=self.hold.world_size))
+            if world_size > self.hold.world_size
+            else self
+        )
 
     # -- failures
 

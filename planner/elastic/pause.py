@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoPause:
+class UnmeasuredPause:
     """The next group is not the outcome of a resize whose cost says something of the next one."""
 
 
@@ -31,7 +31,7 @@ class ForcedPause:
     """steps that were done then"""
 
 
-Pause = NoPause | PlannedPause | ForcedPause
+Pause = UnmeasuredPause | PlannedPause | ForcedPause
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import Self
 
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import NoPause, Pause
+from planner.elastic.pause import Pause, UnmeasuredPause
 from planner.elastic.view import View
-from planner.plan import BatchSizes, WorkerRange, choose, worth_asking
+from planner.plan import BatchSizes, WorkerRange, make_plan, worth_asking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Rules:
         """The least count that is as fast as all that may be used."""
         if self.eager:
             return usable
-        return max(self.workers.least, worth_asking(choose(self.sizes, self.workers.most), usable))
+        return max(self.workers.least, worth_asking(make_plan(self.sizes, self.workers.most), usable))
 
     @cached_property
     def worth_asking(self) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class Idle:
     """No group runs. One is started as soon as there is room."""
 
     known: Known
-    pause: Pause = field(default_factory=NoPause)
+    pause: Pause = field(default_factory=UnmeasuredPause)
     """the one that the next group ends"""
 
 

@@ -8,11 +8,11 @@
 from dataclasses import replace
 
 from planner.base.text import counted, duration
-from planner.elastic.group import Group, Notice, hang, is_hung
-from planner.elastic.pause import ForcedPause, NoPause, Pause, PlannedPause
+from planner.elastic.group import Group, GroupNotice, hang, is_hung
+from planner.elastic.pause import ForcedPause, Pause, PlannedPause, UnmeasuredPause
 from planner.elastic.states import Ending, Idle, Known, Running, State, Stopping, Waiting, Warming
 from planner.elastic.view import Act, View
-from planner.plan import Decision, Situation, Speeds, choose, revise
+from planner.plan import Decision, Situation, Speeds, make_plan, revise
 
 # A second notice often follows the first: spot capacity is taken back in batches. Notices give 30 s at least.
 _COALESCE_S = 1.0
@@ -81,7 +81,7 @@ def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
     if room < workers.least:
         return _telling_once(replace(state, known=known), _waiting(known, room))
     # A planned change that failed has no price.
-    pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else NoPause()
+    pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else UnmeasuredPause()
     size = known.rules.useful(min(room, workers.most))
     return Idle(known=known, pause=pause), Act(kind="resize", world_size=size)
 
@@ -102,7 +102,7 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
         return _leave(state, view, room, now_s)
     # A node that has just died is told by the failure of its workers; our own places are never taken by others.
     room = max(room, state.group.size)
-    group = replace(state.group, notice=Notice())
+    group = replace(state.group, notice=GroupNotice())
     state = replace(state, known=state.known.with_room(room, now_s), group=group)
     if isinstance(state, Warming):
         return _await_newcomers(state, view, room, now_s)
@@ -189,7 +189,7 @@ def _end_hung(state: Running | Warming, view: View, now_s: float) -> tuple[State
     blamed = frozenset(view.nodes[rank] for rank in found.deaf_ranks)
     known = after_failure(state.known, blamed, reason, now_s)
     room = known.room(view, now_s)
-    return _start_again(known.with_room(room, now_s), state.group, room, NoPause())
+    return _start_again(known.with_room(room, now_s), state.group, room, UnmeasuredPause())
 
 
 # -- a group stops
@@ -211,7 +211,7 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     waited = duration(now_s - state.since_s)
     if gives_up:
         text = f"the first step is not done after {waited} more: it is begun again with more workers"
-        return _start_again(known.telling(text), state.group, room, NoPause())
+        return _start_again(known.telling(text), state.group, room, UnmeasuredPause())
     missing = counted(len(view.nodes) - len(view.parked), "worker")
     text = f"{missing} had not parked after {waited}: steps since the last commit are done again"
     return _start_again(known.telling(text), state.group, room, forced_pause(known, state.group, now_s))
@@ -287,7 +287,7 @@ def _decide(state: Running, room: int, now_s: float) -> Decision:
 def _situation(known: Known, size: int, now_s: float) -> Situation:
     rules, history = known.rules, known.history
     return Situation(
-        plan=choose(rules.sizes, size),
+        plan=make_plan(rules.sizes, size),
         capacity=history.capacity,
         speeds=_speeds(known, size),
         cost=history.cost,

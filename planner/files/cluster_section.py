@@ -11,7 +11,7 @@ _MAX_WHOLE = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class FileSection:
     """A mapping, where it stands, and the mistakes found so far in the whole file.
 
     Whoever asks for a key that is missing or wrong gets a stand-in, and the mistake is noted: one reading tells all.
@@ -26,22 +26,24 @@ class Section:
         found = shown(self.values[key]) if key in self.values else "nothing"
         self.mistakes.append(Mistake(path=(*self.path, key), text=f"found {found}; {fix}"))
 
-    def section(self, key: str, fix: str) -> "Section":
+    def section(self, key: str, fix: str) -> "FileSection":
         """The section at `key`, which must be there; `fix` says what to write."""
         if isinstance(self.values.get(key), dict):
             return self.optional(key)
         self.refuse(key, fix)
         # Nothing is said of what would stand below a section that is not there.
-        return Section(values={}, mistakes=[], path=(*self.path, key))
+        return FileSection(values={}, mistakes=[], path=(*self.path, key))
 
-    def optional(self, key: str) -> "Section":
+    def optional(self, key: str) -> "FileSection":
         """The section at `key`; empty where there is none."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
             self.refuse(key, "write a section of keys and values")
-        return Section(values=value if isinstance(value, dict) else {}, mistakes=self.mistakes, path=(*self.path, key))
+        return FileSection(
+            values=value if isinstance(value, dict) else {}, mistakes=self.mistakes, path=(*self.path, key)
+        )
 
-    def sections(self, key: str, fix: str) -> list["Section"]:
+    def sections(self, key: str, fix: str) -> list["FileSection"]:
         """The list of sections at `key`, of which there must be one at least."""
         values = self.values.get(key)
         if not isinstance(values, list) or not values or not all(isinstance(value, dict) for value in values):
@@ -49,10 +51,10 @@ class Section:
             return []
         path = (*self.path, key)
         return [
-            Section(values=value, mistakes=self.mistakes, path=(*path, index)) for index, value in enumerate(values)
+            FileSection(values=value, mistakes=self.mistakes, path=(*path, index)) for index, value in enumerate(values)
         ]
 
-    def named(self) -> Iterator[tuple[str, "Section"]]:
+    def named(self) -> Iterator[tuple[str, "FileSection"]]:
         """The keys of this section, each with the section that stands there."""
         for name in self.values:
             if isinstance(name, str):

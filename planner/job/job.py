@@ -8,11 +8,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from planner.job import cadence
+from planner.job import duration
 from planner.job.data import Data
 from planner.job.model import Model
 from planner.job.objective import Objective, ReferenceChoice
-from planner.job.objective_registry import ByKind, spec_of, usable_specs
+from planner.job.objective_registry import ObjectiveField, spec_of, usable_specs
 from planner.job.objectives.lm import LmObjective
 from planner.job.section import Section
 from planner.job.settings import Batch, Checkpoint, Eval, Train, Workers
@@ -28,7 +28,7 @@ class Job(Section):
     )
     model: Annotated[Model, Field(discriminator="kind", description="what is trained")]
     data: Annotated[Data, Field(discriminator="kind", description="what to train on")]
-    objective: Annotated[Objective, ByKind(), Field(description="what the loss is")] = LmObjective()
+    objective: Annotated[Objective, ObjectiveField(), Field(description="what the loss is")] = LmObjective()
     batch: Batch
     train: Train
     eval: Eval = Eval()
@@ -100,7 +100,7 @@ class Job(Section):
             "eval.every": self.eval.every,
             **({} if every == "auto" else {"checkpoint.every": every}),
         }
-        found = {key: cadence.mismatch(cadence.parse(text), self.batch.global_batch) for key, text in written.items()}
+        found = {key: duration.mismatch(duration.parse(text), self.batch.global_batch) for key, text in written.items()}
         if wrong := [f"{key}: {words}" for key, words in found.items() if words]:
             raise ValueError("; ".join(wrong))
         return self

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Literal
 
 from planner.job import Job, OwnOptimizer, Schedule, Train
-from planner.job.cadence import Cadence, Extent, in_examples, in_steps, is_known, parse
+from planner.job.duration import Duration, RunLength, in_examples, in_steps, is_convertible, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +66,16 @@ def conversions(job: Job, num_samples: int = 0) -> tuple[str, ...]:
         if name == "train":
             number = extent.total_steps  # which is never rounded down
         else:
-            number = in_steps(cadence, extent) if is_known(cadence, extent) else 0
+            number = in_steps(cadence, extent) if is_convertible(cadence, extent) else 0
         if number or not cadence.amount:
-            steps = Cadence(amount=Fraction(number), unit="steps")
+            steps = Duration(amount=Fraction(number), unit="steps")
             found.append(f"{name} {cadence} = {steps} ({in_examples(steps, extent.global_batch)})")
         else:
             found.append(f"{name} {cadence}, in steps once the data is open")
     return tuple(found)
 
 
-def repeats(job: Job, num_samples: int) -> str:
+def repeated_data_note(job: Job, num_samples: int) -> str:
     """Where a step is larger than an epoch, what that means, in words; else empty.
 
     Args:
@@ -93,19 +93,19 @@ def repeats(job: Job, num_samples: int) -> str:
     return f"{words}, and {steps} steps are {steps * size} samples, {float(more):.0%} more than the epochs say"
 
 
-def _extent(job: Job, num_samples: int) -> Extent:
-    return Extent(
+def _extent(job: Job, num_samples: int) -> RunLength:
+    return RunLength(
         global_batch=job.batch.global_batch, num_samples=num_samples, total_steps=total_steps(job, num_samples)
     )
 
 
-def _named(job: Job) -> Iterator[tuple[str, Cadence]]:
+def _named(job: Job) -> Iterator[tuple[str, Duration]]:
     """What the job says of lengths, as it says it."""
     train = job.train
     if train.examples is not None:
-        yield "train", Cadence(amount=Fraction(train.examples), unit="examples")
+        yield "train", Duration(amount=Fraction(train.examples), unit="examples")
     if train.epochs is not None:
-        yield "train", Cadence(amount=_epochs(train.epochs), unit="epochs")
+        yield "train", Duration(amount=_epochs(train.epochs), unit="epochs")
     yield "warmup", parse(train.schedule.warmup)
     if job.eval.samples:
         yield "eval every", parse(job.eval.every)
@@ -143,7 +143,7 @@ def _shape(schedule: Schedule, progress: float) -> float:
     return 1.0
 
 
-def another_end(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
+def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
     """What another number of steps does to the learning rate of a run that goes on at `step`, in words; empty: nothing.
 
     Args:
@@ -158,7 +158,7 @@ def another_end(before: Job, now: Job, num_samples: int, step: int, planned_step
     length = lengths(now, num_samples)
     warmup = in_steps(
         parse(before.train.schedule.warmup),
-        Extent(global_batch=now.batch.global_batch, num_samples=num_samples, total_steps=planned_steps),
+        RunLength(global_batch=now.batch.global_batch, num_samples=num_samples, total_steps=planned_steps),
     )
     old = learning_rate(
         before.train, min(step, planned_steps - 1), replace(length, total_steps=planned_steps, warmup_steps=warmup)

@@ -70,7 +70,7 @@ def usable_specs() -> Iterator[ObjectiveSpec]:
                 yield OURS[kind]
 
 
-def require_all() -> None:
+def require_all_objectives() -> None:
     """Check that every objective of every package can be used.
 
     Raises:
@@ -93,7 +93,7 @@ def shown_metrics() -> Mapping[str, str]:
     return shown
 
 
-class ByKind:
+class ObjectiveField:
     """Marks the field of a job that holds an objective's section: pydantic's discriminated union, open to packages."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

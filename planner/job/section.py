@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from planner.job import cadence
+from planner.job import duration
 
 
 class Section(BaseModel):
@@ -17,7 +17,7 @@ class Section(BaseModel):
 def _cadence(value: object, least: int) -> str:
     """In its one way to write it, so that equal jobs have equal digests."""
     try:
-        return str(cadence.parse(value, least))
+        return str(duration.parse(value, least))
     except ValueError:
         raise PydanticCustomError("cadence", "should be a cadence") from None
 
@@ -27,8 +27,8 @@ def _cadence_schema(least: int, *words: str) -> WithJsonSchema:
         {
             "anyOf": [
                 *({"const": word, "type": "string"} for word in words),
-                {"type": "integer", "minimum": least, "maximum": cadence.MAX_STEPS},
-                {"type": "string", "pattern": cadence.PATTERN, "examples": list(cadence.SUCH_AS)},
+                {"type": "integer", "minimum": least, "maximum": duration.MAX_STEPS},
+                {"type": "string", "pattern": duration.PATTERN, "examples": list(duration.SUCH_AS)},
             ]
         }
     )

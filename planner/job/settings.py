@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from planner.job import cadence
+from planner.job import duration
 from planner.job.optimizer import Optimizer, OwnOptimizer
 from planner.job.section import AutoOrEvery, Every, Section, Stretch
 from planner.plan.layout import Mode, current_mode
@@ -33,18 +33,18 @@ class Train(Section):
     """How long, with what optimizer, in which precision. Exactly one of `steps`, `epochs` and `examples`."""
 
     steps: int | None = Field(
-        default=None, ge=1, le=cadence.MAX_STEPS, description="optimizer steps; or write epochs or examples"
+        default=None, ge=1, le=duration.MAX_STEPS, description="optimizer steps; or write epochs or examples"
     )
     epochs: float | None = Field(
         default=None,
         gt=0,
-        le=cadence.MAX_EPOCHS,
+        le=duration.MAX_EPOCHS,
         description="passes over all samples that are not held out, such as 3 or 0.5; or write steps or examples",
     )
     examples: int | None = Field(
         default=None,
         ge=1,
-        le=cadence.MAX_EXAMPLES,
+        le=duration.MAX_EXAMPLES,
         description="samples to train on: the run ends with the step that reaches them; or write steps or epochs",
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="of the first weights, the data's order and dropout")

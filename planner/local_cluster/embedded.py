@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from planner.errors import RunError
 from planner.local_cluster.environment import QUICK_HEALTH_CHECKS
-from planner.local_cluster.link import Link, open_link
+from planner.local_cluster.link import SupervisorLink, open_link
 
 # Two shared cores start a head in 2-7 s and a node in 1-3 s; at a load of 20, ten times as slowly. Ray's own limits
 # inside a start (30 s until a raylet is registered) cannot be set: a start that hits one is tried again.
@@ -79,7 +79,7 @@ class EmbeddedCluster:
         self.num_nodes = num_nodes
         self.shape = shape
         self.quick_health_checks = quick_health_checks
-        self._link: Link | None = None
+        self._link: SupervisorLink | None = None
         self._address = ""
 
     def __enter__(self) -> Self:

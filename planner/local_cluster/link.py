@@ -27,7 +27,7 @@ STDERR_TAIL_LINES = 15
 STDERR_TAIL_BYTES = 16384
 
 
-def open_link(health_checks: Mapping[str, str]) -> "Link":
+def open_link(health_checks: Mapping[str, str]) -> "SupervisorLink":
     """Start a supervisor in a directory of its own.
 
     Raises:
@@ -45,7 +45,7 @@ def open_link(health_checks: Mapping[str, str]) -> "Link":
         raise RunError(f"the embedded cluster's supervisor could not be started: {error}") from error
 
 
-def _launch(home: Path, health_checks: Mapping[str, str]) -> "Link":
+def _launch(home: Path, health_checks: Mapping[str, str]) -> "SupervisorLink":
     stderr = (home / "supervisor.log").open("w+b")  # held open: it can be read when the directory is gone
     commands_out, commands_in = os.pipe()
     answers_out, answers_in = os.pipe()
@@ -66,10 +66,10 @@ def _launch(home: Path, health_checks: Mapping[str, str]) -> "Link":
     finally:
         os.close(commands_out)
         os.close(answers_in)
-    return Link(process, commands_in, answers_out, stderr, home)
+    return SupervisorLink(process, commands_in, answers_out, stderr, home)
 
 
-class Link:
+class SupervisorLink:
     """One supervisor: its process, its two pipes, its directory, what it wrote to stderr."""
 
     def __init__(

@@ -53,25 +53,25 @@ class _Foreign:
 
     def __init__(self, plugin: Plugin, make: MakesCloud, endpoint: Endpoint) -> None:
         self._plugin = plugin
-        with self._blamed():
+        with self._naming_the_package():
             self._cloud = make(endpoint)
             self.name, self.poll_s = str(self._cloud.name), float(self._cloud.poll_s)
 
     def answers(self) -> bool:
         """Whether the endpoint is this cloud's."""
-        with self._blamed():
+        with self._naming_the_package():
             return bool(self._cloud.answers())
 
     def look(self, now_s: float) -> Seen:
         """Ask once."""
-        with self._blamed():
+        with self._naming_the_package():
             seen = self._cloud.look(now_s)
             if not isinstance(seen, Seen):
                 raise TypeError(f"look returned {type(seen).__name__}")
             return seen
 
     @contextmanager
-    def _blamed(self) -> Iterator[None]:
+    def _naming_the_package(self) -> Iterator[None]:
         try:
             yield
         except Unreachable:

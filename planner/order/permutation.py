@@ -74,11 +74,11 @@ class Permutations:
             (n,) in [0, size); for one epoch a bijection of index.
         """
         key = _absorb(_absorb(_absorb(np.zeros(1, np.uint64), self.seed), self.purpose), epoch)  # (n,) uint64
-        return _permuted(index.astype(np.uint64), key, Grid.holding(self.size)).astype(np.int64)
+        return _permuted(index.astype(np.uint64), key, FeistelGrid.holding(self.size)).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
+class FeistelGrid:
     """The network's domain: cells (left, right) in [0, a) x [0, b), the first `size` of them wanted."""
 
     size: int
@@ -87,7 +87,7 @@ class Grid:
     num_rounds: int
 
     @classmethod
-    def holding(cls, size: int) -> "Grid":
+    def holding(cls, size: int) -> "FeistelGrid":
         """The grid for [0, size).
 
         a = ceil(sqrt N) made even, b = ceil(N / a): fewer than a cells are too many, so walking is rare for a
@@ -107,7 +107,7 @@ def _num_rounds(side: int) -> int:
     return 8 + 64 // side
 
 
-def _permuted(index: U64, key: U64, grid: Grid) -> U64:
+def _permuted(index: U64, key: U64, grid: FeistelGrid) -> U64:
     """Cycle walking: the network's cycle through an index is followed until it is back in [0, size)."""
     cell = _feistel(index, key, grid)
     while (outside := np.flatnonzero(cell >= np.uint64(grid.size))).size:
@@ -115,7 +115,7 @@ def _permuted(index: U64, key: U64, grid: Grid) -> U64:
     return cell
 
 
-def _feistel(cell: U64, key: U64, grid: Grid) -> U64:
+def _feistel(cell: U64, key: U64, grid: FeistelGrid) -> U64:
     """The network itself, a bijection of [0, a * b) for each key; cell and key are (n,)."""
     a, b = np.uint64(grid.a), np.uint64(grid.b)
     right, left = np.divmod(cell, a)

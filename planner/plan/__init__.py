@@ -3,8 +3,8 @@
 The room does not know time, randomness, files, torch or Ray; it is handed numbers and returns values.
 """
 
-from planner.plan.capacity import CapacityChange
-from planner.plan.choose import BatchSizes, choose
+from planner.plan.capacity import CapacityAt
+from planner.plan.factory import BatchSizes, make_plan
 from planner.plan.fit import Resources, WorkerRange, worker_range, workers_on_node
 from planner.plan.growth import KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
@@ -18,7 +18,7 @@ __all__ = [
     "KEPT_PROCESSES",
     "NEW_PROCESSES",
     "BatchSizes",
-    "CapacityChange",
+    "CapacityAt",
     "Decision",
     "Interval",
     "Plan",
@@ -28,10 +28,10 @@ __all__ = [
     "Speeds",
     "WorkerRange",
     "checkpoint_interval",
-    "choose",
     "longest_collective_s",
     "longest_silence_s",
     "longest_unanswered_s",
+    "make_plan",
     "revise",
     "worker_range",
     "workers_on_node",

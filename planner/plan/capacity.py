@@ -10,7 +10,7 @@ _REMEMBERED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class CapacityChange:
+class CapacityAt:
     """From `time_s` on, until the next change, `world_size` workers have a place that is not about to go."""
 
     time_s: float
@@ -20,7 +20,7 @@ class CapacityChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spells:
+class AvailableTimes:
     """The times at which there was room for a count or more."""
 
     start_s: float
@@ -29,7 +29,7 @@ class Spells:
     """how long those before it lasted, oldest first; the last sixteen"""
 
 
-def check(capacity: Sequence[CapacityChange], now_s: float) -> None:
+def check(capacity: Sequence[CapacityAt], now_s: float) -> None:
     """What a history must be: not empty, in order, not from the future, counts of 0 or more.
 
     Raises:
@@ -44,7 +44,7 @@ def check(capacity: Sequence[CapacityChange], now_s: float) -> None:
         raise ValueError("a capacity is 0 workers or more")
 
 
-def spells(capacity: Sequence[CapacityChange], world_size: int) -> Spells:
+def available_times(capacity: Sequence[CapacityAt], world_size: int) -> AvailableTimes:
     """Of room for `world_size` or more; the last change in `capacity` must be such room."""
     ended: list[float] = []
     start_s, inside = 0.0, False
@@ -55,10 +55,10 @@ def spells(capacity: Sequence[CapacityChange], world_size: int) -> Spells:
             ended.append(change.time_s - start_s)
             inside = False
     assert inside, f"there is no room for {world_size} workers now"
-    return Spells(start_s=start_s, ended_s=tuple(ended[-_REMEMBERED:]))
+    return AvailableTimes(start_s=start_s, ended_s=tuple(ended[-_REMEMBERED:]))
 
 
-def rises_s(capacity: Sequence[CapacityChange]) -> tuple[float, ...]:
+def rises_s(capacity: Sequence[CapacityAt]) -> tuple[float, ...]:
     """When the count rose, oldest first; the last seventeen, so sixteen gaps between them."""
     times = [later.time_s for earlier, later in pairwise(capacity) if later.world_size > earlier.world_size]
     return tuple(times[-_REMEMBERED - 1 :])

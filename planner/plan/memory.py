@@ -9,7 +9,7 @@ INT64_BYTES = 8
 _MOST_OF_FREE = 0.25
 
 
-def choose_accumulator(plan: Plan, num_parameters: int, free_bytes: int) -> Literal["local", "sharded"]:
+def accumulator_device(plan: Plan, num_parameters: int, free_bytes: int) -> Literal["local", "sharded"]:
     """Where a `bitwise` plan keeps its integer sums between rounds. The result is the same, to the bit.
 
     local     8 bytes per parameter on every worker, one reduce-scatter of 8 bytes per parameter a step

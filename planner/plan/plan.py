@@ -9,7 +9,7 @@ from planner.plan.layout import LAYOUT_VERSION, LAYOUTS, Layout, Mode
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The complete answer for a job at one world size. Made by `planner.plan.choose`.
+    """The complete answer for a job at one world size. Made by `planner.plan.make_plan`.
 
     Memory is O(1): the answers for a rank are computed from these values.
     """

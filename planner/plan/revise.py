@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Literal
 
 from planner.base.text import counted, duration
-from planner.plan.capacity import CapacityChange, Spells, check, rises_s, spells
+from planner.plan.capacity import AvailableTimes, CapacityAt, available_times, check, rises_s
 from planner.plan.growth import Growth, ResizeCost
 from planner.plan.plan import Plan
 from planner.plan.speed import Speeds
@@ -33,7 +33,7 @@ class Situation:
 
     plan: Plan
     """what runs now"""
-    capacity: Sequence[CapacityChange]
+    capacity: Sequence[CapacityAt]
     """what the cluster could hold, workers that run included; the last entry is what it can hold now"""
     speeds: Speeds
     cost: ResizeCost
@@ -198,7 +198,7 @@ def _grow(now: Situation, count: int) -> Decision:
 
 def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
     """When to move, and what for: the later of two, but never beyond `growth.longest_wait_s`."""
-    room = spells(now.capacity, count)
+    room = available_times(now.capacity, count)
     stayed_s = room.start_s + growth.wait_s(room.ended_s, now.now_s - room.start_s)
     more_may_come = now.useful(now.workers_max) > now.useful(now.usable)
     rises = rises_s(now.capacity) if more_may_come else ()
@@ -208,7 +208,7 @@ def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
     return stayed_s, f"{_short_spells(growth, room, count)}; {_in(now, stayed_s)}"
 
 
-def _short_spells(growth: Growth, room: Spells, count: int) -> str:
+def _short_spells(growth: Growth, room: AvailableTimes, count: int) -> str:
     """Why newcomers are watched first."""
     short = sum(lasted < growth.break_even_s for lasted in room.ended_s)
     often = f"{short} of the last {counted(len(room.ended_s), 'time')}"

@@ -1,6 +1,6 @@
 """What a run should have fed to the model, derived anew, against what its ledger says entered the forward pass.
 
-`lineage` walks the committed records, `derivation` derives what they should be, `certificate` holds tensors against
+`lineage` walks the committed records, `derived_steps` derives what they should be, `certificate` holds tensors against
 their digests; here is the verdict. No torch, no Ray; it needs the run's folder and the data.
 """
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.provenance.certificate import TensorDigests, check_certificate
-from planner.provenance.derivation import derive
+from planner.provenance.derived_steps import derive
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, check_identity, check_records, count_discarded, read_lineage
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 # A broken sampler breaks every step; the first few say what is wrong.
 _MOST_FINDINGS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class GenerationSteps:
     """Committed steps of one generation: one world size, one plan."""
 
     generation: int
@@ -53,7 +53,7 @@ class Audit:
     """steps of the newest generation after its last commit; a crash now would do them again"""
     global_batches: tuple[int, ...]
     """every global batch in use along the lineage, in order; one entry if it never changed"""
-    phases: tuple[Phase, ...]
+    phases: tuple[GenerationSteps, ...]
     total_steps: int
     held_out: tuple[tuple[int, float], ...]
     """`(step, held-out loss)` along the lineage, ascending"""
@@ -69,7 +69,7 @@ class Audit:
 
 
 def audit(
-    run: Run,
+    run: RunFolder,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
     tensor_digests: TensorDigests | None = None,
     code: str = "",
@@ -115,14 +115,14 @@ def _global_batches(segments: Sequence[Segment]) -> tuple[int, ...]:
     return tuple(b for i, b in enumerate(batches) if i == 0 or b != batches[i - 1])
 
 
-def _phases(segments: Sequence[Segment], discarded: Mapping[int, int]) -> tuple[Phase, ...]:
+def _phases(segments: Sequence[Segment], discarded: Mapping[int, int]) -> tuple[GenerationSteps, ...]:
     phases = []
     before = 0
     for segment in segments:
         header = segment.header
         plan = recorded_plan(header)
         phases.append(
-            Phase(
+            GenerationSteps(
                 generation=header.generation,
                 world_size=header.world_size,
                 shares=plan.shares,

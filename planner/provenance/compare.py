@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import Any
 
 from planner.base.text import counted
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 from planner.provenance.lineage import whole_lineage
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 # What `batches` promises: the same samples, and rounding that may differ. float32 rounding in a sum of some thousand
 # terms is about 1e-7 a step; it grows with training, and bfloat16 begins at 2^-8. Seen: 6e-8 in fp32 (the demo's
@@ -57,7 +57,7 @@ class Check:
     words: str
 
 
-def read_trace(run: Run, observed: bytes) -> Trace:
+def read_trace(run: RunFolder, observed: bytes) -> Trace:
     """The committed lineage of a run, and the checksums that were observed on the way.
 
     Raises:
@@ -152,7 +152,7 @@ def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
     """Each worker's number of training forward passes at each step against the plan of its world size."""
     what, total = "forward passes", 0
     for work in (work for trace in traces for work in trace.work):
-        rounds = choose(sizes, len(work.forward_passes)).accumulation_steps
+        rounds = make_plan(sizes, len(work.forward_passes)).accumulation_steps
         for rank, count in enumerate(work.forward_passes):
             if count != rounds * work.attempts:
                 words = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"

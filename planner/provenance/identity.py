@@ -11,8 +11,8 @@ from planner.data.open import open_dataset
 from planner.errors import ResumeRefused
 from planner.job import HfModel, Job
 from planner.order.order import Order
-from planner.plan import BatchSizes, Plan, choose
-from planner.store.records import GenerationRecord, Identity, joint_digest
+from planner.plan import BatchSizes, Plan, make_plan
+from planner.store.records import GenerationRecord, TrainingIdentity, joint_digest
 
 
 def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, Order]:
@@ -25,10 +25,10 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     return dataset, Order(num_rows=dataset.num_rows, num_held_out=job.eval.samples, seed=job.train.seed)
 
 
-def identity_of(job: Job, dataset: AnyDataset, order: Order) -> Identity:
+def identity_of(job: Job, dataset: AnyDataset, order: Order) -> TrainingIdentity:
     """What must stay the same for a run to be the same run."""
     cut = f"{dataset.fingerprint} {order.num_rows} rows, {order.num_held_out} held out"
-    return Identity(
+    return TrainingIdentity(
         global_batch=job.batch.global_batch,
         seed=job.train.seed,
         data=sha256(cut.encode()).hexdigest(),
@@ -84,7 +84,7 @@ def job_changes(before: Job, now: Job) -> dict[str, str]:
 
 
 def require_same(
-    before: Identity, now: Identity, changes: dict[str, str], accept: frozenset[str], where: str
+    before: TrainingIdentity, now: TrainingIdentity, changes: dict[str, str], accept: frozenset[str], where: str
 ) -> list[str]:
     """Check that a job may go on with a run; all that differs, in words.
 
@@ -101,7 +101,7 @@ def require_same(
     return [f"{field}: accepted by name" for field in differing] + [f"{k}: {words}" for k, words in changes.items()]
 
 
-def require_same_draw(before: Identity, now: Identity, job: Job, where: str) -> None:
+def require_same_first_weights(before: TrainingIdentity, now: TrainingIdentity, job: Job, where: str) -> None:
     """Check that first weights which every generation draws again come from the seed that they came from.
 
     What lies below adapters and what a policy is held to are in no checkpoint.
@@ -164,7 +164,7 @@ def recorded_plan(header: GenerationRecord) -> Plan:
     Raises:
         PlanError: this version of planner does not know that arithmetic.
     """
-    return choose(recorded_sizes(header), header.world_size, layout_version=header.layout_version)
+    return make_plan(recorded_sizes(header), header.world_size, layout_version=header.layout_version)
 
 
 def recorded_sizes(header: GenerationRecord) -> BatchSizes:

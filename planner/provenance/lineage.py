@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from planner.errors import NewerFormat, StoreError
-from planner.store.ledger import Link, read_segment, recorded_commits, segment_name
+from planner.store.ledger import ChainedRecord, read_segment, recorded_commits, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
-from planner.store.run_folder import Run, commit_of
+from planner.store.run_folder import RunFolder, commit_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Lineage:
         return tuple(each for segment in self.segments for each in segment.evals)
 
 
-def read_lineage(run: Run) -> Lineage:
+def read_lineage(run: RunFolder) -> Lineage:
     """Walk back from the newest commit; what does not fit is among the findings.
 
     Raises:
@@ -74,7 +74,7 @@ def read_lineage(run: Run) -> Lineage:
     return Lineage(newest=newest, segments=tuple(segments[::-1]), findings=tuple(findings))
 
 
-def whole_lineage(run: Run) -> Lineage:
+def whole_lineage(run: RunFolder) -> Lineage:
     """A lineage without findings.
 
     Raises:
@@ -86,7 +86,7 @@ def whole_lineage(run: Run) -> Lineage:
     return lineage
 
 
-def _newest(run: Run) -> tuple[Manifest, list[str]]:
+def _newest(run: RunFolder) -> tuple[Manifest, list[str]]:
     """The newest commit whose manifest can be read; findings about newer ones and about its files.
 
     Raises:
@@ -110,7 +110,7 @@ def _newest(run: Run) -> tuple[Manifest, list[str]]:
 # -- one segment
 
 
-def _segment(run: Run, end: Manifest, parent: Manifest | None) -> Segment:
+def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
     """The records from a generation's start to the commit `end`.
 
     Raises:
@@ -136,7 +136,7 @@ def _segment(run: Run, end: Manifest, parent: Manifest | None) -> Segment:
     )
 
 
-def _records_until(end: Manifest, links: Iterator[Link], where: str) -> list[Record]:
+def _records_until(end: Manifest, links: Iterator[ChainedRecord], where: str) -> list[Record]:
     """The records up to the head that a commit names.
 
     Raises:
@@ -150,7 +150,7 @@ def _records_until(end: Manifest, links: Iterator[Link], where: str) -> list[Rec
     raise StoreError(f"{where}: it does not reach the head that commit {end.name} names; lines are missing")
 
 
-def _check_beginning(run: Run, header: GenerationRecord, parent: Manifest | None, where: str) -> list[str]:
+def _check_beginning(run: RunFolder, header: GenerationRecord, parent: Manifest | None, where: str) -> list[str]:
     """Compare a header with the commit that it says it went on from.
 
     Raises:
@@ -182,7 +182,7 @@ def _check_end(header: GenerationRecord, steps: Sequence[StepRecord], end: Manif
     return findings
 
 
-def _tail(links: Iterator[Link], where: str) -> tuple[list[Record], list[str]]:
+def _tail(links: Iterator[ChainedRecord], where: str) -> tuple[list[Record], list[str]]:
     """The records after the commit, as far as they can be read; and why no more of them can be."""
     tail: list[Record] = []
     try:
@@ -205,7 +205,7 @@ def check_identity(segments: Sequence[Segment]) -> list[str]:
     ]
 
 
-def check_records(run: Run, known: Sequence[str]) -> list[str]:
+def check_records(run: RunFolder, known: Sequence[str]) -> list[str]:
     """Check that every recorded commit still has the manifest that the ledger names. Manifests are never removed.
 
     Every commit must also be recorded, except the last one of a generation: its worker may have died before that.
@@ -232,7 +232,7 @@ def check_records(run: Run, known: Sequence[str]) -> list[str]:
     return findings
 
 
-def count_discarded(run: Run, segments: Sequence[Segment]) -> tuple[dict[int, int], int]:
+def count_discarded(run: RunFolder, segments: Sequence[Segment]) -> tuple[dict[int, int], int]:
     """Generation -> steps that were done again since; and the newest generation's steps after its last commit."""
     tails = {segment.header.generation: segment.tail_steps for segment in segments}
     numbers = {*run.generations(), *run.segments()}
@@ -241,6 +241,6 @@ def count_discarded(run: Run, segments: Sequence[Segment]) -> tuple[dict[int, in
     return counts, uncommitted
 
 
-def _count_steps(run: Run, generation: int) -> int:
+def _count_steps(run: RunFolder, generation: int) -> int:
     """Steps in a segment outside the lineage. The segment may be torn or missing."""
     return run.storage.read_from(segment_name(generation), 0).count(b'"kind":"step"')

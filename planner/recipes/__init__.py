@@ -11,26 +11,26 @@ behaviour of its own system at any GPU count (`Recipe.foreign`).
 from planner.recipes.drafting import Options
 from planner.recipes.job_text import job_of
 from planner.recipes.read import read_recipe
-from planner.recipes.recipe import Draft, Note, Outcome, Question, Recipe, Rewrite, Trap, Unit
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Note, Recipe, Rewrite, Trap
 from planner.recipes.rewrite import needs_job, rewrite
-from planner.recipes.source import Found
-from planner.recipes.system import Split, System
+from planner.recipes.source import RecipeSource
+from planner.recipes.system import BatchSplit, System
 from planner.recipes.systems import TARGETS, targets
 
 __all__ = [
     "TARGETS",
+    "AmbiguousUnit",
+    "BatchOutcome",
+    "BatchSplit",
+    "CheckOptions",
     "Draft",
-    "Found",
     "Note",
     "Options",
-    "Outcome",
-    "Question",
     "Recipe",
+    "RecipeSource",
     "Rewrite",
-    "Split",
     "System",
     "Trap",
-    "Unit",
     "job_of",
     "needs_job",
     "read_recipe",

@@ -15,7 +15,7 @@ _CLIP = "deepspeed_config.gradient_clipping"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class LaunchSettings:
     """What starts a script, as far as batches depend on it."""
 
     num_processes: int | None
@@ -37,7 +37,7 @@ def is_accelerate(tree: Mapping[str, Any]) -> bool:
     return "distributed_type" in tree or {"num_processes", "num_machines"} <= set(tree)
 
 
-def read_launch(path: str) -> Launch:
+def read_launch(path: str) -> LaunchSettings:
     """The file's facts.
 
     Raises:
@@ -50,7 +50,7 @@ def read_launch(path: str) -> Launch:
         keys.raise_mistakes()
     keys.entries = {**keys.entries, **_deepspeed_file(keys, path)}
     accumulation = keys.value("deepspeed_config.gradient_accumulation_steps")
-    launch = Launch(
+    launch = LaunchSettings(
         num_processes=keys.whole("num_processes") if keys.has("num_processes") else None,
         kind=str(keys.value("distributed_type", "")).upper(),
         accumulation=keys.whole("deepspeed_config.gradient_accumulation_steps")

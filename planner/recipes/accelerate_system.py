@@ -7,17 +7,17 @@ from planner.recipes.accelerate import file_text, is_accelerate, local_file, mac
 from planner.recipes.drafting import Options
 from planner.recipes.recipe import Rewrite
 from planner.recipes.rendering import guessed_precision
-from planner.recipes.source import Found
-from planner.recipes.system import Split, System
+from planner.recipes.source import RecipeSource
+from planner.recipes.system import BatchSplit, System
 from planner.recipes.texts import recipe_error, text_of
 
 
-def detect(found: Found) -> bool:
+def detect(found: RecipeSource) -> bool:
     """By the keys of one file."""
     return is_accelerate(found.tree)
 
 
-def read(found: Found, options: Options) -> NoReturn:
+def read(found: RecipeSource, options: Options) -> NoReturn:
     """Say where such a file belongs.
 
     Raises:
@@ -31,7 +31,7 @@ def read(found: Found, options: Options) -> NoReturn:
     raise recipe_error(found.source, text)
 
 
-def render(split: Split, words: Sequence[str]) -> Rewrite:
+def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
     """A file: the user's own with the counts changed, or one of ours; and what else must hold."""
     del words
     recipe, gpus, steps = split.recipe, split.gpus, split.accumulation

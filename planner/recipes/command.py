@@ -91,7 +91,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
     if len(dict.fromkeys(found)) > 1:
         raise recipe_error(source, f"found {len(found)} training commands; keep one, or write the command itself")
     known = _variables(text, env or {}) | dict(env or {})
-    words = [part for word in _split(found[0], source) for part in _filled_words(word, known)]
+    words = [part for word in _split(found[0], source) for part in _filled_arguments(word, known)]
     at, script = _find_script(words)
     behind = list(takewhile(lambda word: not _END.match(word), words[at + 1 :]))
     launcher = _launcher(words[:at])
@@ -117,7 +117,7 @@ def _split(line: str, source: str) -> list[str]:
         raise recipe_error(source, f"found a command that a shell cannot split ({error}); mend its quotes") from None
 
 
-def _filled_words(word: str, known: Mapping[str, str]) -> list[str]:
+def _filled_arguments(word: str, known: Mapping[str, str]) -> list[str]:
     """A word with its variables filled in: several, where a variable or a quoted word holds several options."""
     filled = _fill(word, known)
     is_several = word.startswith(("$", "-", "+")) and " " in filled and "=" in filled

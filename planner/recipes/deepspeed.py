@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.recipes.drafting import Options, finish, job_name, make_own, order_sections, set_batch, set_workers
 from planner.recipes.entries import Keys
-from planner.recipes.recipe import Draft, Outcome, Question, Recipe, Trap, Unit
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Recipe, Trap
 
 _BATCH, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
@@ -150,18 +150,18 @@ class DeepSpeedFacts:
         """Whether DeepSpeed would start with another split of the same batch: with any that fits."""
         return True
 
-    def outcome(self, gpus: int) -> Outcome:
+    def outcome(self, gpus: int) -> BatchOutcome:
         """What happens at a GPU count."""
         if text := self.error(gpus):
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
         batch = self.filled(gpus)[0]
-        return Outcome(gpus=gpus, verdict="exact" if batch == self.tuned else "other batch", batch=batch)
+        return BatchOutcome(gpus=gpus, verdict="exact" if batch == self.tuned else "other batch", batch=batch)
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[AmbiguousUnit]:
         """Nothing in a DeepSpeed file misleads by its unit."""
         return []
 
-    def traps(self, question: Question) -> list[Trap]:
+    def traps(self, question: CheckOptions) -> list[Trap]:
         """What the outcome alone does not show."""
         made = []
         if (gpus := self.tuned_gpus) and self.error(gpus):

@@ -8,17 +8,17 @@ from planner.recipes.entries import Keys, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.rendering import guessed_precision
-from planner.recipes.source import Found
-from planner.recipes.system import Split, System
+from planner.recipes.source import RecipeSource
+from planner.recipes.system import BatchSplit, System
 from planner.recipes.texts import mapping_of, text_of
 
 
-def detect(found: Found) -> bool:
+def detect(found: RecipeSource) -> bool:
     """By the keys of one file."""
     return deepspeed.is_deepspeed(found.tree)
 
 
-def read(found: Found, options: Options) -> Recipe:
+def read(found: RecipeSource, options: Options) -> Recipe:
     """The recipe, with overrides laid over the file."""
     entries = flat(found.tree, found.source)
     overrides(found.words, entries)
@@ -28,7 +28,7 @@ def read(found: Found, options: Options) -> Recipe:
     return recipe
 
 
-def render(split: Split, words: Sequence[str]) -> Rewrite:
+def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
     """The user's file with the three batch numbers replaced, or a new file; and what else must hold."""
     del words
     recipe, sizes = split.recipe, (split.gpus, split.micro, split.accumulation)

@@ -7,7 +7,7 @@ from planner.errors import PlannerError
 from planner.files.messages import cut
 from planner.recipes import ours, strangers, systems
 from planner.recipes.command import KNOWN_COMMANDS
-from planner.recipes.source import Found
+from planner.recipes.source import RecipeSource
 from planner.recipes.strangers import READ
 from planner.recipes.system import System
 from planner.recipes.texts import recipe_error
@@ -20,7 +20,7 @@ _MARKS = (
 _FINGERPRINTS = ("batch_size", "per_device_train_batch_size", "train_batch_size", "gradient_accumulation_steps")
 
 
-def system_of(found: Found) -> System:
+def system_of(found: RecipeSource) -> System:
     """The system that reads what was found.
 
     planner's own job files come first. A recipe that looks like one of a system that planner does not read is not
@@ -50,13 +50,13 @@ def _looks_like(stranger: strangers.Likeness) -> str:
     return f"this looks like {stranger.name} ({stranger.why}); planner does not read it. It reads {READ}"
 
 
-def _near_miss(found: Found, added: Sequence[System]) -> str:
+def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:
     """What the first system says that almost knows it; empty if none does."""
     asked = (system.near_miss(found) for system in (*systems.KNOWN.values(), *added) if system.near_miss)
     return next(filter(None, asked), "")
 
 
-def _nobodys(found: Found) -> str:
+def _nobodys(found: RecipeSource) -> str:
     match found.kind:
         case "TOML":
             return f"found TOML, and no system that planner reads has it; it reads {READ}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.recipes.recipe import Outcome, Question, Trap, Unit
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.slicing import Sliced, eval_every_unit, n_examples_unit
 
 # Blocks whose models refuse an empty batch in transformers 4.29.2; Llama takes it, and its mean is NaN.
@@ -31,35 +31,35 @@ class DpoFacts(Sliced):
             return "ValueError: batch_size has to be defined and > 0"
         return "no rows on a GPU: NaN" if self.block == "LlamaDecoderLayer" else "no rows on a GPU"
 
-    def outcome(self, gpus: int) -> Outcome:
+    def outcome(self, gpus: int) -> BatchOutcome:
         """What happens at a GPU count."""
         found = self.sliced(gpus)
         no_eval = self.is_sharded and self.eval_batch < gpus and self.block in _REFUSE_EMPTY
         if found.verdict != "error" and (not self.eval_every // self.batch):
-            return Outcome(
+            return BatchOutcome(
                 gpus=gpus, verdict="error", batch=None, text="ZeroDivisionError: eval_every < batch_size",
                 eval_text=found.eval_text,
             )  # fmt: skip
         if found.verdict != "error" and no_eval:
             text = self.empty_text()
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=text, eval_text=found.eval_text)
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text, eval_text=found.eval_text)
         return found
 
     def _eval_rounding(self) -> str:
         whole = -(-self.n_eval // self.eval_batch) * self.eval_batch
         return f"whole batches of {self.eval_batch}" + ("" if whole == self.n_eval else f": rounded up to {whole}")
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[AmbiguousUnit]:
         """Numbers in units that mislead."""
         rows = [
             eval_every_unit(self.eval_every, self.batch, self.unit),
-            Unit(
+            AmbiguousUnit(
                 key="warmup_steps",
                 value=str(self.warmup_steps),
                 there=f"optimizer steps: {self.warmup_steps * self.batch} {self.unit}s",
                 here=f"warmup: {self.warmup_steps} steps",
             ),
-            Unit(
+            AmbiguousUnit(
                 key="n_eval_examples",
                 value=str(self.n_eval),
                 there=self._eval_rounding(),
@@ -70,7 +70,7 @@ class DpoFacts(Sliced):
             rows.append(n_examples_unit(self.n_examples, self.batch))
         return rows
 
-    def traps(self, question: Question) -> list[Trap]:
+    def traps(self, question: CheckOptions) -> list[Trap]:
         """What the outcome alone does not show."""
         made = [self._lost(question), self._empty(question), self._zero_division(), self._tail(question)]
         if self.n_examples and self.n_epochs:
@@ -94,7 +94,7 @@ class DpoFacts(Sliced):
             )
         return [trap for trap in made if trap]
 
-    def _lost(self, question: Question) -> Trap | None:
+    def _lost(self, question: CheckOptions) -> Trap | None:
         cut = [found for count in question.counts if (found := self.outcome(count)).dropped and found.batch]
         if not cut:
             return None
@@ -107,7 +107,7 @@ class DpoFacts(Sliced):
         )
         return Trap(name="rows cut off", text=text)
 
-    def _empty(self, question: Question) -> Trap | None:
+    def _empty(self, question: CheckOptions) -> Trap | None:
         empty = [count for count in question.counts if self.sliced(count).verdict == "error"]
         if not empty:
             return None
@@ -123,7 +123,7 @@ class DpoFacts(Sliced):
         text = f"eval_every {self.eval_every} is below batch_size {self.batch}: it becomes 0, and `% 0` ends the run."
         return Trap(name="eval_every", text=text)
 
-    def _tail(self, question: Question) -> Trap:
+    def _tail(self, question: CheckOptions) -> Trap:
         rows = question.rows
         lost = f"here {rows % self.batch} of {rows}" if rows else f"rows mod {self.batch} (--rows N says how many)"
         text = (

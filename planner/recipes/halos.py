@@ -7,7 +7,7 @@ step (before), and that again, sliced as in the DPO repository (branch legacy). 
 
 import re
 
-from planner.recipes.accelerate import Launch
+from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
     Options,
@@ -70,7 +70,7 @@ def read(
     options: Options,
     *,
     told: Meaning | None,
-    launch: Launch | None,
+    launch: LaunchSettings | None,
     group: int | None,
 ) -> Recipe:
     """The recipe. Mistakes are noted in `keys`; `told` is what a comment says that batch_size counts."""
@@ -113,7 +113,7 @@ def _facts(
     accumulation: int,
     meaning: Meaning,
     method: str,
-    launch: Launch | None,
+    launch: LaunchSettings | None,
     group: int | None,
 ) -> HalosFacts:
     """What the verdicts depend on. Mistakes are noted in `keys`."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from planner.recipes.accelerate import Launch
+from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
     Dataset,
@@ -34,7 +34,7 @@ def make_draft(
     facts: HalosFacts,
     gpus: int | None,
     micro: int | None,
-    launch: Launch | None,
+    launch: LaunchSettings | None,
     *,
     is_own: bool,
 ) -> Draft:

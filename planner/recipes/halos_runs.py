@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.recipes.recipe import Outcome, Question, Trap, Unit
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.scalars import number
 from planner.recipes.slicing import Sliced, eval_every_unit
 from planner.recipes.split import groups_cut
@@ -56,14 +56,14 @@ class HalosFacts(Sliced):
         """What batch and evaluation batch must be multiples of."""
         return gpus * self.accumulation if self.meaning == "total" else gpus
 
-    def outcome(self, gpus: int) -> Outcome:
+    def outcome(self, gpus: int) -> BatchOutcome:
         """What happens at a GPU count."""
         if self.is_legacy:
             return self._legacy(gpus)
         text = self._refusal(gpus)
         if text:
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
-        return Outcome(gpus=gpus, verdict="exact", batch=self.batch, eval_text=str(self.eval_batch))
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
+        return BatchOutcome(gpus=gpus, verdict="exact", batch=self.batch, eval_text=str(self.eval_batch))
 
     def micro(self, gpus: int) -> int:
         """Rows of one forward pass on one GPU."""
@@ -87,16 +87,18 @@ class HalosFacts(Sliced):
             return f"ZeroDivisionError: eval_every {self.eval_every} < {self.batch}"
         return ""
 
-    def _legacy(self, gpus: int) -> Outcome:
+    def _legacy(self, gpus: int) -> BatchOutcome:
         """Every accumulation step draws a batch of its own and slices it over the GPUs."""
         processes = gpus if self.is_sharded else 1
         each = self.written // processes * processes
         if not each:
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=f"{self.written} rows, {gpus} slices: empty")
+            return BatchOutcome(
+                gpus=gpus, verdict="error", batch=None, text=f"{self.written} rows, {gpus} slices: empty"
+            )
         if not self.eval_every // self.written:
             text = f"ZeroDivisionError: eval_every {self.eval_every} < {self.written}"
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
-        return Outcome(
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
+        return BatchOutcome(
             gpus=gpus,
             verdict="exact" if each == self.written else "other batch",
             batch=each * self.accumulation,
@@ -105,25 +107,27 @@ class HalosFacts(Sliced):
                 for step in range(self.accumulation)
                 if each < self.written
             ),
-            eval_text=self.eval_words(gpus),
+            eval_text=self.eval_text(gpus),
         )
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[AmbiguousUnit]:
         """Numbers in units that mislead."""
         rows = [eval_every_unit(self.eval_every, self.batch, self.unit, self.lowered_to), self._warmup()]
         if self.n_examples:
             rows.append(self._n_examples())
         return rows
 
-    def _warmup(self) -> Unit:
+    def _warmup(self) -> AmbiguousUnit:
         """One row, in the unit that the recipe writes it in."""
         here = f"warmup: {self.warmup}"
         if self.warmup.endswith("steps"):
             steps = int(self.warmup.split()[0])
             there = f"optimizer steps, of {self.batch} {self.unit}s: {steps * self.batch}"
-            return Unit(key="warmup_steps", value=str(steps), there=there, here=here)
+            return AmbiguousUnit(key="warmup_steps", value=str(steps), there=there, here=here)
         share = number(float(self.warmup[:-1]) / 100)
-        return Unit(key="warmup", value=share, there="a fraction of the steps, from a tenth of the rate", here=here)
+        return AmbiguousUnit(
+            key="warmup", value=share, there="a fraction of the steps, from a tenth of the rate", here=here
+        )
 
     def steps(self, accumulation: int) -> int:
         """Optimizer steps of a run that n_examples ends: it is counted and checked after each micro-batch.
@@ -135,18 +139,18 @@ class HalosFacts(Sliced):
         micro_batches = -(-self.n_examples * accumulation // self.batch)
         return micro_batches // accumulation
 
-    def _n_examples(self) -> Unit:
+    def _n_examples(self) -> AmbiguousUnit:
         counts = {steps: self.steps(steps) for steps in (1, 2, 4) if not self.batch % steps}
         shown = ", ".join(f"{found} steps at A={steps}" for steps, found in counts.items())
         whole = -(-(self.n_examples or 0) // self.batch) * self.batch
-        return Unit(
+        return AmbiguousUnit(
             key="n_examples",
             value=str(self.n_examples),
             there=shown if len(set(counts.values())) > 1 else f"{counts[1]} steps",
             here=f"train.examples: {whole}",
         )
 
-    def traps(self, question: Question) -> list[Trap]:
+    def traps(self, question: CheckOptions) -> list[Trap]:
         """What the outcome alone does not show."""
         made = [
             self._nowhere(question),
@@ -172,7 +176,7 @@ class HalosFacts(Sliced):
             made.append(Trap(name="qwen", text=text))
         return [trap for trap in made if trap]
 
-    def _nowhere(self, question: Question) -> Trap | None:
+    def _nowhere(self, question: CheckOptions) -> Trap | None:
         if self.method != "ppo" or any(self.outcome(count).verdict == "exact" for count in question.counts):
             return None
         text = (
@@ -193,7 +197,7 @@ class HalosFacts(Sliced):
         )
         return Trap(name="clipping per shard", text=text)
 
-    def _kto(self, question: Question) -> Trap | None:
+    def _kto(self, question: CheckOptions) -> Trap | None:
         if not self.method.startswith("kto"):
             return None
         if self.is_legacy:
@@ -216,7 +220,7 @@ class HalosFacts(Sliced):
             )
         return Trap(name="KL baseline", text=f"{text}. planner pools the whole global batch.")
 
-    def _grpo(self, question: Question) -> Trap | None:
+    def _grpo(self, question: CheckOptions) -> Trap | None:
         if self.method != "grpo":
             return None
         pool = self.batch // self.accumulation
@@ -277,7 +281,7 @@ class HalosFacts(Sliced):
         )
         return Trap(name="n_examples", text=text)
 
-    def _one_gpu(self, question: Question) -> Trap | None:
+    def _one_gpu(self, question: CheckOptions) -> Trap | None:
         if self.is_legacy or 1 not in question.counts or self.outcome(1).verdict == "error":
             return None
         text = (
@@ -285,7 +289,7 @@ class HalosFacts(Sliced):
         )
         return Trap(name="one GPU", text=text)
 
-    def _tail(self, question: Question) -> Trap:
+    def _tail(self, question: CheckOptions) -> Trap:
         rows, size = question.rows, self.lowered_to
         lost = f"here {rows % size} of {rows}" if rows else f"rows mod {size} (--rows N says how many)"
         if self.is_legacy:

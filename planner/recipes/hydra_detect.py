@@ -8,7 +8,7 @@ from planner.recipes import hydra, known, strangers
 from planner.recipes.command import HYDRA_SCRIPTS
 from planner.recipes.entries import COMMAND_LINE, Entry, Keys, flat
 from planner.recipes.scalars import Unresolved
-from planner.recipes.source import Found
+from planner.recipes.source import RecipeSource
 from planner.recipes.texts import mapping_of, text_of
 from planner.recipes.trl_keys import KNOWN
 
@@ -25,7 +25,7 @@ _FEWEST_OPTIONS = 2
 _MOST_SHOWN = 4
 
 
-def detect(found: Found, *, is_halos: bool) -> bool:
+def detect(found: RecipeSource, *, is_halos: bool) -> bool:
     """Whether it is named like a recipe of the one or the other, and several keys are that system's own."""
     if not _is_hydras(found) or _foreign_options(found) or _is_named_like_halos(found) != is_halos:
         return False
@@ -37,7 +37,7 @@ def detect(found: Found, *, is_halos: bool) -> bool:
     return _has_own(its, is_halos=is_halos) and not (not is_halos and known.is_legacy_halos(its.entries, its.choices))
 
 
-def near_miss(found: Found) -> str:
+def near_miss(found: RecipeSource) -> str:
     """Why what is named like a recipe of the two is none."""
     if found.kind == "keys" or not _is_hydras(found):
         return ""
@@ -52,14 +52,14 @@ def near_miss(found: Found) -> str:
     return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}; planner reads {strangers.READ}"
 
 
-def _is_hydras(found: Found) -> bool:
+def _is_hydras(found: RecipeSource) -> bool:
     if found.command:
         return found.command.script in HYDRA_SCRIPTS
     model = found.tree.get("model")
     return found.kind == "folder" or "batch_size" in found.tree or (isinstance(model, dict) and "batch_size" in model)
 
 
-def _is_named_like_halos(found: Found) -> bool:
+def _is_named_like_halos(found: RecipeSource) -> bool:
     """By the place of the batch size, and by the script where there is no file."""
     if found.folder is not None:
         file = found.folder / "config.yaml"
@@ -71,7 +71,7 @@ def _is_named_like_halos(found: Found) -> bool:
     return "batch_size" not in found.tree or ("trainer" not in found.tree and is_below)
 
 
-def _foreign_options(found: Found) -> list[str]:
+def _foreign_options(found: RecipeSource) -> list[str]:
     """`--name` behind a script that takes words of Hydra's alone."""
     words = found.words if found.command else ()
     return [word for word in words if word.startswith("--") and not word.startswith(_HYDRAS_OPTIONS)]
@@ -95,7 +95,7 @@ class _Marks:
     choices: Mapping[str, str]
 
 
-def _marks(found: Found) -> _Marks:
+def _marks(found: RecipeSource) -> _Marks:
     if found.kind == "keys":
         return _Marks(entries=resolved(found), choices={})
     _, words = without_choices(found)
@@ -108,7 +108,7 @@ def _marks(found: Found) -> _Marks:
 
 
 def _has_own(its: _Marks, *, is_halos: bool) -> bool:
-    return (known.is_halos if is_halos else known.is_dpo)(its.entries, its.choices)
+    return (known.is_halos if is_halos else known.is_dpo_repository)(its.entries, its.choices)
 
 
 def chosen(overrides: list[hydra.Override]) -> dict[str, str]:
@@ -116,7 +116,7 @@ def chosen(overrides: list[hydra.Override]) -> dict[str, str]:
     return {its.key: str(its.value) for its in overrides if its.key in GROUPS}
 
 
-def without_choices(found: Found) -> tuple[dict[str, Unresolved], list[str]]:
+def without_choices(found: RecipeSource) -> tuple[dict[str, Unresolved], list[str]]:
     """The groups whose choice is a variable that is not set, and the words without them.
 
     The rest is read all the same, so that one refusal names all that is missing; a folder has no file for a stand-in.
@@ -135,6 +135,6 @@ def without_choices(found: Found) -> tuple[dict[str, Unresolved], list[str]]:
     return missing, [*words, *(["loss=sft"] if "loss" in missing else [])]
 
 
-def resolved(found: Found) -> dict[str, Entry]:
+def resolved(found: RecipeSource) -> dict[str, Entry]:
     """The keys of one file, as the DPO repository leaves it in a run's folder."""
     return flat({key: value for key, value in found.tree.items() if key != "defaults"}, found.source)

@@ -15,12 +15,12 @@ from planner.recipes.hydra_detect import GROUPS, chosen, detect, near_miss, reso
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_hydra import render_dpo, render_halos, to_dpo, to_halos
-from planner.recipes.source import Found
+from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
 from planner.recipes.texts import text_of
 
 
-def read(found: Found, options: Options, *, is_halos: bool) -> Recipe:
+def read(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
     """The recipe, of one resolved file or of a configuration that Hydra would put together."""
     if found.kind == "keys":
         return _of_file(found, options, is_halos=is_halos)
@@ -46,7 +46,7 @@ def read(found: Found, options: Options, *, is_halos: bool) -> Recipe:
     return replace(recipe, words=found.words) if found.command else recipe
 
 
-def _of_file(found: Found, options: Options, *, is_halos: bool) -> Recipe:
+def _of_file(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
     """One file with all keys, as the DPO repository leaves it in a run's folder."""
     entries = resolved(found)
     made = hydra.compose(entries, None, found.words, source=found.source, groups=(), env=options.env)
@@ -63,7 +63,7 @@ def _with_devices(options: Options, launcher: Mapping[str, str]) -> Options:
     return replace(options, gpus=len(shown.split(","))) if shown and not options.gpus else options
 
 
-def _of_keys(keys: Keys, choices: dict[str, str], found: Found, options: Options, *, is_halos: bool) -> Recipe:
+def _of_keys(keys: Keys, choices: dict[str, str], found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
     top, below = keys.has("batch_size"), keys.has("model.batch_size")
     if top and below:
         keys.wrong(
@@ -83,7 +83,7 @@ def _of_keys(keys: Keys, choices: dict[str, str], found: Found, options: Options
     return halos.read(keys, choices, options, told=_told(found), launch=launch, group=group)
 
 
-def _told(found: Found) -> Meaning | None:
+def _told(found: RecipeSource) -> Meaning | None:
     """What a comment in HALOs' files says that batch_size counts."""
     if found.folder is not None:
         file = found.folder / "model" / "base_model.yaml"

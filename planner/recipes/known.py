@@ -25,7 +25,7 @@ _DPO_KEYS = frozenset(DPO_DEFAULTS) - _ANYBODYS
 _HALOS_KEYS = (frozenset(HALOS_DEFAULTS) - _ANYBODYS) | {"loss.trainer", "loss.dataloader", "mode", "use_fsdp"}
 
 
-def is_dpo(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
+def is_dpo_repository(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
     """Whether several keys that somebody wrote are the DPO repository's own; `choices` are Hydra's groups."""
     marks = [
         *(key for key in _written(entries) if key in _DPO_KEYS),

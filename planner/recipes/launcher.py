@@ -6,7 +6,7 @@ from dataclasses import replace
 from planner.base.disk import is_file
 from planner.files.messages import cut
 from planner.recipes import accelerate
-from planner.recipes.accelerate import Launch
+from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.command import Command
 from planner.recipes.drafting import Options
 from planner.recipes.entries import Keys
@@ -21,7 +21,7 @@ SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
 _SHIPPED_BY_HALOS = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
 
 
-def launch_of(command: Command, options: Options, keys: Keys, source: str) -> Launch | None:
+def launch_of(command: Command, options: Options, keys: Keys, source: str) -> LaunchSettings | None:
     """What the launcher's own options, its file, or the file's shipped name say. Mistakes are noted in `keys`."""
     launcher = command.launcher
     said, whose = launcher.get("--num_processes"), "--num_processes"
@@ -42,15 +42,15 @@ def launch_of(command: Command, options: Options, keys: Keys, source: str) -> La
         return launch
     if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
         keys.missing(whose, said, f"{whose}: found {cut(said)}; write a count")
-        return replace(launch or Launch(num_processes=None), num_processes=options.gpus or 1, source=whose)
-    return replace(launch or Launch(num_processes=None), num_processes=int(said), source=whose)
+        return replace(launch or LaunchSettings(num_processes=None), num_processes=options.gpus or 1, source=whose)
+    return replace(launch or LaunchSettings(num_processes=None), num_processes=int(said), source=whose)
 
 
-def _shipped(file: str, script: str) -> Launch | None:
+def _shipped(file: str, script: str) -> LaunchSettings | None:
     """What a file says that TRL or HALOs ships, by its name; none if neither does."""
     if script in METHODS and file in SHIPPED_BY_TRL:
         kind = "DEEPSPEED" if file.startswith("zero") else "FSDP" if file.startswith("fsdp") else "MULTI_GPU"
-        return Launch(
+        return LaunchSettings(
             num_processes=8,
             kind=kind,
             accumulation=1 if file == "zero1" else None,
@@ -59,7 +59,9 @@ def _shipped(file: str, script: str) -> Launch | None:
         )
     found = re.search(r"accelerate_config/fsdp_(\w+)\.yaml$", file)
     processes = _SHIPPED_BY_HALOS.get(found[1]) if found else None
-    return Launch(num_processes=processes, kind="FSDP", source=f"{file}, as HALOs ships it") if processes else None
+    return (
+        LaunchSettings(num_processes=processes, kind="FSDP", source=f"{file}, as HALOs ships it") if processes else None
+    )
 
 
 def _processes(each: str, nodes: str) -> str:

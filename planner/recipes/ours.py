@@ -3,17 +3,17 @@
 from planner.files import read_job
 from planner.recipes.drafting import Options
 from planner.recipes.recipe import Draft, Recipe
-from planner.recipes.source import Found
+from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
 
 
-def detect(found: Found) -> bool:
+def detect(found: RecipeSource) -> bool:
     """Whether the file has `batch.global`."""
     batch = found.tree.get("batch")
     return isinstance(batch, dict) and "global" in batch
 
 
-def read(found: Found, options: Options) -> Recipe:
+def read(found: RecipeSource, options: Options) -> Recipe:
     """The job; overrides are those of `--set`."""
     del options
     job = read_job(found.path, found.words)

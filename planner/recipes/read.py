@@ -6,7 +6,7 @@ from dataclasses import replace
 from planner.recipes.detect import system_of
 from planner.recipes.drafting import Options
 from planner.recipes.recipe import Recipe
-from planner.recipes.source import look
+from planner.recipes.source import find_source
 
 
 def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = None) -> Recipe:
@@ -17,7 +17,7 @@ def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = 
         JobError: it is a job of ours, and wrong.
     """
     options = options or Options()
-    found = look(path, words, options.env)
+    found = find_source(path, words, options.env)
     system = system_of(found)
     assert system.read is not None
     recipe = system.read(found, options)

@@ -10,7 +10,7 @@ Verdict = Literal["exact", "other batch", "error"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class BatchOutcome:
     """What a foreign system does at one GPU count."""
 
     gpus: int
@@ -34,7 +34,7 @@ class Trap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class AmbiguousUnit:
     """A number whose unit is easily taken for another."""
 
     key: str
@@ -46,7 +46,7 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class CheckOptions:
     """What a check is asked beside the recipe."""
 
     counts: Sequence[int]
@@ -73,19 +73,19 @@ class Rewrite:
     """what that system has no word for"""
 
 
-class Foreign(Protocol):
+class ForeignRecipe(Protocol):
     """A recipe as its own system reads it."""
 
-    def outcome(self, gpus: int) -> Outcome:
+    def outcome(self, gpus: int) -> BatchOutcome:
         """What happens at a GPU count."""
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
         """Whether the system would start with another split of the same batch."""
 
-    def traps(self, question: Question) -> list[Trap]:
+    def traps(self, question: CheckOptions) -> list[Trap]:
         """What the outcome alone does not show."""
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[AmbiguousUnit]:
         """Numbers in units that mislead."""
 
 
@@ -155,7 +155,7 @@ class Recipe:
     """the most samples that one GPU was known to hold"""
     eval_batch: int | None
     draft: Draft
-    foreign: Foreign | None
+    foreign: ForeignRecipe | None
     """none for a job of ours"""
     script: str = ""
     """the training script or command that the recipe names"""

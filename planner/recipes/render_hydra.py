@@ -18,7 +18,7 @@ from planner.recipes.rendering import (
 )
 from planner.recipes.scalars import number
 from planner.recipes.split import nearest_multiple
-from planner.recipes.system import Split
+from planner.recipes.system import BatchSplit
 
 _TORCH = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}
 _EVAL = "there a test split is evaluated: write n_eval_examples and eval_every, both in examples"
@@ -181,7 +181,7 @@ def _length(rendering: Rendering, sign: str) -> None:
 # -- the commands
 
 
-def render_dpo(split: Split, words: Sequence[str]) -> Rewrite:
+def render_dpo(split: BatchSplit, words: Sequence[str]) -> Rewrite:
     """What to type for a batch at a GPU count."""
     evaluated, notes = _eval_batch(split, split.gpus)
     devices = ",".join(map(str, range(split.gpus)))
@@ -194,7 +194,7 @@ def render_dpo(split: Split, words: Sequence[str]) -> Rewrite:
     return Rewrite(command=" ".join([start, *_or_theirs(split, words), "trainer=FSDPTrainer", *sizes]), notes=notes)
 
 
-def render_halos(split: Split, words: Sequence[str]) -> Rewrite:
+def render_halos(split: BatchSplit, words: Sequence[str]) -> Rewrite:
     """What to type for a batch at a GPU count."""
     steps = split.accumulation
     evaluated, notes = _eval_batch(split, split.gpus * steps)
@@ -211,7 +211,7 @@ def render_halos(split: Split, words: Sequence[str]) -> Rewrite:
     return Rewrite(command=" ".join([start, *_or_theirs(split, words), *sizes]), notes=(*notes, version))
 
 
-def _eval_batch(split: Split, unit: int) -> tuple[int, tuple[str, ...]]:
+def _eval_batch(split: BatchSplit, unit: int) -> tuple[int, tuple[str, ...]]:
     """The evaluation batch, a multiple of what the system divides it by, and a remark if it is another one."""
     written = split.recipe.eval_batch
     evaluated = nearest_multiple(written or split.batch, unit)
@@ -221,6 +221,6 @@ def _eval_batch(split: Split, unit: int) -> tuple[int, tuple[str, ...]]:
     return evaluated, (note,)
 
 
-def _or_theirs(split: Split, words: Sequence[str]) -> Sequence[str]:
+def _or_theirs(split: BatchSplit, words: Sequence[str]) -> Sequence[str]:
     """The words, or a mark where those of the recipe stand in a file or a folder."""
     return ["..."] if split.is_own and not split.recipe.words else words

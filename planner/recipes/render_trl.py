@@ -20,7 +20,7 @@ from planner.recipes.rendering import (
     warmup_steps,
 )
 from planner.recipes.scalars import number
-from planner.recipes.system import Split
+from planner.recipes.system import BatchSplit
 from planner.recipes.trl_keys import METHODS
 
 # The alignment-handbook's, which its own commands are started with.
@@ -130,7 +130,7 @@ def _schedule(rendering: Rendering) -> None:
 # -- the command
 
 
-def render(split: Split, words: Sequence[str]) -> Rewrite:
+def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
     """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
     recipe = split.recipe
     is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}

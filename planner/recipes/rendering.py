@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.job import ChatData, Job, cadence
+from planner.job import ChatData, Job, duration
 from planner.recipes.drafting import plain
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
@@ -160,7 +160,7 @@ def clip_of(job: Job, none: str) -> str:
 
 def warmup_steps(job: Job) -> str:
     """A warmup in optimizer steps; empty if its unit cannot be converted without the data."""
-    found = cadence.parse(job.train.schedule.warmup)
+    found = duration.parse(job.train.schedule.warmup)
     if not found.amount:
         return "0"
     size = {"steps": 1, "examples": job.batch.global_batch}.get(found.unit)

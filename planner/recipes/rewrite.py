@@ -9,7 +9,7 @@ from planner.recipes.job_text import job_of
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.rendering import Rendering
 from planner.recipes.split import accumulation_for, nearest_counts, nearest_multiple, percent
-from planner.recipes.system import Split, System
+from planner.recipes.system import BatchSplit, System
 from planner.recipes.systems import named
 
 _BATCH_KEYS = (
@@ -40,7 +40,7 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
             "keeps it exact here"
         )
     split = _split(recipe, system, gpus)
-    words, unsaid = (_own_words(split), []) if job is None else _said(recipe, job, system)
+    words, unsaid = (_own_arguments(split), []) if job is None else _said(recipe, job, system)
     made = system.render(split, words)
     notes = list(made.notes)
     if system.render_command and recipe.micro and split.micro < recipe.micro:
@@ -78,7 +78,7 @@ def _said(recipe: Recipe, job: Job, system: System) -> tuple[list[str], list[str
     return rendering.words, rendering.unsaid
 
 
-def _own_words(split: Split) -> list[str]:
+def _own_arguments(split: BatchSplit) -> list[str]:
     """In its own system the recipe's own words stay, but for those that say batches."""
     kept, skips = [], False
     for word in split.recipe.words if split.is_own else ():
@@ -90,11 +90,11 @@ def _own_words(split: Split) -> list[str]:
     return kept
 
 
-def _split(recipe: Recipe, system: System, gpus: int) -> Split:
+def _split(recipe: Recipe, system: System, gpus: int) -> BatchSplit:
     accumulation = _accumulation(recipe, gpus)
     if accumulation is None:
         raise NotExact(_refusal(recipe, system, gpus))
-    return Split(
+    return BatchSplit(
         recipe=recipe,
         gpus=gpus,
         micro=recipe.global_batch // gpus // accumulation,

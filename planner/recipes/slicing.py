@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.recipes.recipe import Outcome, Unit
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome
 from planner.recipes.scalars import number
 from planner.recipes.split import dropped_by_slicing, used_by_slicing
 
@@ -25,46 +25,46 @@ class Sliced:
         """Whether the system would start with another split of the same batch: slicing takes any."""
         return True
 
-    def sliced(self, gpus: int) -> Outcome:
+    def sliced(self, gpus: int) -> BatchOutcome:
         """What slicing leaves of a batch."""
         processes = gpus if self.is_sharded else 1
         used = used_by_slicing(self.batch, self.accumulation, processes)
         if not used:
-            words = self.eval_words(gpus)
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=self.empty_text(), eval_text=words)
-        return Outcome(
+            words = self.eval_text(gpus)
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=self.empty_text(), eval_text=words)
+        return BatchOutcome(
             gpus=gpus,
             verdict="exact" if used == self.batch else "other batch",
             batch=used,
             dropped=tuple(dropped_by_slicing(self.batch, self.accumulation, processes) if used < self.batch else ()),
-            eval_text=self.eval_words(gpus),
+            eval_text=self.eval_text(gpus),
         )
 
-    def eval_words(self, gpus: int) -> str:
+    def eval_text(self, gpus: int) -> str:
         """How much of an evaluation batch is looked at."""
         processes = gpus if self.is_sharded else 1
         used = self.eval_batch // processes * processes
         return f"{used} of {self.eval_batch}" if used != self.eval_batch else str(used)
 
 
-def eval_every_unit(eval_every: int, batch: int, unit: str, lowered_to: int | None = None) -> Unit:
+def eval_every_unit(eval_every: int, batch: int, unit: str, lowered_to: int | None = None) -> AmbiguousUnit:
     """`eval_every`, which counts examples and is lowered to a multiple of `lowered_to`, by default of the batch."""
     whole = eval_every // (lowered_to or batch) * (lowered_to or batch)
     if not whole:
-        return Unit(key="eval_every", value=str(eval_every), there="less than a batch: becomes 0, and ends the run",
-                    here="every: 1 step")  # fmt: skip
+        there = "less than a batch: becomes 0, and ends the run"
+        return AmbiguousUnit(key="eval_every", value=str(eval_every), there=there, here="every: 1 step")
     lowered = "" if whole == eval_every else f", lowered to {whole}"
-    return Unit(
+    return AmbiguousUnit(
         key="eval_every", value=str(eval_every), there=f"{unit}s{lowered}: every {number(whole / batch)} steps",
         here=f"eval.every: {whole} examples{' rounded' if whole % batch else ''}",
     )  # fmt: skip
 
 
-def n_examples_unit(n_examples: int, batch: int) -> Unit:
+def n_examples_unit(n_examples: int, batch: int) -> AmbiguousUnit:
     """`n_examples` of a run that stops after the batch that reaches it."""
     steps = -(-n_examples // batch)
     rounded = "" if steps * batch == n_examples else f", rounded up to {steps * batch}"
-    return Unit(
+    return AmbiguousUnit(
         key="n_examples", value=str(n_examples), there=f"examples{rounded}: {steps} steps",
         here=f"train.examples: {steps * batch}",
     )  # fmt: skip

@@ -24,7 +24,7 @@ _PYTHON_KEY = re.compile(r"^([a-z_]\w*)[ \t]*=[^=]", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class RecipeSource:
     """What lies at the path that a user named."""
 
     kind: Literal["keys", "folder", "command", "text", "TOML", "Python"]
@@ -51,7 +51,7 @@ class Found:
     """names of all keys and options, dotted"""
 
 
-def look(path: str, words: Sequence[str], env: Mapping[str, str]) -> Found:
+def find_source(path: str, words: Sequence[str], env: Mapping[str, str]) -> RecipeSource:
     """What lies at a path, or what the text of a command says.
 
     Raises:
@@ -60,7 +60,7 @@ def look(path: str, words: Sequence[str], env: Mapping[str, str]) -> Found:
     if not path:
         raise recipe_error("RECIPE", "found nothing; write the path of a recipe")
     asked = tuple(words)
-    named = Found(kind="keys", path=path, source=path, words=asked, asked=asked, env=env)
+    named = RecipeSource(kind="keys", path=path, source=path, words=asked, asked=asked, env=env)
     if not _is_there(path):
         at = replace(named, source="the command", text=path)
         if is_command(path):
@@ -79,7 +79,7 @@ def _is_there(path: str) -> bool:
         return False
 
 
-def _file(found: Found) -> Found:
+def _file(found: RecipeSource) -> RecipeSource:
     place, text = Path(found.path), found.text
     if place.suffix == ".toml":
         return replace(found, kind="TOML", keys=tuple(flat(_toml(text), found.source)))
@@ -103,7 +103,7 @@ def _toml(text: str) -> dict[str, Any]:
         return {}
 
 
-def _folder(found: Found) -> Found:
+def _folder(found: RecipeSource) -> RecipeSource:
     """A Hydra configuration: the folder itself, or `config/` in the folder of a checkout."""
     place = Path(found.path)
     for folder in (place, place / "config"):
@@ -116,7 +116,7 @@ def _folder(found: Found) -> Found:
     )
 
 
-def _command(found: Found, beside: Path | None) -> Found:
+def _command(found: RecipeSource, beside: Path | None) -> RecipeSource:
     """A command, with the Hydra folder of the checkout that its script lies in, if it does."""
     command = command_of(found.text, found.source, found.env)
     folders = [] if beside is None else [beside / "config", beside.parent / "config", beside]
@@ -132,7 +132,7 @@ def _command(found: Found, beside: Path | None) -> Found:
     )
 
 
-def _script(found: Found) -> Found:
+def _script(found: RecipeSource) -> RecipeSource:
     """A text of a shell's in which no command is one that planner reads."""
     text = continued(found.text)
     # What stands behind another command of TRL's tells nothing.

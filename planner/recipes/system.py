@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from planner.recipes.drafting import Options
 from planner.recipes.recipe import Recipe, Rewrite, product
 from planner.recipes.rendering import Rendering
-from planner.recipes.source import Found
+from planner.recipes.source import RecipeSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class BatchSplit:
     """A recipe's global batch on so many GPUs: batch = GPUs x micro-batch x accumulation steps."""
 
     recipe: Recipe
@@ -41,13 +41,13 @@ class System:
     name: str
     """as in `--to NAME` and in `Recipe.system`"""
     title: str
-    detect: Callable[[Found], bool] | None = None
+    detect: Callable[[RecipeSource], bool] | None = None
     """whether it is a recipe of this system's; the first system that says so reads it"""
-    read: Callable[[Found, Options], Recipe] | None = None
+    read: Callable[[RecipeSource, Options], Recipe] | None = None
     """the recipe; its `foreign` says what the system does with it at any GPU count. It may raise `RecipeError`"""
-    near_miss: Callable[[Found], str] | None = None
+    near_miss: Callable[[RecipeSource], str] | None = None
     """why no system reads a recipe that looks like one of this system; empty if it does not look like one"""
-    render: Callable[[Split, Sequence[str]], Rewrite] | None = None
+    render: Callable[[BatchSplit, Sequence[str]], Rewrite] | None = None
     """the command or the file that says a batch; the words are those of `say`, or the recipe's own"""
     render_command: Callable[[Rendering], None] | None = None
     """writes the rest of a job in the system's options; None if planner writes only its batch"""
@@ -58,6 +58,6 @@ class System:
         if (self.detect is None) != (self.read is None):
             raise ValueError(f"{self.name}: detect and read go together")
 
-    def claims(self, found: Found) -> bool:
+    def claims(self, found: RecipeSource) -> bool:
         """Whether it reads this."""
         return self.detect is not None and bool(self.detect(found))

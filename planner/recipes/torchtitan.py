@@ -11,10 +11,10 @@ from planner.job import AdamW
 from planner.recipes.recipe import Rewrite
 from planner.recipes.rendering import Rendering, clip_of, leave_model, length_in_steps, warmup_steps
 from planner.recipes.scalars import number
-from planner.recipes.system import Split, System
+from planner.recipes.system import BatchSplit, System
 
 
-def render(split: Split, words: Sequence[str]) -> Rewrite:
+def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
     """What to type for a batch at a GPU count."""
     sizes = [f"--training.local_batch_size {split.micro}", f"--training.global_batch_size {split.batch}"]
     context = split.recipe.draft.job.get("model", {}).get("context")

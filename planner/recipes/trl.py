@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import PurePath
 
 from planner.recipes import trl_older
-from planner.recipes.accelerate import Launch
+from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
     Options,
@@ -123,7 +123,7 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
     return (folder, f"the folder {folder}/") if folder in METHODS else trl_older.method_of(entries)
 
 
-def read(keys: Keys, options: Options, *, script: str, launch: Launch | None) -> Recipe:
+def read(keys: Keys, options: Options, *, script: str, launch: LaunchSettings | None) -> Recipe:
     """The recipe. Mistakes are noted in `keys`."""
     _refuse_unknown(keys)
     trl_older.rename(keys)
@@ -219,7 +219,7 @@ def _refuse_parallel(keys: Keys) -> None:
             keys.refuse(key, "those GPUs share a micro-batch; take it out, and write the count of data-parallel GPUs")
 
 
-def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: Launch | None) -> None:
+def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: LaunchSettings | None) -> None:
     """What TRL itself would refuse at the recipe's own count."""
     if launch and launch.clip is not None and launch.clip != (clip := keys.norm("max_grad_norm", 1.0) or 0.0):
         keys.lacks(
@@ -264,7 +264,7 @@ def _own_because(keys: Keys, method: str, loss: str) -> str:
     return f"planner has no objective for {loss} with {', '.join(changed)}" if changed else ""
 
 
-def _gpus(keys: Keys, options: Options, launch: Launch | None) -> int:
+def _gpus(keys: Keys, options: Options, launch: LaunchSettings | None) -> int:
     """The count that the recipe was tuned for; nothing in the recipe itself says it."""
     said = launch.num_processes if launch else None
     if options.gpus and said and options.gpus != said:

@@ -1,7 +1,7 @@
 """A TRL recipe's keys -> what its verdicts depend on."""
 
 from planner.recipes import trl_older
-from planner.recipes.accelerate import Launch
+from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.entries import Keys
 from planner.recipes.scalars import number
 from planner.recipes.trl_runs import TrlFacts
@@ -20,7 +20,7 @@ def facts_of(
     gpus: int,
     batch: int,
     splits: bool,
-    launch: Launch | None,
+    launch: LaunchSettings | None,
 ) -> TrlFacts:
     """The facts. Mistakes are noted in `keys`."""
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()

@@ -4,7 +4,7 @@ from math import sqrt
 from pathlib import PurePath
 from typing import Any
 
-from planner.recipes.accelerate import Launch
+from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import Options, carry, job_name, order_sections, set_batch, set_workers, whole_if
 from planner.recipes.entries import Keys
 from planner.recipes.peft_targets import default_targets
@@ -18,7 +18,14 @@ from planner.recipes.trl_train import set_eval, set_optimizer, set_precision, se
 
 
 def fill(
-    draft: Draft, keys: Keys, options: Options, facts: TrlFacts, launch: Launch | None, held: int, *, is_own: bool
+    draft: Draft,
+    keys: Keys,
+    options: Options,
+    facts: TrlFacts,
+    launch: LaunchSettings | None,
+    held: int,
+    *,
+    is_own: bool,
 ) -> None:
     """Everything that a job says, from what the recipe says."""
     method = facts.method

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
-from planner.recipes.recipe import Outcome, Question, Trap, Unit
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.split import repeats_of_even_batches
 
 # Losses whose value depends on how a batch is split, and on what.
@@ -66,12 +66,12 @@ class TrlFacts:
         )  # fmt: skip
         return other.outcome(gpus).verdict == "exact"
 
-    def outcome(self, gpus: int) -> Outcome:
+    def outcome(self, gpus: int) -> BatchOutcome:
         """What happens at a GPU count."""
         if text := self._refusal(gpus):
-            return Outcome(gpus=gpus, verdict="error", batch=None, text=text)
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
         batch = self.batch_at(gpus)
-        return Outcome(
+        return BatchOutcome(
             gpus=gpus,
             verdict="exact" if batch == self.batch else "other batch",
             batch=batch,
@@ -102,10 +102,10 @@ class TrlFacts:
             return f"ValueError: eval {evaluated} % num_generations {self.num_generations}"
         return ""
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[AmbiguousUnit]:
         """Numbers in units that mislead."""
         rows = [
-            Unit(
+            AmbiguousUnit(
                 key="per_device_train_batch_size",
                 value=str(self.micro),
                 there="of all GPUs (split_batches)" if self.splits_batches else f"{self.unit}s per GPU and micro-batch",
@@ -115,15 +115,17 @@ class TrlFacts:
         if self.warmup_written != "0":
             there = "optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up"
             here = f"warmup: {self.warmup}"
-            rows.append(Unit(key=self.warmup_key, value=self.warmup_written, there=there, here=here))
+            rows.append(AmbiguousUnit(key=self.warmup_key, value=self.warmup_written, there=there, here=here))
         if self.eval_every:
             there = "optimizer steps, of any size" if self.eval_every.endswith("steps") else "of the run"
             rows.append(
-                Unit(key="eval_steps", value=self.eval_every, there=there, here=f"eval.every: {self.eval_every}")
+                AmbiguousUnit(
+                    key="eval_steps", value=self.eval_every, there=there, here=f"eval.every: {self.eval_every}"
+                )
             )
         return rows
 
-    def traps(self, question: Question) -> list[Trap]:
+    def traps(self, question: CheckOptions) -> list[Trap]:
         """What the outcome alone does not show."""
         made = [
             self._silent(question),
@@ -147,7 +149,7 @@ class TrlFacts:
         made.append(Trap(name="DataParallel", text=text))
         return [trap for trap in made if trap]
 
-    def _silent(self, question: Question) -> Trap | None:
+    def _silent(self, question: CheckOptions) -> Trap | None:
         other = [count for count in question.counts if self.outcome(count).verdict == "other batch"]
         if not other:
             return None
@@ -158,7 +160,7 @@ class TrlFacts:
         )
         return Trap(name="no global batch", text=text)
 
-    def _schedule(self, question: Question) -> Trap | None:
+    def _schedule(self, question: CheckOptions) -> Trap | None:
         if not self.max_steps or all(self.outcome(count).verdict == "exact" for count in question.counts):
             return None
         text = (
@@ -175,7 +177,7 @@ class TrlFacts:
         )
         return Trap(name="KTO micro-batch", text=text)
 
-    def _grpo(self, question: Question) -> Trap | None:
+    def _grpo(self, question: CheckOptions) -> Trap | None:
         if not self.num_generations:
             return None
         bad = [count for count in question.counts if self._groups(count)]
@@ -195,7 +197,7 @@ class TrlFacts:
             return None
         return Trap(name="depends on the split", text=f"The same batch is not the same {self.method}: {why}.")
 
-    def _not_divided(self, question: Question) -> Trap | None:
+    def _not_divided(self, question: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method not in {"dpo", "orpo"}:
             return None
         last = "0.13" if self.method == "dpo" else "0.19.1"
@@ -209,7 +211,7 @@ class TrlFacts:
         )
         return Trap(name="accumulation not divided", text=text)
 
-    def _repeats(self, question: Question) -> Trap | None:
+    def _repeats(self, question: CheckOptions) -> Trap | None:
         if not self.even_batches or self.drops_last or self.splits_batches:
             return None
         if question.rows is None:
@@ -229,7 +231,7 @@ class TrlFacts:
         )
         return Trap(name="repeated rows", text=text)
 
-    def _last_step(self, question: Question) -> Trap | None:
+    def _last_step(self, question: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method == "sft":
             return None
         modern = None if question.transformers is None else _version(question.transformers) >= (5, 0)
@@ -249,7 +251,7 @@ class TrlFacts:
         )
         return Trap(name="memory", text=text)
 
-    def _versions(self, question: Question) -> Trap | None:
+    def _versions(self, question: CheckOptions) -> Trap | None:
         if not self.old_keys:
             return None
         shown = ", ".join(self.old_keys)

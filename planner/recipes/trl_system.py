@@ -13,7 +13,7 @@ from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_trl import render, to_trl
 from planner.recipes.scalars import shell_names
-from planner.recipes.source import YAML, Found
+from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.texts import beside, mapping_of, recipe_error, text_of
 
@@ -21,7 +21,7 @@ from planner.recipes.texts import beside, mapping_of, recipe_error, text_of
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
 
 
-def detect(found: Found) -> bool:
+def detect(found: RecipeSource) -> bool:
     """By the keys of one file, or by the script that a command starts."""
     if found.command:
         return found.command.script not in HYDRA_SCRIPTS
@@ -30,18 +30,18 @@ def detect(found: Found) -> bool:
     return "per_device_train_batch_size" in tree or has_model
 
 
-def near_miss(found: Found) -> str:
+def near_miss(found: RecipeSource) -> str:
     """That a command of TRL's is none of those that planner reads."""
     other = other_of_trl(found.text) if found.kind == "text" else ""
     return f"found trl {cut(other)}; planner reads trl sft, dpo, orpo, kto and grpo" if other else ""
 
 
-def read(found: Found, options: Options) -> Recipe:
+def read(found: RecipeSource, options: Options) -> Recipe:
     """The recipe, of a file or of a command."""
     return _of_command(found, found.command, options) if found.command else _of_file(found, options)
 
 
-def _of_file(found: Found, options: Options) -> Recipe:
+def _of_file(found: RecipeSource, options: Options) -> Recipe:
     entries = flat(found.tree, found.source)
     others = overrides(found.words, entries)
     keys = Keys(source=found.source, entries=entries, is_for_job=options.is_for_job)
@@ -61,7 +61,7 @@ def _no_override(word: str) -> str:
     return f"{cut(word)}: neither --key value nor key=value; take it out"
 
 
-def _of_command(found: Found, command: Command, options: Options) -> Recipe:
+def _of_command(found: RecipeSource, command: Command, options: Options) -> Recipe:
     entries: dict[str, Entry] = {}
     words = list(found.words)
     config = _config_of(words, found.source)

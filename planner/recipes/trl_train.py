@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from planner.recipes.accelerate import Launch
+from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import carry
 from planner.recipes.entries import Keys
 from planner.recipes.recipe import Draft
@@ -100,7 +100,7 @@ def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> 
     draft.derive("train.schedule", schedule, text)
 
 
-def set_precision(draft: Draft, keys: Keys, launch: Launch | None) -> None:
+def set_precision(draft: Draft, keys: Keys, launch: LaunchSettings | None) -> None:
     """What the passes are computed in: the recipe's key, else the launcher's, else the default of TRL."""
     launched = launch.mixed_precision if launch else ""
     if keys.value("fp16") is True:

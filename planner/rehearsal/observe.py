@@ -18,7 +18,7 @@ from planner.train.state import TrainState
 OBSERVED = "observed.jsonl"
 
 
-class Observer:
+class StepRecorder:
     """A `Hooks.observe` that appends one line for each step to the run's folder.
 
     `{"step": 3, "attempts": 1, "forward_passes": [by rank], "tensors": {name: [sums]}}`

@@ -6,10 +6,10 @@ from planner.base.text import counted
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import Stage
 from planner.store.storage import Storage
-from planner.train.hooks import Hooks, Outcome
+from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
 
-Worker = Callable[[int, Launch, int], Outcome]
+Worker = Callable[[int, Launch, int], GenerationEnd]
 """(rank, launch, step to stop at) -> outcome; runs in a worker process"""
 
 
@@ -32,12 +32,12 @@ def rehearse(
         )
 
 
-def train_observed(rank: int, launch: Launch, end_step: int) -> Outcome:
+def train_observed(rank: int, launch: Launch, end_step: int) -> GenerationEnd:
     """One worker of one stage."""
     del rank
-    from planner.rehearsal.observe import Observer
+    from planner.rehearsal.observe import StepRecorder
     from planner.train.generation import train
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
-    hooks = Hooks(observe=Observer(Storage(launch.url)), should_stop=lambda step: step >= end_step)
-    return train(launch, on_cpu, hooks)
+    hooks = Hooks(observe=StepRecorder(Storage(launch.url)), should_stop=lambda step: step >= end_step)
+    return train(launch, cpu_device, hooks)

@@ -22,7 +22,7 @@ from planner.local_cluster.embedded import EmbeddedCluster
 from planner.rehearsal.stages import Stage
 from planner.store.follow import Follower
 from planner.store.records import StepRecord
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
@@ -60,7 +60,7 @@ class _Director:
         self._cluster, self._launch, self._history, self._say = cluster, launch, history, say
         self._noticed: set[str] = set()
         self._num_taken = 0
-        self._follower = Follower(Run(Storage(launch.url)))
+        self._follower = Follower(RunFolder(Storage(launch.url)))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner-director", daemon=True)
 
@@ -112,7 +112,7 @@ def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
     """What a worker of a rehearsed job does besides training: it keeps to the history, and is observed."""
     import ray.train
 
-    from planner.rehearsal.observe import Observer
+    from planner.rehearsal.observe import StepRecorder
 
     world_size = ray.train.get_context().get_world_size()
     number = int(kv_get(_stage_key(launch.launch_id)))
@@ -133,7 +133,7 @@ def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
             time.sleep(_POLL_S)
         return True
 
-    return replace(worker_hooks(launch), observe=Observer(Storage(launch.url)), should_stop=wait)
+    return replace(worker_hooks(launch), observe=StepRecorder(Storage(launch.url)), should_stop=wait)
 
 
 def _begin_stage(launch_id: str, number: int) -> None:

@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from planner.base.text import counted
 from planner.plan import Plan
-from planner.recipes import Note, Outcome, Question, Recipe, Rewrite
+from planner.recipes import BatchOutcome, CheckOptions, Note, Recipe, Rewrite
 from planner.recipes.split import Span, percent
 from planner.report.layout_text import aligned, printable
 from planner.report.plan_table import plan_object, split_text
@@ -35,13 +35,13 @@ class Row:
 def conversion_lines(recipe: Recipe, width: int | None = None) -> list[str]:
     """What was carried over, derived and dropped, and what is left to do; a line or more for each."""
     draft = recipe.draft
-    lines = [f"{printable(recipe.source)}: {recipe_words(recipe)}"]
+    lines = [f"{printable(recipe.source)}: {recipe_text(recipe)}"]
     for title, notes in (("carried over", draft.carried), ("derived", draft.derived), ("dropped", draft.dropped)):
         lines += _listed(title, _together(notes, is_keyed=title != "derived"), width, title != "dropped")
     return lines + _listed("to do", list(enumerate(draft.to_do, start=1)), width)
 
 
-def recipe_words(recipe: Recipe) -> str:
+def recipe_text(recipe: Recipe) -> str:
     """`TRL, dpo, batch 128, tuned for 8 GPUs`."""
     tuned = f", tuned for {counted(recipe.gpus, 'GPU')}" if recipe.gpus else ""
     method = printable(str(recipe.method))
@@ -79,7 +79,7 @@ def _wrapped(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
 
 def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = None) -> list[str]:
     """What to type, and what to know about it."""
-    lines = [f"# {recipe_words(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
+    lines = [f"# {recipe_text(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
     lines += [f"# {line}" for note in made.notes for line in _wrapped(note, width, "")]
     lines += [f"# not said: {line}" for note in made.unsaid for line in _wrapped(note, width, "")]
     lines += [made.command, *(["", *made.file.rstrip("\n").split("\n")] if made.file else [])]
@@ -107,16 +107,16 @@ def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> 
         Row(text=line, verdict=outcome.verdict, span=(start, start + len(row[1])))
         for line, outcome, row in zip(lines[1:], outcomes, table[1:], strict=True)
     ]
-    return [f"{printable(recipe.source)}: {recipe_words(recipe)}"], lines[0], rows
+    return [f"{printable(recipe.source)}: {recipe_text(recipe)}"], lines[0], rows
 
 
-def _cells(recipe: Recipe, outcome: Outcome, plan: Plan, *, knows_micro: bool) -> tuple[str, ...]:
+def _cells(recipe: Recipe, outcome: BatchOutcome, plan: Plan, *, knows_micro: bool) -> tuple[str, ...]:
     here = (str(plan.max_micro_batch), str(plan.accumulation_steps)) if knows_micro else ("", "")
     there = _there(recipe.global_batch, outcome)
     return (str(outcome.gpus), there, outcome.eval_text, split_text(plan.shares), *here, f"{plan.efficiency:.1%}")
 
 
-def _there(batch: int, outcome: Outcome) -> str:
+def _there(batch: int, outcome: BatchOutcome) -> str:
     if outcome.verdict == "error":
         named = outcome.text.partition(":")[0].endswith("Error")
         return outcome.text if named else f"error: {outcome.text}"
@@ -126,10 +126,10 @@ def _there(batch: int, outcome: Outcome) -> str:
     off = f"({percent(outcome.batch, batch):+.1f}%)"
     if not outcome.dropped:
         return f"{outcome.batch}, not {batch} {off}"
-    return f"{outcome.batch} of {batch} {off}: drops {span_words(outcome.dropped)}"
+    return f"{outcome.batch} of {batch} {off}: drops {span_text(outcome.dropped)}"
 
 
-def span_words(spans: Sequence[Span]) -> str:
+def span_text(spans: Sequence[Span]) -> str:
     """`30-31, 62-63`: positions of a batch; past a few ranges only how many there are."""
     words = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in spans]
     left = len(words) - _MOST_SPANS
@@ -166,14 +166,14 @@ def unit_lines(recipe: Recipe) -> list[str]:
     return [line.rstrip() for line in aligned(rows, left={0, 2, 3})]
 
 
-def trap_lines(recipe: Recipe, question: Question, width: int | None = None) -> list[str]:
+def trap_lines(recipe: Recipe, question: CheckOptions, width: int | None = None) -> list[str]:
     """What the table does not show, each in a sentence or two."""
     assert recipe.foreign is not None
     traps = recipe.foreign.traps(question)
     return [line for trap in traps for line in _wrapped(f"{trap.name}: {trap.text}", width or _WIDTH)]
 
 
-def check_json(recipe: Recipe, plans: Sequence[Plan], question: Question) -> str:
+def check_json(recipe: Recipe, plans: Sequence[Plan], question: CheckOptions) -> str:
     """One object; its keys are an interface (docs/guides/your-recipe.md)."""
     assert recipe.foreign is not None
     counts = list(_count_objects(recipe, plans))

@@ -15,10 +15,10 @@ from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.report.layout_text import ago, aligned, printable
 from planner.report.plan_table import split_text
-from planner.report.view import RunView, fold, metric_words
+from planner.report.view import RunView, fold, metric_texts
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
 from planner.store.run_folder import commit_of
-from planner.store.survey import Segment, Survey
+from planner.store.survey import SegmentEnds, Survey
 
 State = Literal["running", "held", "finished", "stopped", "broken"]
 
@@ -148,7 +148,7 @@ def _state(survey: Survey, committed_step: int, total_steps: int) -> State:
     return "held" if survey.driver == "unknown" else "stopped"
 
 
-def _story(segments: Sequence[Segment]) -> tuple[RunView, tuple[Event, ...]]:
+def _story(segments: Sequence[SegmentEnds]) -> tuple[RunView, tuple[Event, ...]]:
     """The view after all that was read, and what happened, oldest first; commits apart: there may be thousands.
 
     Raises:
@@ -164,7 +164,7 @@ def _story(segments: Sequence[Segment]) -> tuple[RunView, tuple[Event, ...]]:
     return view, tuple(events)
 
 
-def _records(segment: Segment) -> Iterator[Record]:
+def _records(segment: SegmentEnds) -> Iterator[Record]:
     if segment.header:
         yield segment.header
     yield from segment.tail
@@ -199,7 +199,7 @@ def run_detail(survey: Survey) -> RunDetail:
         equality=identity.equality if identity else "",
         seed=identity.seed if identity else 0,
         data=identity.data if identity else "",
-        driver=_driver_words(survey),
+        driver=_driver_text(survey),
         samples_per_s=view.samples_per_s,
         loss=view.loss,
         metrics=view.metrics,
@@ -220,7 +220,7 @@ def _settings(section: Model | Objective) -> str:
     return ", ".join(str(value) if key == "kind" else f"{key} {value}" for key, value in values.items())
 
 
-def _driver_words(survey: Survey) -> str:
+def _driver_text(survey: Survey) -> str:
     lease = survey.lease
     if survey.driver == "none":
         return "none yet"
@@ -247,7 +247,7 @@ def _resume(survey: Survey, summary: RunLine) -> str:
     return shlex.join(["planner", "run", f"{survey.url}/jobs/{survey.job_digest}.json"])
 
 
-def _generations(segments: Sequence[Segment], summary: RunLine) -> tuple[GenerationLine, ...]:
+def _generations(segments: Sequence[SegmentEnds], summary: RunLine) -> tuple[GenerationLine, ...]:
     following = [after.header.step if after.header else None for _, after in pairwise(segments)]
     return tuple(
         _generation(segment, segment.header, next_step, summary)
@@ -256,7 +256,9 @@ def _generations(segments: Sequence[Segment], summary: RunLine) -> tuple[Generat
     )
 
 
-def _generation(segment: Segment, header: GenerationRecord, next_step: int | None, summary: RunLine) -> GenerationLine:
+def _generation(
+    segment: SegmentEnds, header: GenerationRecord, next_step: int | None, summary: RunLine
+) -> GenerationLine:
     """`next_step` is where the next generation began; none if there is no next one, or its header cannot be read."""
     done = next((r.step + 1 for r in reversed(segment.tail) if isinstance(r, StepRecord)), header.step)
     end_step = max(done, segment.committed_step)
@@ -272,7 +274,7 @@ def _generation(segment: Segment, header: GenerationRecord, next_step: int | Non
     )
 
 
-def _ended(segment: Segment, header: GenerationRecord, end_step: int, *, is_running: bool) -> str:
+def _ended(segment: SegmentEnds, header: GenerationRecord, end_step: int, *, is_running: bool) -> str:
     if is_running:
         return "running"
     last = segment.tail[-1] if segment.tail else header
@@ -335,7 +337,7 @@ def detail_text(detail: RunDetail, now_s: float) -> list[str]:
         ("data", f"fingerprint {detail.data[:16]}, seed {detail.seed}" if detail.data else ""),
         ("driver", detail.driver),
         ("step", f"{line.step} of {line.total_steps or '?'}"),
-        ("loss", "" if detail.loss is None else ", ".join([f"{detail.loss:.4f}", *metric_words(detail.metrics)])),
+        ("loss", "" if detail.loss is None else ", ".join([f"{detail.loss:.4f}", *metric_texts(detail.metrics)])),
         ("speed", f"{detail.samples_per_s:.1f} samples/s over the last steps" if detail.samples_per_s else ""),
         ("committed", committed),
         (

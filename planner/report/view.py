@@ -49,14 +49,14 @@ def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
     return view, lines
 
 
-def metric_words(metrics: Mapping[str, float]) -> list[str]:
+def metric_texts(metrics: Mapping[str, float]) -> list[str]:
     """`margin 0.42`, `accuracy 0.91`: what is shown of an objective's metrics."""
     return [f"{words} {metrics[name]:.2f}" for name, words in shown_metrics().items() if name in metrics]
 
 
 def step_line(view: RunView) -> str:
     """The state in one line."""
-    loss = "" if view.loss is None else "  ".join([f"loss {view.loss:.4f}", *metric_words(view.metrics), ""])
+    loss = "" if view.loss is None else "  ".join([f"loss {view.loss:.4f}", *metric_texts(view.metrics), ""])
     speed = f"{view.samples_per_s:.1f} samples/s  " if view.samples_per_s else ""
     return (
         f"step {view.step}/{view.total_steps}  {loss}{counted(view.world_size, 'worker')} ({view.split})  "
@@ -70,7 +70,7 @@ def _after(view: RunView, record: Record) -> tuple[RunView, str]:
     if isinstance(record, GenerationRecord):
         return _after_generation(view, record)
     if isinstance(record, EvalRecord):
-        words = ", ".join([f"held-out loss {record.loss:.4f}", *metric_words(record.metrics)])
+        words = ", ".join([f"held-out loss {record.loss:.4f}", *metric_texts(record.metrics)])
         return replace(view, held_out=record.loss), f"step {record.step}: {words}"
     if isinstance(record, CommitRecord):
         return replace(view, committed_step=record.step), f"step {record.step}: committed in {record.seconds:.2f} s"

@@ -6,7 +6,7 @@ from planner.errors import UserError
 from planner.provenance.identity import ACCEPTABLE
 
 
-def accepted(fields: Iterable[str]) -> frozenset[str]:
+def parse_accept(fields: Iterable[str]) -> frozenset[str]:
     """The fields, as `--accept` names them; a string is one field.
 
     Raises:

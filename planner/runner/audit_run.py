@@ -7,7 +7,7 @@ from planner.provenance.audit import Audit
 from planner.provenance.audit import audit as audit_run
 from planner.runner.display import Progress
 from planner.store.records import Manifest
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 
@@ -22,7 +22,7 @@ def audit(url: str | os.PathLike[str], *, code: str = "", progress: Progress = l
         DataError: the data cannot be read any more.
         UserError: the data comes from code, and none was named.
     """
-    return audit_run(Run(Storage(os.fspath(url))), progress, _tensor_digests, code=code)
+    return audit_run(RunFolder(Storage(os.fspath(url))), progress, _tensor_digests, code=code)
 
 
 def _tensor_digests(storage: Storage, manifest: Manifest) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from planner.local_cluster.embedded import EmbeddedCluster
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 Say = Callable[[str], None]
 """shows a line, or several with line breaks between them"""
@@ -14,10 +14,10 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
+class StartedRun:
     """A run that is about to train: what a caller needs to watch it."""
 
-    run: Run
+    run: RunFolder
     step: int
     """steps committed so far"""
     total_steps: int
@@ -36,7 +36,7 @@ def _no_progress(_what: str) -> AbstractContextManager[Progress]:
     return nullcontext(lambda _done, _of: None)
 
 
-def _not_watched(_running: Running) -> AbstractContextManager[Say]:
+def _not_watched(_running: StartedRun) -> AbstractContextManager[Say]:
     return nullcontext(silent)
 
 
@@ -50,7 +50,7 @@ class Display:
     """of what somebody should look into, whatever else is shown"""
     progress: Callable[[str], AbstractContextManager[Progress]] = _no_progress
     """what is being done -> a context, and what to call in it as it is done"""
-    watch: Callable[[Running], AbstractContextManager[Say]] = _not_watched
+    watch: Callable[[StartedRun], AbstractContextManager[Say]] = _not_watched
     """shows the steps of the run while the context lasts; its value shows lines among them"""
 
 

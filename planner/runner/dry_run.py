@@ -11,8 +11,8 @@ from planner.dispatch.resources import alive_nodes, room_for
 from planner.errors import AnotherDriver, StoreError
 from planner.job import Job, batch_sizes, workers_of
 from planner.job.lengths import conversions
-from planner.plan import Plan, choose
-from planner.runner.execute import room_warning
+from planner.plan import Plan, make_plan
+from planner.runner.execute import resource_warning
 from planner.runner.local import local_cluster
 from planner.runner.prepare import Prepared
 from planner.store.lease import newest_lease
@@ -48,7 +48,7 @@ class DryRun:
     """what could not be checked, or would take a while"""
 
 
-def gradient_words(job: Job) -> tuple[str, ...]:
+def gradient_text(job: Job) -> tuple[str, ...]:
     """All that planner does to the gradient of a step, in order, from the backward passes to the optimizer's step.
 
     See `planner.train.step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update`, which do it.
@@ -66,7 +66,7 @@ def gradient_words(job: Job) -> tuple[str, ...]:
     )
 
 
-def rehearse_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
+def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
     """Look at the store, the lease and the cluster. With an address, the cluster is asked what it has.
 
     Raises:
@@ -91,10 +91,10 @@ def rehearse_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
         total_steps=prepared.total_steps,
         changes=prepared.changes,
         conversions=conversions(job, prepared.num_samples),
-        gradient=gradient_words(job),
+        gradient=gradient_text(job),
         cluster=cluster,
         waits=waits,
-        plan=choose(batch_sizes(job), workers_of(job).nearest(room)),
+        plan=make_plan(batch_sizes(job), workers_of(job).nearest(room)),
         notes=tuple(notes),
     )
 
@@ -131,7 +131,7 @@ def _at(job: Job, address: str) -> tuple[str, str, int]:
         found = alive_nodes()
     room = room_for(job.workers.taken, found)
     words = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
-    return words, room_warning(job, found), room
+    return words, resource_warning(job, found), room
 
 
 def _check_driver(storage: Storage) -> list[str]:
@@ -140,8 +140,10 @@ def _check_driver(storage: Storage) -> list[str]:
     if lease is None or state in {"none", "ended"}:
         return []
     if state == "alive":
-        raise AnotherDriver(f"{storage.url}: {lease.words} is running this run; stop it first, or wait for its end")
-    return [f"{lease.words} held this run; the start would watch its lease first"]
+        raise AnotherDriver(
+            f"{storage.url}: {lease.description} is running this run; stop it first, or wait for its end"
+        )
+    return [f"{lease.description} held this run; the start would watch its lease first"]
 
 
 def _check_writable(storage: Storage) -> list[str]:

@@ -16,12 +16,12 @@ from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, DiskFull, RunError, StoreError, TrainingFailed
 from planner.job import Job
 from planner.plan import Resources
-from planner.runner.display import Display, Running
-from planner.runner.last_words import Head, LastWords, Subject, last_words
+from planner.runner.committed import commit_text, newest_commit_text
+from planner.runner.display import Display, StartedRun
+from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary, driver_end_message
 from planner.runner.local import LocalShape, embedded, local_cluster
-from planner.runner.prepare import Prepared, answering
+from planner.runner.prepare import Prepared, disk_watch
 from planner.runner.signals import ended_like_ctrl_c
-from planner.runner.standing import standing, standing_words
 from planner.store.lease import Lease
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
@@ -42,7 +42,7 @@ class RunResult:
     """of the newest commit; 0 if there is none"""
     total_steps: int
     """of the job; 0 if nobody could read the data so far"""
-    standing: str
+    committed: str
     """the same in words"""
     resume_command: str
     """what goes on from there"""
@@ -60,7 +60,7 @@ class _Start:
     prepared: Prepared
     opening: str
     launch: Launch
-    subject: Subject
+    subject: RunSummary
     address: str
     """of a Ray cluster; empty for a local one"""
     local: LocalShape | None
@@ -99,9 +99,9 @@ def execute(
     local = None if address else local_cluster(prepared.job, nodes)
     if address and (warning := token_warning(os.environ)):
         display.warn(f"planner: {warning}")
-    with answering(prepared.url, display.warn):
+    with disk_watch(prepared.url, display.warn):
         _require_writable(prepared.run.storage)
-    subject = Subject(
+    subject = RunSummary(
         url=prepared.url, total_steps=prepared.total_steps, resume_command=resume_command, driver=os.getpid()
     )
     start = _Start(
@@ -119,10 +119,10 @@ def execute(
     except KeyboardInterrupt:
         interrupted = True
     except ClusterLost as error:
-        raise ClusterLost(last_words(subject, str(error))) from error
+        raise ClusterLost(driver_end_message(subject, str(error))) from error
     except TrainingFailed as error:
-        raise TrainingFailed(f"{error}; {standing(prepared.url, prepared.total_steps)}") from error
-    with answering(prepared.url, display.warn):
+        raise TrainingFailed(f"{error}; {newest_commit_text(prepared.url, prepared.total_steps)}") from error
+    with disk_watch(prepared.url, display.warn):
         newest = newest_readable(prepared.run)
     return result_of(prepared, newest, resume_command, interrupted=interrupted)
 
@@ -140,14 +140,14 @@ def _train(start: _Start, display: Display) -> None:
         stack.enter_context(ended_like_ctrl_c())
         stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` have SIGINT ignored
         stack.enter_context(Lease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
-        words = stack.enter_context(LastWords(start.subject))
+        words = stack.enter_context(DriverWatch(start.subject))
         display.say("\n".join((start.opening, *(f"data: {note}" for note in prepared.notes))))
         cluster = stack.enter_context(embedded(local, display.say)) if local else None
         place = cluster.address if cluster else start.address
         stack.enter_context(_connected(place, words, verbose=start.verbose, is_embedded=cluster is not None))
-        if warning := room_warning(prepared.job, alive_nodes()):
+        if warning := resource_warning(prepared.job, alive_nodes()):
             display.say(warning)
-        running = Running(
+        running = StartedRun(
             run=prepared.run,
             step=prepared.step,
             total_steps=prepared.total_steps,
@@ -170,15 +170,15 @@ def result_of(prepared: Prepared, newest: Manifest | None, resume_command: str, 
         step=newest.step if newest else 0,
         # What this launch was asked for; the commit may be from one that was asked for less.
         total_steps=prepared.total_steps or (newest.total_steps if newest else 0),
-        standing=standing_words(newest, prepared.url, prepared.total_steps),
+        committed=commit_text(newest, prepared.url, prepared.total_steps),
         resume_command=resume_command,
     )
     if not result.finished and not interrupted:
-        raise RunError(f"the workers ended early: {result.standing}; try again with --verbose: {resume_command}")
+        raise RunError(f"the workers ended early: {result.committed}; try again with --verbose: {resume_command}")
     return result
 
 
-def room_warning(job: Job, nodes: Sequence[Resources]) -> str:
+def resource_warning(job: Job, nodes: Sequence[Resources]) -> str:
     """Said before a wait that would otherwise be silent; empty if there is none."""
     least, wanted = job.workers.min, job.workers.taken
     room = room_for(wanted, nodes)
@@ -208,9 +208,9 @@ def _require_writable(storage: Storage) -> None:
 
 
 @contextlib.contextmanager
-def _connected(address: str, words: LastWords, *, verbose: bool, is_embedded: bool) -> Iterator[None]:
+def _connected(address: str, words: DriverWatch, *, verbose: bool, is_embedded: bool) -> Iterator[None]:
     """A connection to the cluster. Meanwhile `words` watches the processes of Ray that this driver depends on."""
     with connection.connected(address, verbose=verbose, embedded=is_embedded):
-        gcs, raylet = connection.lifelines()
-        with words.watching(Head(gcs=gcs, raylet=raylet, is_embedded=is_embedded)):
+        gcs, raylet = connection.ray_listeners()
+        with words.watching(RayListeners(gcs=gcs, raylet=raylet, is_embedded=is_embedded)):
             yield

@@ -6,7 +6,7 @@ from typing import SupportsIndex
 
 from planner.errors import PlanError
 from planner.job import batch_sizes
-from planner.plan import Plan, choose
+from planner.plan import Plan, make_plan
 from planner.runner.job_file import AnyJob, as_job
 
 
@@ -19,7 +19,7 @@ def plans(job: AnyJob, gpus: int | Iterable[int] | None = None) -> list[Plan]:
     """
     job = as_job(job)
     counts = range(job.workers.min, job.workers.max + 1) if gpus is None else _counts(gpus)
-    return [choose(batch_sizes(job), count) for count in counts]
+    return [make_plan(batch_sizes(job), count) for count in counts]
 
 
 def _counts(gpus: int | Iterable[int]) -> list[int]:

@@ -10,13 +10,13 @@ from planner.data.base import AnyDataset
 from planner.dispatch.launch import absolute
 from planner.errors import DataError
 from planner.job import HfModel, Job
-from planner.job.lengths import another_end, repeats, total_steps
+from planner.job.lengths import repeated_data_note, schedule_change_note, total_steps
 from planner.order.order import Order
-from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_draw
+from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 
@@ -27,7 +27,7 @@ class Prepared:
     job: Job
     url: str
     accept: frozenset[str]
-    run: Run
+    run: RunFolder
     num_samples: int
     """of one epoch; 0 if the data cannot be read from here"""
     total_steps: int
@@ -76,8 +76,8 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
     """
     url = full_url(job.run_path)
     job = absolute(job, url)
-    run = Run(Storage(url))
-    with answering(url, display.warn):
+    run = RunFolder(Storage(url))
+    with disk_watch(url, display.warn):
         committed = newest_readable(run)
     adapters = ""
     if check_data:
@@ -98,13 +98,13 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
         num_samples=num_samples,
         total_steps=total_steps(job, num_samples),
         committed=committed,
-        notes=(*data[0].notes, *filter(None, [repeats(job, num_samples)])) if data else (),
+        notes=(*data[0].notes, *filter(None, [repeated_data_note(job, num_samples)])) if data else (),
         changes=changes,
         adapters=adapters,
     )
 
 
-def answering(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
+def disk_watch(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
     """A context for work in the run's folder. It warns, from a thread, if the disk does not answer."""
     return reminded(warn, f"waiting for {url}, which does not answer: look at that disk or mount, or end this (kill)")
 
@@ -120,10 +120,10 @@ def _adapters(job: Job) -> str:
     model = job.model
     if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
         return ""
-    from planner.train.models.hf import adapters_words, build_on_meta  # torch and transformers
+    from planner.train.models.hf import adapters_text, build_on_meta  # torch and transformers
 
     built, _ = build_on_meta(model)
-    return adapters_words(built) if model.lora is not None else ""
+    return adapters_text(built) if model.lora is not None else ""
 
 
 def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:
@@ -142,7 +142,7 @@ def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, O
 
 
 def _changes(
-    job: Job, run: Run, committed: Manifest, data: tuple[AnyDataset, Order], accept: frozenset[str]
+    job: Job, run: RunFolder, committed: Manifest, data: tuple[AnyDataset, Order], accept: frozenset[str]
 ) -> tuple[str, ...]:
     """What differs from the job that the run was made with, in words.
 
@@ -153,9 +153,9 @@ def _changes(
     before = run.job_if_known(committed.job_digest)
     changes = job_changes(before, job) if before else {}
     identity = identity_of(job, dataset, order)
-    require_same_draw(committed.identity, identity, job, where)
+    require_same_first_weights(committed.identity, identity, job, where)
     differing = require_same(committed.identity, identity, changes, accept, where)
     if before is None:
         return tuple(differing)
-    rate = another_end(before, job, order.num_samples, committed.step, committed.total_steps)
+    rate = schedule_change_note(before, job, order.num_samples, committed.step, committed.total_steps)
     return (*differing, rate) if rate else tuple(differing)

@@ -28,7 +28,7 @@ from planner.provenance.identity import open_data
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import Stage, stages
 from planner.runner.display import Say, silent
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -166,8 +166,8 @@ def trace(path: Path) -> Trace:
     return read_trace(run, run.storage.read_from("observed.jsonl", 0))
 
 
-def _run(path: Path) -> Run:
-    return Run(Storage(str(path)))
+def _run(path: Path) -> RunFolder:
+    return RunFolder(Storage(str(path)))
 
 
 @contextmanager

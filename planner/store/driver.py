@@ -13,7 +13,7 @@ from planner.errors import NewerFormat, StoreError
 from planner.store.records import Count, Sealed, unseal
 
 
-class Driver(Sealed):
+class DriverLease(Sealed):
     """A driver's lease: which process it is, and that it has beaten `beat` times."""
 
     stored_as: ClassVar[str] = "drivers"
@@ -35,12 +35,12 @@ class Driver(Sealed):
     """false once it is given back"""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The process, for people."""
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since_s))
         return f"another driver (pid {self.pid} on {self.host}, since {since})"
 
-    def is_near(self, other: "Driver") -> bool:
+    def is_near(self, other: "DriverLease") -> bool:
         """Whether the other can tell by the pid alone if this one is alive."""
         return bool(self.place) and self.place == other.place
 
@@ -57,10 +57,10 @@ class FoundLease(NamedTuple):
     content: bytes
 
     @property
-    def holder(self) -> Driver | None:
+    def holder(self) -> DriverLease | None:
         """The driver; none if the lease is torn or of another version. Then only watching shows if it is renewed."""
         try:
-            value: Driver = unseal(self.content, Driver, lease_name(self.number))
+            value: DriverLease = unseal(self.content, DriverLease, lease_name(self.number))
         except StoreError:
             return None
         return value
@@ -69,7 +69,7 @@ class FoundLease(NamedTuple):
     def refusal(self) -> str:
         """Why the lease is not read, if another version of planner wrote it; else empty."""
         try:
-            unseal(self.content, Driver, lease_name(self.number))
+            unseal(self.content, DriverLease, lease_name(self.number))
         except NewerFormat as error:
             return str(error)
         except StoreError:
@@ -82,9 +82,9 @@ class FoundLease(NamedTuple):
         return self.holder is not None and not self.holder.held
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Its driver, for people."""
-        return self.holder.words if self.holder else f"a driver whose {lease_name(self.number)} cannot be read"
+        return self.holder.description if self.holder else f"a driver whose {lease_name(self.number)} cannot be read"
 
 
 def lease_name(number: int) -> str:
@@ -92,9 +92,9 @@ def lease_name(number: int) -> str:
     return f"drivers/{number:06d}.json"
 
 
-def this_driver(launch_id: str, beat_s: float) -> Driver:
+def this_driver(launch_id: str, beat_s: float) -> DriverLease:
     """This process, as its lease names it."""
-    return Driver(
+    return DriverLease(
         launch=launch_id,
         host=socket.gethostname(),
         place=_place(),

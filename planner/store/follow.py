@@ -3,7 +3,7 @@
 from planner.errors import StoreError
 from planner.store.ledger import segment_name, split_line
 from planner.store.records import Record, parse_record
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 
 class Follower:
@@ -12,7 +12,7 @@ class Follower:
     With `from_now`, generations that are there already are passed over.
     """
 
-    def __init__(self, run: Run, *, from_now: bool = False) -> None:
+    def __init__(self, run: RunFolder, *, from_now: bool = False) -> None:
         self._run = run
         self._read_bytes: dict[int, int] = {}
         # Whoever runs it already is not what the one who begins now wants to see.

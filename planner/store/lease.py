@@ -59,10 +59,11 @@ class Lease:
                 raise NewerFormat(f"{self._storage.url}: {found.refusal}")
             if found is not None and not self._is_over(found):
                 stop = f" (kill {found.holder.pid} on {found.holder.host})" if found.holder else ""
+                url = self._storage.url
                 raise AnotherDriver(
-                    f"{self._storage.url}: {found.words} is running this run; stop it first{stop} or wait for its end "
-                    "(one that was killed is noticed without your help); if you know that its machine is gone, remove "
-                    f"{self._storage.url}/{lease_name(found.number)}"
+                    f"{url}: {found.description} is running this run; stop it first{stop} or wait for its end (one "
+                    "that was killed is noticed without your help); if you know that its machine is gone, remove "
+                    f"{url}/{lease_name(found.number)}"
                 )
             self._number = self._taken(found.number + 1 if found else 1)
         self._thread.start()
@@ -83,7 +84,9 @@ class Lease:
         if holder is not None and (found.is_released or holder.is_near(self._me)):
             return found.is_released or not holder.is_running
         beat_s = holder.beat_s if holder else _BEAT_S
-        self._say(f"{found.words} held this run: watching for {_SILENT_BEATS * beat_s:.0f} s whether it still does")
+        self._say(
+            f"{found.description} held this run: watching for {_SILENT_BEATS * beat_s:.0f} s whether it still does"
+        )
         for _ in range(_SILENT_BEATS):
             self._sleep(beat_s)
             now = newest_lease(self._storage)
@@ -120,7 +123,7 @@ class Lease:
         if found is None:
             return  # removed by hand, or a mount that is away: nobody has taken it, and nothing is put there
         if found.number != self._number or (found.holder and found.holder.launch != self._me.launch):
-            self._lost_to = found.words
+            self._lost_to = found.description
             return
         self._me = self._me.model_copy(update={"beat": self._me.beat + 1, "held": held})
         self._storage.write(lease_name(self._number), seal(self._me))

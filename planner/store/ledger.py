@@ -28,7 +28,7 @@ def segment_name(generation: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class ChainedRecord:
     """A record and the chain's value after it."""
 
     record: Record
@@ -92,7 +92,7 @@ class LedgerWriter:
             self._storage.sync(self._name)
 
 
-def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[Link]:
+def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[ChainedRecord]:
     """The records of a generation, each checked against the chain that began at `previous`.
 
     A torn last line, as a crash leaves it, ends the segment; anything else that does not fit raises.
@@ -113,7 +113,7 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[L
         head = chained(head, body)
         if head != written:
             raise StoreError(f"{where}: the chain breaks here; a line was altered, removed or added")
-        yield Link(record=record, head=head)
+        yield ChainedRecord(record=record, head=head)
 
 
 def require_segment_format(content: bytes, where: str) -> None:

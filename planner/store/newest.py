@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.errors import NewerFormat, RecordMismatch, StoreError
 from planner.store.records import Manifest
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Newest:
     """newer commits that are not good: name and reason, newest first"""
 
 
-def newest_named(run: Run) -> str:
+def newest_named(run: RunFolder) -> str:
     """The name of the newest commit; empty if there is none.
 
     Raises:
@@ -34,7 +34,7 @@ def newest_named(run: Run) -> str:
     return next(reversed(run.commits()), "")
 
 
-def newest_readable(run: Run) -> Manifest | None:
+def newest_readable(run: RunFolder) -> Manifest | None:
     """The newest commit, by its manifest and the ledger's record of it; none if there are no manifests.
 
     Raises:
@@ -48,7 +48,7 @@ def newest_readable(run: Run) -> Manifest | None:
     return newest.manifest
 
 
-def readable(run: Run, name: str) -> Manifest:
+def readable(run: RunFolder, name: str) -> Manifest:
     """The manifest of a commit, checked against the ledger's record of it.
 
     Raises:

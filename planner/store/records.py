@@ -39,7 +39,7 @@ def require_format(found: object, what: str, where: str) -> None:
         raise NewerFormat(f"{where}: {why}; use the version that wrote it, or start again with another checkpoint.path")
 
 
-class Identity(Value):
+class TrainingIdentity(Value):
     """What a run is: the same over all its generations, or it would be another training run."""
 
     global_batch: int
@@ -54,7 +54,7 @@ class Identity(Value):
     recipe: Digest
     """objective, optimizer settings, schedule, clipping, precision"""
 
-    def differences(self, other: "Identity") -> list[str]:
+    def differences(self, other: "TrainingIdentity") -> list[str]:
         """The fields that differ, sorted."""
         here, there = self.model_dump(), other.model_dump()
         return sorted(key for key in here if here[key] != there[key])
@@ -68,7 +68,7 @@ class Sealed(Value):
     format: int
 
 
-class RunIdentity(Sealed):
+class RunName(Sealed):
     """`run.json`: names a run apart from every other, so that a foreign checkpoint is recognised."""
 
     stored_as: ClassVar[str] = "run.json"
@@ -97,7 +97,7 @@ class GenerationRecord(Value):
     layout_version: int
     """the arithmetic of its plan; see `planner.plan.layout`"""
     plan_digest: str
-    identity: Identity
+    identity: TrainingIdentity
     job_digest: Digest
     total_steps: int
     num_samples: int
@@ -194,7 +194,7 @@ class Manifest(Sealed):
     step: Count
     cursor: Count
     total_steps: int
-    identity: Identity
+    identity: TrainingIdentity
     plan_digest: str
     world_size: int
     facts: dict[str, Any]

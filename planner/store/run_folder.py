@@ -17,7 +17,7 @@ from planner.store.ledger import recorded_commits
 from planner.store.records import (
     FileDigest,
     Manifest,
-    RunIdentity,
+    RunName,
     canonical_json,
     require_format,
     seal,
@@ -61,7 +61,7 @@ def _rank(name: str) -> tuple[str, str]:
     return name[13:], name[:12]
 
 
-class Run:
+class RunFolder:
     """The run in one folder. Nothing is cached: another process may write at any time."""
 
     def __init__(self, storage: Storage) -> None:
@@ -69,7 +69,7 @@ class Run:
 
     # -- identity
 
-    def ensure_identity(self) -> RunIdentity:
+    def ensure_identity(self) -> RunName:
         """The run's name for itself, made now if the folder is new.
 
         Raises:
@@ -81,11 +81,11 @@ class Run:
                 f"{self.storage.url}: run.json is gone, and {len(names)} commits belong to the run that it named; "
                 "restore run.json, or choose another checkpoint.path"
             )
-        fresh = RunIdentity(run_id=uuid.uuid4().hex, created_s=time.time())
+        fresh = RunName(run_id=uuid.uuid4().hex, created_s=time.time())
         self.storage.create("run.json", seal(fresh))
         return self.identity()
 
-    def identity(self) -> RunIdentity:
+    def identity(self) -> RunName:
         """The run's name for itself.
 
         Raises:
@@ -93,7 +93,7 @@ class Run:
         """
         if not self.storage.exists("run.json"):
             raise StoreError(f"{self.storage.url}: no run here (no run.json); check the path")
-        value: RunIdentity = unseal(self.storage.read("run.json"), RunIdentity, f"{self.storage.url}/run.json")
+        value: RunName = unseal(self.storage.read("run.json"), RunName, f"{self.storage.url}/run.json")
         return value
 
     # -- jobs

@@ -12,7 +12,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
 from planner.base import work_counter
-from planner.base.disk import no_room, no_room_words, open_regular, read_part, sync_folder
+from planner.base.disk import disk_full_text, no_room, open_regular, read_part, sync_folder
 from planner.base.permissions import is_within, make_folder, opener_within
 from planner.errors import DiskFull, StoreError
 
@@ -109,9 +109,9 @@ class Storage:
             with self._opened_to_append(name) as stream:
                 stream.write(content)
 
-    def no_room_words(self, error: OSError, what: str, needed_bytes: int) -> str:
+    def disk_full_text(self, error: OSError, what: str, needed_bytes: int) -> str:
         """The message for an error that `planner.base.disk.no_room` returned: the sizes, and what to do."""
-        words = no_room_words(error, what, needed_bytes, Path(self._root) if self.is_local else None)
+        words = disk_full_text(error, what, needed_bytes, Path(self._root) if self.is_local else None)
         return f"{self.url}: {words}; make room there, then run the same command again"
 
     @contextmanager
@@ -122,7 +122,7 @@ class Storage:
             except OSError as error:
                 if (full := no_room(error)) is None:
                     raise
-                raise DiskFull(self.no_room_words(full, name, num_bytes)) from error
+                raise DiskFull(self.disk_full_text(full, name, num_bytes)) from error
 
     def make_folder(self, name: str) -> None:
         """Make a folder for what others write, as open as the run; in an object store there are none."""

@@ -11,12 +11,12 @@ from typing import Literal
 
 from planner.errors import NewerFormat, RecordMismatch, StoreError
 from planner.job import Job
-from planner.store.driver import Driver, FoundLease, this_driver
+from planner.store.driver import DriverLease, FoundLease, this_driver
 from planner.store.lease import newest_lease
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
-from planner.store.run_folder import Run, commit_of
+from planner.store.run_folder import RunFolder, commit_of
 from planner.store.storage import Storage
 
 # A header is some 2 KB, a step 350 bytes: the last 180 steps or so.
@@ -29,7 +29,7 @@ _OF_A_RUN = frozenset({"run.json", "drivers", "generations", "ledger", "manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment:
+class SegmentEnds:
     """The two ends of one generation's records."""
 
     generation: int
@@ -50,7 +50,7 @@ class Survey:
     url: str
     problem: str
     """why nobody can go on from here; empty if somebody can"""
-    lease: Driver | None = None
+    lease: DriverLease | None = None
     """of the driver that runs it or ran it last; none if there is none, or a torn one"""
     driver: Literal["none", "alive", "ended", "unknown"] = "none"
     """unknown: on another machine, where only watching the lease would tell"""
@@ -60,7 +60,7 @@ class Survey:
     kept: tuple[str, ...] = ()
     """commits whose files are there, oldest first"""
     num_generations: int = 0
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[SegmentEnds, ...] = ()
     """of the newest generations, oldest first"""
     job_digest: str = ""
     """of the newest generation's job, by which its file is named; empty before the first"""
@@ -101,7 +101,7 @@ def survey(url: str, most_generations: int = 1) -> Survey:
     Raises:
         StoreError: its folder cannot be looked into.
     """
-    run = Run(Storage(url))
+    run = RunFolder(Storage(url))
     names, numbers = run.commits(), run.segments()
     there = set(run.storage.names("checkpoints"))
     kept = tuple(name for name in names if name in there)
@@ -126,12 +126,12 @@ def survey(url: str, most_generations: int = 1) -> Survey:
     )
 
 
-def _segment(storage: Storage, generation: int, commits: Sequence[str]) -> Segment:
+def _segment(storage: Storage, generation: int, commits: Sequence[str]) -> SegmentEnds:
     name = segment_name(generation)
     size_bytes = storage.size_bytes(name)
     head = storage.read_first(name, _HEAD_BYTES)
     tail = records_among(storage.read_from(name, max(size_bytes - _TAIL_BYTES, 0)))
-    return Segment(
+    return SegmentEnds(
         generation=generation,
         header=header_among(head),
         tail=tuple(record for record in tail if not isinstance(record, GenerationRecord)),
@@ -140,7 +140,7 @@ def _segment(storage: Storage, generation: int, commits: Sequence[str]) -> Segme
     )
 
 
-def _identity_problem(run: Run, names: Sequence[str]) -> str:
+def _identity_problem(run: RunFolder, names: Sequence[str]) -> str:
     if not run.storage.exists("run.json"):
         return f"run.json is gone, and {len(names)} commits belong to the run that it named" if names else ""
     try:
@@ -158,7 +158,7 @@ def _format_refusal(head: bytes, name: str) -> str:
     return ""
 
 
-def _format_problem(segments: Sequence[Segment], lease: FoundLease | None) -> str:
+def _format_problem(segments: Sequence[SegmentEnds], lease: FoundLease | None) -> str:
     """Why this version of planner cannot resume a run that another version drove last; empty if it can."""
     if lease is not None and lease.refusal:
         return lease.refusal
@@ -166,7 +166,7 @@ def _format_problem(segments: Sequence[Segment], lease: FoundLease | None) -> st
 
 
 def _newest(
-    run: Run, names: Sequence[str], kept: Sequence[str], segments: Sequence[Segment]
+    run: RunFolder, names: Sequence[str], kept: Sequence[str], segments: Sequence[SegmentEnds]
 ) -> tuple[Manifest | None, str]:
     """The newest commit that can be read and whose files are there by name; and why there is none to go on from."""
     records = [record for segment in segments for record in segment.tail if isinstance(record, CommitRecord)]
@@ -214,7 +214,7 @@ def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", 
     return "alive" if lease.holder.is_running else "ended"
 
 
-def _job(run: Run, job_digest: str) -> Job | None:
+def _job(run: RunFolder, job_digest: str) -> Job | None:
     try:
         return run.job_if_known(job_digest) if job_digest else None
     except StoreError:

@@ -12,7 +12,7 @@ from planner.errors import RunError, UserError
 
 
 @contextlib.contextmanager
-def in_words(address: str) -> Iterator[None]:
+def readable_errors(address: str) -> Iterator[None]:
     """What goes wrong between Ray's client and the dashboard, as a sentence."""
     try:
         yield

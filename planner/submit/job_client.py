@@ -13,7 +13,7 @@ from urllib3.exceptions import HTTPError
 
 from planner.base.extras import how_to_install
 from planner.errors import UserError
-from planner.submit.client_errors import first_line, in_words, root_cause, short_text, unreachable
+from planner.submit.client_errors import first_line, readable_errors, root_cause, short_text, unreachable
 from planner.submit.private_names import limit_waits, server_version
 from planner.submit.submission import OLDEST_RAY
 
@@ -33,7 +33,7 @@ def connect(address: str) -> tuple[JobSubmissionClient, str]:
     """
     _require_aiohttp()
     _require_server(address)
-    with in_words(address), _only_this_address(), quiet():
+    with readable_errors(address), _only_this_address(), quiet():
         client = _client(address)
     limit_waits(client, _ANSWER_S)
     version = server_version(client)

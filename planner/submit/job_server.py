@@ -14,7 +14,7 @@ from typing import Any
 
 from ray.job_submission import JobSubmissionClient
 
-from planner.submit.client_errors import first_line, in_words
+from planner.submit.client_errors import first_line, readable_errors
 from planner.submit.job_client import connect, quiet
 from planner.submit.shipment import write_archive
 from planner.submit.submission import Submission
@@ -58,7 +58,7 @@ class JobServer:
 
     def submit(self, submission: Submission) -> None:
         """Send the files, and start the job."""
-        with tempfile.TemporaryDirectory(prefix="planner-submit-") as folder, in_words(self._address), quiet():
+        with tempfile.TemporaryDirectory(prefix="planner-submit-") as folder, readable_errors(self._address), quiet():
             archive = Path(folder) / "planner-job.zip"
             write_archive(submission.shipment, archive)
             self._client.submit_job(
@@ -72,7 +72,7 @@ class JobServer:
         shown = 0
         while True:
             shown = asyncio.run(self._tail(submission_id, shown, show))
-            with in_words(self._address):
+            with readable_errors(self._address):
                 details = self._client.get_job_info(submission_id)
             if details.status.is_terminal():
                 return _ended(details)

@@ -98,7 +98,7 @@ def gather_rows(tensor: DTensor, group: dist.ProcessGroup) -> Tensor:
     return gathered[:num_rows]
 
 
-def sum_gradients(model: nn.Module) -> None:
+def let_fsdp_sum_gradients(model: nn.Module) -> None:
     """Let FSDP sum gradients over workers: the loss is divided by the global count already, so the sum is the mean."""
     for module in model.modules():
         if isinstance(module, FSDPModule):

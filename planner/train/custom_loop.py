@@ -25,9 +25,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from planner.data.user_dataset import OwnDataset, check_sum, function_of
 from planner.errors import DataError, TrainingFailed
 from planner.job import Job
-from planner.train.collectives import stage, sum_gradients
+from planner.train.collectives import let_fsdp_sum_gradients, stage
 from planner.train.exact.determinism import require_shard_invariant
-from planner.train.hooks import Hooks, Outcome
+from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.lifecycle import Generation, begin, looping, make_sums
 from planner.train.setup import Launch
 from planner.train.state import TrainState
@@ -43,7 +43,7 @@ class Run:
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
-        self._outcome: Outcome | None = None
+        self._outcome: GenerationEnd | None = None
         self._steps: Generator[Step] | None = None
         # The same weights on every worker, however many there are.
         torch.manual_seed(generation.job.train.seed)
@@ -130,7 +130,7 @@ class Run:
     ) -> Generator[Step]:
         generation = self._generation
         generation.world.agree(partial(_require_usable, generation, model, optimizer, objective))
-        sum_gradients(model)
+        let_fsdp_sum_gradients(model)
         if generation.world.is_staged:
             stage(model)
         state = TrainState.of(model, optimizer, make_sums(generation, model))
@@ -140,7 +140,7 @@ class Run:
             self._outcome = loop.outcome
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> GenerationEnd:
         """Where this generation ended.
 
         Raises:
@@ -156,7 +156,7 @@ class Run:
             self._steps.close()
 
 
-def train_own(generation: Generation) -> Outcome:
+def train_own(generation: Generation) -> GenerationEnd:
     """One generation of a job whose training loop is the user's.
 
     Raises:

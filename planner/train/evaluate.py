@@ -9,8 +9,8 @@ from planner.plan import Plan
 from planner.train import control
 from planner.train.batches import Loader
 from planner.train.control import Tally
-from planner.train.log_probs import measuring
-from planner.train.objectives import Objective, denominators, named_metrics, ready
+from planner.train.log_probs import no_training
+from planner.train.objectives import Objective, denominators, named_metrics, prepared
 from planner.train.world import World
 
 
@@ -33,8 +33,8 @@ def evaluate(world: World, plan: Plan, model: nn.Module, objective: Objective, l
     """
     batches = world.agree(loader.load_held_out)
     totals = control.exchange(world, Tally(denominators=denominators(objective, batches))).denominators
-    objective = ready(world, model, objective, batches, totals)
-    with measuring(model):
+    objective = prepared(world, model, objective, batches, totals)
+    with no_training(model):
         parts = [objective.loss(model, batch, totals).view(-1) for batch in batches]
     loss, *metrics = control.exact_sums(torch.stack(parts))
     samples = sum(len(batch.rows) for batch in batches)

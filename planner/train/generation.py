@@ -15,12 +15,12 @@ from planner.data.base import SampleDataset
 from planner.job import HfModel, Job, OwnModel
 from planner.train.batches import MakeBatch, token_batch
 from planner.train.custom_loop import train_own
-from planner.train.hooks import Hooks, Outcome
+from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.lifecycle import Generation, Note, begin, looping, make_sums
 from planner.train.models.hf import HfCausal, require_packed
 from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
-from planner.train.reference.cache import CachedReference, Computing, StopAsked, parts_of
+from planner.train.reference.cache import CachedReference, StopAsked, TableInputs, parts_of
 from planner.train.reference.frozen import Reference, make_reference, make_reference_model
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.setup import Launch
@@ -28,7 +28,7 @@ from planner.train.shard import make_model
 from planner.train.state import TrainState
 
 
-def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Outcome:
+def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> GenerationEnd:
     """Run one generation in the process group that is initialised already. Every worker calls it.
 
     Raises:
@@ -49,7 +49,9 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
             return loop.run(generation.start.step, generation.start.cursor)
     except StopAsked:
-        return Outcome(step=generation.start.step, total_steps=generation.setup.lengths.total_steps, repeated_steps=0)
+        return GenerationEnd(
+            step=generation.start.step, total_steps=generation.setup.lengths.total_steps, repeated_steps=0
+        )
 
 
 def make_batch_of(job: Job) -> MakeBatch:
@@ -76,7 +78,7 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
         return make_reference(job, world)
     dataset = cast("SampleDataset", setup.dataset)
     has_first_weights = generation.manifest is None and job.reference.model is None
-    computing = Computing(
+    computing = TableInputs(
         world=world,
         parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
         dataset=dataset,

@@ -34,7 +34,7 @@ class Hooks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class GenerationEnd:
     """Where a generation ended."""
 
     step: int

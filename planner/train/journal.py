@@ -12,7 +12,7 @@ import torch
 from planner.base.version import VERSION
 from planner.errors import DiskFull, PlannerError, StoreError
 from planner.job import Job, batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     CommitRecord,
@@ -25,7 +25,7 @@ from planner.store.records import (
     StepRecord,
     digest_of,
 )
-from planner.store.run_folder import Run, commit_name
+from planner.store.run_folder import RunFolder, commit_name
 from planner.train.batches import Loader
 from planner.train.checkpoints import checkpoint
 from planner.train.evaluate import evaluate
@@ -43,7 +43,7 @@ class Journal:
         self,
         job: Job,
         world: World,
-        run: Run,
+        run: RunFolder,
         setup: Setup,
         start: Start,
         state: TrainState,
@@ -57,7 +57,7 @@ class Journal:
         self._last_commit = f"step {start.step} is, and it is safe" if start.parent else "nothing is yet"
         world.from_first(self._open_ledger)
         if job.eval.samples:
-            self._eval_plan = choose(replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size)
+            self._eval_plan = make_plan(replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size)
 
     def _open_ledger(self) -> None:
         start, setup, plan = self._start, self._setup, self._setup.plan
@@ -189,7 +189,7 @@ class Journal:
         except OSError as error:
             self._world.from_first(remove)
             needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._state.tensors().values())
-            raise DiskFull(storage.no_room_words(error, "a commit", needed_bytes)) from error
+            raise DiskFull(storage.disk_full_text(error, "a commit", needed_bytes)) from error
 
     def _manifest(
         self,

@@ -20,11 +20,11 @@ from torch import nn
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
-from planner.job.lengths import Lengths, conversions, repeats
-from planner.plan.memory import choose_accumulator
-from planner.store.past import read_past
+from planner.job.lengths import Lengths, conversions, repeated_data_note
+from planner.plan.memory import accumulator_device
+from planner.store.earlier_generations import read_earlier
 from planner.store.records import Manifest
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.batches import Loader, MakeBatch, token_batch
 from planner.train.checkpoints import checkpoint
@@ -33,7 +33,7 @@ from planner.train.exact.gradient_sums import FixedPointSums, FloatSums, Gradien
 from planner.train.hooks import Hooks
 from planner.train.journal import Journal
 from planner.train.loop import Loop
-from planner.train.models.hf import HfCausal, adapters_words
+from planner.train.models.hf import HfCausal, adapters_text
 from planner.train.objectives import Objective
 from planner.train.pace import EverySteps, MeasuredPace, Pace
 from planner.train.resume import Start, claim
@@ -51,7 +51,7 @@ class Generation:
 
     job: Job
     world: World
-    run: Run
+    run: RunFolder
     setup: Setup
     start: Start
     manifest: Manifest | None
@@ -66,7 +66,7 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         PlannerError: on every worker, the same one.
     """
     world = World.join(choose_device)
-    run = world.agree(lambda: Run(Storage(launch.url)))
+    run = world.agree(lambda: RunFolder(Storage(launch.url)))
     _require_shared_storage(world, run.storage)
     setup = world.agree(lambda: set_up(launch.job, world.world_size))
     world.require_equal("the version of planner", VERSION)
@@ -74,7 +74,7 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     world.require_equal("the model's files", setup.model)
     world.require_equal("the plan", setup.plan.digest)
     if launch.job.batch.equality == "bitwise":
-        words = f"{determinism.device_words(world.device)}, layout {setup.plan.layout_version}"
+        words = f"{determinism.device_text(world.device)}, layout {setup.plan.layout_version}"
         setup = replace(setup, device=words)
         world.require_equal("what the bits depend on", setup.device)
     # Claimed before the model is built: a crash loop there is counted, too.
@@ -137,10 +137,10 @@ def looping(
 def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
     """Lines for the ledger: rows that were changed or repeated, and the layers that have adapters."""
     yield from (f"data: {words}" for words in setup.dataset.notes)
-    if words := repeats(job, setup.order.num_samples):
+    if words := repeated_data_note(job, setup.order.num_samples):
         yield f"data: {words}"
     if isinstance(job.model, HfModel) and job.model.lora is not None:
-        yield f"model: {adapters_words(cast('HfCausal', state.model))}"
+        yield f"model: {adapters_text(cast('HfCausal', state.model))}"
 
 
 def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
@@ -149,7 +149,7 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
         return FloatSums(model)
     world, plan = generation.world, generation.setup.plan
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    where = choose_accumulator(plan, num_parameters, _free_bytes(world.device))
+    where = accumulator_device(plan, num_parameters, _free_bytes(world.device))
     return FixedPointSums(model, world, plan.num_micro_batches, world.from_first(lambda: where))
 
 
@@ -160,11 +160,11 @@ def _free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
-def _make_pace(lengths: Lengths, world: World, run: Run, start: Start) -> Pace:
+def _make_pace(lengths: Lengths, world: World, run: RunFolder, start: Start) -> Pace:
     """When to commit; only rank 0 will be asked."""
     if lengths.commit_every != "auto":
         return EverySteps(lengths.commit_every)
-    past = world.from_first(lambda: read_past(run, before=start.generation, now_s=time.time()))
+    past = world.from_first(lambda: read_earlier(run, before=start.generation, now_s=time.time()))
     return MeasuredPace(past, start.step, lengths.total_steps)
 
 

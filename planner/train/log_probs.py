@@ -31,7 +31,7 @@ def log_probs(model: nn.Module, sequences: Sequences) -> Tensor:
 
 
 @contextmanager
-def measuring(model: nn.Module) -> Iterator[None]:
+def no_training(model: nn.Module) -> Iterator[None]:
     """Without gradient and without dropout; the forward passes in here are none of training."""
     was_training = model.training
     model.eval()

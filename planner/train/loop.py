@@ -26,8 +26,8 @@ from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch
 from planner.train.collective_timeout import Patience
 from planner.train.control import Tally
-from planner.train.hooks import Hooks, Outcome, Work
-from planner.train.objectives import Coupled, Objective, denominators, named_metrics, ready
+from planner.train.hooks import GenerationEnd, Hooks, Work
+from planner.train.objectives import Coupled, Objective, denominators, named_metrics, prepared
 from planner.train.pace import Pace
 from planner.train.prefetch import Prefetcher
 from planner.train.state import TrainState
@@ -38,7 +38,7 @@ from planner.train.world import World
 _REPORT_INTERVAL_S = 1.0
 
 
-class Journal(Protocol):
+class StepJournal(Protocol):
     """What the loop tells the run's folder. Every method is called by every worker at the same step."""
 
     def note(self, message: str) -> None:
@@ -94,7 +94,7 @@ class Loop:
         state: TrainState,
         objective: Objective,
         loader: Loader,
-        journal: Journal,
+        journal: StepJournal,
         pace: Pace,
         hooks: Hooks,
         lengths: Lengths,
@@ -110,7 +110,7 @@ class Loop:
         self._commit_s = self._eval_s = 0.0
         self._patience = Patience(world.set_timeout, has_eval=job.eval.samples > 0)
 
-    def run(self, step: int, cursor: int) -> Outcome:
+    def run(self, step: int, cursor: int) -> GenerationEnd:
         """Train from `step`, whose first position is `cursor`, to the end or until somebody wants to stop.
 
         Raises:
@@ -119,7 +119,7 @@ class Loop:
         model = self._state.model
         for work in self.steps(step, cursor):
             self._remark(work)
-            accumulate(model, ready(self._world, model, self._objective, work.batches, work.totals), work)
+            accumulate(model, prepared(self._world, model, self._objective, work.batches, work.totals), work)
         return self.outcome
 
     def _remark(self, work: Step) -> None:
@@ -131,9 +131,9 @@ class Loop:
             self._has_remarked = True
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> GenerationEnd:
         """Where it stands."""
-        return Outcome(
+        return GenerationEnd(
             step=self._step,
             total_steps=self._total_steps,
             repeated_steps=self._repeated_steps,

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from planner.base.text import counted, duration
 from planner.plan import Interval, checkpoint_interval
-from planner.store.past import Past
+from planner.store.earlier_generations import EarlierGenerations
 
 # A run's first commit tells what a save takes, and no formula can say when before that is known. To lose 10 s costs no
 # more than to start the workers again.
@@ -71,7 +71,11 @@ class MeasuredPace:
     """
 
     def __init__(
-        self, past: Past, step: int, last_step: float = math.inf, clock: Callable[[], float] = time.monotonic
+        self,
+        past: EarlierGenerations,
+        step: int,
+        last_step: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._past, self._clock = past, clock
         self._started_s = clock()

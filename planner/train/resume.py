@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.errors import ResumeRefused, StoreError, TrainingFailed
-from planner.job.lengths import another_end
-from planner.provenance.identity import DEVICE, MODEL, job_changes, require_same, require_same_draw, require_same_model
+from planner.job.lengths import schedule_change_note
+from planner.provenance.identity import (
+    DEVICE,
+    MODEL,
+    job_changes,
+    require_same,
+    require_same_first_weights,
+    require_same_model,
+)
 from planner.store.newest import newest_named, newest_of
 from planner.store.records import NO_HEAD, Manifest
-from planner.store.run_folder import Run, job_digest
+from planner.store.run_folder import RunFolder, job_digest
 from planner.train.checkpoints import checkpoint
 from planner.train.setup import Launch, Setup
 from planner.train.world import World
@@ -51,7 +58,7 @@ class Start:
     changed: tuple[str, ...]
 
 
-def claim(launch: Launch, world: World, run: Run, setup: Setup) -> tuple[Start, Manifest | None]:
+def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[Start, Manifest | None]:
     """Find the newest commit that can be trusted, and claim the generation that goes on from it.
 
     Raises:
@@ -79,7 +86,7 @@ def claim(launch: Launch, world: World, run: Run, setup: Setup) -> tuple[Start, 
     return start, manifest
 
 
-def _choose(launch: Launch, world: World, run: Run, setup: Setup) -> _Choice:
+def _choose(launch: Launch, world: World, run: RunFolder, setup: Setup) -> _Choice:
     """Find the newest commit that can be trusted, and compare its job with this one.
 
     Raises:
@@ -93,7 +100,7 @@ def _choose(launch: Launch, world: World, run: Run, setup: Setup) -> _Choice:
     return _Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*lost, *passed_over, *changes])
 
 
-def _commits(run: Run) -> tuple[list[str], list[str]]:
+def _commits(run: RunFolder) -> tuple[list[str], list[str]]:
     """All commits, newest first; and newer ones that only the ledger knows of, in words.
 
     Raises:
@@ -109,7 +116,7 @@ def _commits(run: Run) -> tuple[list[str], list[str]]:
     return names, [f"commit {name} is lost: the ledger records it, and its manifest is gone" for name in lost]
 
 
-def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | None, list[str]]:
+def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manifest | None, list[str]]:
     """The newest commit whose files are whole, and what was wrong with newer ones.
 
     Raises:
@@ -121,7 +128,7 @@ def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | 
     def whole(name: str) -> Manifest:
         manifest = world.agree(partial(run.manifest, name))
         world.from_first(partial(run.require_recorded, name))
-        checkpoint.check_some_files(world, run, manifest)
+        checkpoint.check_files(world, run, manifest)
         return manifest
 
     newest = newest_of(names, whole)
@@ -134,7 +141,7 @@ def _newest_valid(world: World, run: Run, names: list[str]) -> tuple[Manifest | 
     return newest.manifest, refused
 
 
-def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) -> list[str]:
+def _compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | None) -> list[str]:
     """What differs from the job and the machine that the run was made with, in words.
 
     Raises:
@@ -148,17 +155,17 @@ def _compare(launch: Launch, run: Run, setup: Setup, manifest: Manifest | None) 
     before = launch.job if same else run.job_if_known(manifest.job_digest)
     changes = job_changes(before, launch.job) if before else {}
     unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"
-    require_same_draw(manifest.identity, setup.identity, launch.job, run.storage.url)
+    require_same_first_weights(manifest.identity, setup.identity, launch.job, run.storage.url)
     differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
     differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
     differing += _compare_devices(launch, run, setup, manifest)
     if before is None:
         return [*differing, unknown]
-    rate = another_end(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
+    rate = schedule_change_note(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
     return [*differing, rate] if rate else differing
 
 
-def _compare_devices(launch: Launch, run: Run, setup: Setup, manifest: Manifest) -> list[str]:
+def _compare_devices(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest) -> list[str]:
     before = manifest.facts.get("device", "")
     if not (before and setup.device) or before == setup.device:
         return []
@@ -171,7 +178,7 @@ def _compare_devices(launch: Launch, run: Run, setup: Setup, manifest: Manifest)
     return [f"{change}, accepted by name"]
 
 
-def _require_progress(run: Run, launch_id: str, parent: str) -> None:
+def _require_progress(run: RunFolder, launch_id: str, parent: str) -> None:
     """Stop a crash loop: the same launch, from the same commit, again and again.
 
     Raises:

@@ -10,9 +10,9 @@ from planner.data.paths import model_stamps, source_stamps
 from planner.job import Job, batch_sizes
 from planner.job.lengths import Lengths, lengths
 from planner.order.order import Order
-from planner.plan import Plan, choose
+from planner.plan import Plan, make_plan
 from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
-from planner.store.records import Identity
+from planner.store.records import TrainingIdentity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Launch:
     """fields of the run's identity that may differ on resume, because the user named them"""
 
 
-def open_once(job: Job) -> tuple[AnyDataset, Order]:
+def open_data_once(job: Job) -> tuple[AnyDataset, Order]:
     """The job's data and order, kept for the next generation in this process: a resize need not read it all again.
 
     Opened anew where a file's name, size or time of change says that it is not the same any more.
@@ -52,7 +52,7 @@ class Setup:
 
     dataset: AnyDataset
     order: Order
-    identity: Identity
+    identity: TrainingIdentity
     lengths: Lengths
     plan: Plan
     device: str = ""
@@ -73,7 +73,7 @@ def set_up(job: Job, world_size: int) -> Setup:
     Raises:
         UserError: the data or the model's files cannot be read, or no plan serves these numbers.
     """
-    dataset, order = open_once(job)
+    dataset, order = open_data_once(job)
     model = model_files.fingerprint(job)
     model_files.require_same_tokens(job)
     return Setup(
@@ -81,6 +81,6 @@ def set_up(job: Job, world_size: int) -> Setup:
         order=order,
         identity=identity_of(job, dataset, order),
         lengths=lengths(job, order.num_samples),
-        plan=choose(batch_sizes(job), world_size),
+        plan=make_plan(batch_sizes(job), world_size),
         model=model,
     )

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
-from planner.train.collectives import stage, sum_gradients
+from planner.train.collectives import let_fsdp_sum_gradients, stage
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
 from planner.train.models.gpt import Gpt
 from planner.train.models.hf import HfCausal, bare_copy, build_on_meta
@@ -71,7 +71,7 @@ def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
     for block in blocks_of(model).values():
         fully_shard(block, mesh=world.mesh, mp_policy=precision)
     fully_shard(model, mesh=world.mesh, mp_policy=precision)
-    sum_gradients(model)
+    let_fsdp_sum_gradients(model)
     if world.is_staged:
         stage(model)
     return model

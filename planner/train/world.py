@@ -125,7 +125,7 @@ def _mesh(device_type: str, *, is_staged: bool) -> DeviceMesh:
     return DeviceMesh.from_group(group, device_type, mesh_dim_names=names)
 
 
-def on_cpu() -> torch.device:
+def cpu_device() -> torch.device:
     """For `World.join`: the device of a job that asks for none."""
     return torch.device("cpu")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from planner.data.user_dataset import check_sum
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 from planner.store.ledger import segment_name, split_line
 from planner.store.records import GenerationRecord, StepRecord, parse_record
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def reads_of(folder: Path, findings: list[str]) -> dict[tuple[int, int], list[in
 
 
 def reconcile(
-    run: Run, folder: Path, sizes: BatchSizes, samples: Any, phases: Sequence[tuple[int, int, int]]
+    run: RunFolder, folder: Path, sizes: BatchSizes, samples: Any, phases: Sequence[tuple[int, int, int]]
 ) -> Testimony:
     """Hold the ledger's every step against the witness; and the steps that count against the data set, by epochs.
 
@@ -79,7 +79,7 @@ def reconcile(
     return Testimony(reads=sum(map(len, reads.values())), steps=len(trained), findings=tuple(findings[:20]))
 
 
-def _segment(run: Run, generation: int) -> tuple[GenerationRecord | None, list[StepRecord]]:
+def _segment(run: RunFolder, generation: int) -> tuple[GenerationRecord | None, list[StepRecord]]:
     """As far as its lines are whole; that they are chained is the audit's business."""
     lines = run.storage.read(segment_name(generation)).decode(errors="replace").split("\n")[:-1]
     records = [parse_record(split_line(line, "ledger")[1], "ledger") for line in lines]
@@ -91,7 +91,7 @@ def _rows_of(
     reads: dict[tuple[int, int], list[int]], header: GenerationRecord, step: int, sizes: BatchSizes
 ) -> list[int] | None:
     """The rows of one step by their place in the global batch; none if a place has no read."""
-    plan = choose(sizes, header.world_size)
+    plan = make_plan(sizes, header.world_size)
     places: dict[int, int] = {}
     for rank in range(header.world_size):
         slots = list(plan.micro_batches(rank))

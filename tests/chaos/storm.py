@@ -38,7 +38,7 @@ from planner.files import read_job
 from planner.job import Job, batch_sizes
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord, StepRecord
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 _HERE = Path(__file__).parent
@@ -72,7 +72,7 @@ class Storm:
         self.scratch, self.say, self._patience_s = scratch, say, patience_s
         self.disk = disk or scratch
         self.folder = self.disk / "run"
-        self.run = Run(Storage(str(self.folder)))
+        self.run = RunFolder(Storage(str(self.folder)))
         self.job = write_job(scratch / "watched", self.folder)
         write_witness(scratch / "watched", pause_s=0.02)
         self.hosts = Hosts(scratch, isolated=isolated)
@@ -326,7 +326,7 @@ def judge(storm: Storm, step: int) -> dict[str, Any]:
     }
 
 
-def _train_undisturbed(job: Job) -> Run:
+def _train_undisturbed(job: Job) -> RunFolder:
     from planner.rehearsal.local_workers import LocalWorkers
     from planner.rehearsal.on_processes import rehearse, train_observed
     from planner.rehearsal.stages import Stage
@@ -335,10 +335,10 @@ def _train_undisturbed(job: Job) -> Run:
     with LocalWorkers(1) as workers:
         launch = Launch(job=job, url=job.run_path)
         rehearse(workers, launch, [Stage(world_size=1, end_step=job.train.steps or 0)], train_observed)
-    return Run(Storage(job.run_path))
+    return RunFolder(Storage(job.run_path))
 
 
-def _digest(run: Run) -> str:
+def _digest(run: RunFolder) -> str:
     """Over weights and optimizer of the newest commit."""
     from planner.store.records import joint_digest
     from planner.train.checkpoints.checkpoint import read_digests
@@ -346,10 +346,10 @@ def _digest(run: Run) -> str:
     return joint_digest(read_digests(run.storage, run.manifest(run.commits()[-1])))
 
 
-def _differences(run: Run, undisturbed: Run) -> list[str]:
+def _differences(run: RunFolder, undisturbed: RunFolder) -> list[str]:
     from planner.provenance.lineage import whole_lineage
 
-    def steps(of: Run) -> list[tuple[Any, ...]]:
+    def steps(of: RunFolder) -> list[tuple[Any, ...]]:
         return [(r.step, r.cursor, r.checksum, r.loss, r.grad_norm, r.lr) for r in whole_lineage(of).steps]
 
     here, there = steps(run), steps(undisturbed)

@@ -12,7 +12,7 @@ from planner.data.user_dataset import function_of
 from planner.files import read_job
 from planner.job import batch_sizes
 from planner.provenance.audit import audit
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(180)]
@@ -44,7 +44,7 @@ def witnessed(tmp_path_factory):
     script.write_text(_TRAIN)
     subprocess.run([sys.executable, str(script), job], check=True)
     plain = write_job(folder / "plain", folder / "unused").replace("job.yaml", "points.py")
-    run = Run(Storage(str(folder / "run")))
+    run = RunFolder(Storage(str(folder / "run")))
     found = audit(run, code=plain)
     assert found.clean
     phases = [(phase.generation, phase.first_step, phase.end_step) for phase in found.phases]

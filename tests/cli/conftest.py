@@ -91,7 +91,7 @@ def recorded(tmp_path_factory):
     from planner.train.generation import train
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
     # Every name on the way holds what a terminal library would like to interpret.
     folder = tmp_path_factory.mktemp("recorded") / "[bold]of[-bold] :smile:"
@@ -111,8 +111,8 @@ def recorded(tmp_path_factory):
             return len(asked) > 2
 
         launch = Launch(job=job, url=str(made.run))
-        train(launch, on_cpu, Hooks(should_stop=after_two))
-        train(launch, on_cpu, Hooks())
+        train(launch, cpu_device, Hooks(should_stop=after_two))
+        train(launch, cpu_device, Hooks())
     finally:
         dist.destroy_process_group()
     return made

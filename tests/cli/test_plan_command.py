@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 
 KEYS = {
     "world_size",
@@ -171,7 +171,7 @@ def test_the_json_agrees_with_itself_and_with_the_plan_room(cli, demo, global_ba
         assert plan["efficiency"] == pytest.approx(global_batch / (world_size * cost))
         assert plan["mode"] == "balanced"
         assert ("idle" in " ".join(plan["warnings"])) == (world_size > global_batch)
-        same = choose(BatchSizes(global_batch=global_batch, max_micro=cap), world_size)
+        same = make_plan(BatchSizes(global_batch=global_batch, max_micro=cap), world_size)
         assert plan["digest"] == same.digest
     assert len({plan["digest"] for plan in plans}) == 64
 

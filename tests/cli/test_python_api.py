@@ -131,7 +131,7 @@ def test_a_finished_run_is_a_result(recorded):
     result = planner.run(recorded.job)
     assert (result.finished, result.step, result.total_steps) == (True, 4, 4)
     assert result.url == str(recorded.run)
-    assert result.standing == f"step 4 of 4 is committed in {recorded.run}"
+    assert result.committed == f"step 4 of 4 is committed in {recorded.run}"
 
 
 def test_an_interrupted_run_is_a_result(job, place):

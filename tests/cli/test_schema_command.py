@@ -12,7 +12,7 @@ from planner.files import parse_job, read_job
 from planner.files.schema import EDITOR_LINE, job_schema, schema_text
 from planner.files.template import template_job
 from planner.job import batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SHIPPED = sorted(JOBS.rglob("*.yaml"))
@@ -93,7 +93,7 @@ def test_what_init_writes_can_be_used_as_it_is(cli, tmp_path):
     assert json.loads((tmp_path / "job.schema.json").read_text()) == job_schema()
     job = read_job(tmp_path / "job.yaml")
     assert (job.name, job.run_path, job.data.path, job.workers.gpus) == ("job", "runs/job", "python-stdlib", 0)
-    assert choose(batch_sizes(job), 3).global_batch == 64
+    assert make_plan(batch_sizes(job), 3).global_batch == 64
     assert cli("plan", "job.yaml").code == 0
 
 

@@ -8,7 +8,7 @@ from planner.cli import watch as watching
 from planner.cli.options import console
 from planner.cli.watch import Watch
 from planner.report.view import RunView
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 
@@ -16,7 +16,7 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
     """A read that never returns, as on a mount whose server is gone."""
     monkeypatch.setattr(watching, "_SLOW_DISK_S", 1.0)
     monkeypatch.setattr(watching, "_LAST_LOOK_S", 0.2)
-    run = Run(Storage(str(tmp_path)))
+    run = RunFolder(Storage(str(tmp_path)))
     said, is_back = "", threading.Event()
     monkeypatch.setattr(Storage, "read_from", lambda *_: bytes(not is_back.wait()))
     with Watch(run, console(), RunView()):
@@ -33,7 +33,7 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
 
 def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
     """Nobody knows what the run is about: before the first step workers start, afterwards nothing is made up."""
-    run = Run(Storage(str(tmp_path)))
+    run = RunFolder(Storage(str(tmp_path)))
     watch = Watch(run, console(), RunView())
     assert "workers start" in watch._silence()
     monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=3), []))

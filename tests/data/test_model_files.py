@@ -9,8 +9,8 @@ import pytest
 from planner.data import model_files
 from planner.errors import ResumeRefused, UserError
 from planner.job import HfModel, Job
-from planner.provenance.identity import require_same_draw, require_same_model
-from planner.store.records import Identity
+from planner.provenance.identity import require_same_first_weights, require_same_model
+from planner.store.records import TrainingIdentity
 
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64}
 
@@ -134,7 +134,7 @@ def test_other_files_than_the_runs_are_accepted_by_name_alone():
 
 def identity(seed):
     digests = dict.fromkeys(("data", "model", "recipe"), "0" * 64)
-    return Identity(global_batch=8, seed=seed, optimizer="adamw", equality="balanced", **digests)
+    return TrainingIdentity(global_batch=8, seed=seed, optimizer="adamw", equality="balanced", **digests)
 
 
 def preference_job(model, objective):
@@ -172,12 +172,12 @@ READ = {"kind": "hf", "path": "x", "context": 8}
 def test_what_is_drawn_in_every_generation_keeps_its_seed(model, objective, is_refused):
     """Also where another seed was accepted for the order of the data."""
     job = preference_job(model, objective)
-    require_same_draw(identity(3), identity(3), job, "runs/x")
+    require_same_first_weights(identity(3), identity(3), job, "runs/x")
     if not is_refused:
-        require_same_draw(identity(3), identity(4), job, "runs/x")
+        require_same_first_weights(identity(3), identity(4), job, "runs/x")
         return
     with pytest.raises(ResumeRefused, match=r"train.seed 3, .* with 4 it would be another model"):
-        require_same_draw(identity(3), identity(4), job, "runs/x")
+        require_same_first_weights(identity(3), identity(4), job, "runs/x")
 
 
 def test_a_policy_is_held_to_a_model_with_its_tokens(folder, tmp_path):

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_of import all_parts, as_bytes, assistant, opened, user
 
-from planner.data.columns import Column
+from planner.data.columns import MappedArray
 from planner.data.packing import pack
 from planner.data.samples import check_sum_of
-from planner.data.truncation import Cut
+from planner.data.truncation import LengthLimits
 from planner.errors import DataError
 
 lengths = st.integers(1, 30)
@@ -33,7 +33,7 @@ def test_what_is_cut_is_the_prompt_first_and_then_the_ends(prompt, first, second
     """The rule of the DPO repository and HALOs: nothing where all fits, and the longer completion decides."""
     begin = min(begin, prompt)
     whole, completions = ids(0, prompt), [ids(100, first), ids(200, second)]
-    cut = Cut(context=context, max_prompt=most, side=side)
+    cut = LengthLimits(context=context, max_prompt=most, side=side)
     found = cut.completions(whole, completions, begin)
     is_long = prompt + max(first, second) > context
     kept = min(prompt, most) if most and is_long else prompt
@@ -188,7 +188,7 @@ def test_a_loader_process_maps_the_tokens(tmp_path):
 @given(parts=st.lists(st.lists(st.integers(-5, 5), max_size=4), max_size=4))
 def test_a_column_is_what_was_appended(parts):
     """Of its dtype, and read-only."""
-    column = Column.new("<i4")
+    column = MappedArray.new("<i4")
     for part in parts:
         column.append(part)
     assert column.array.tolist() == [value for part in parts for value in part]

@@ -13,7 +13,7 @@ from planner.local_cluster.processes import members
 from planner.store.follow import Follower
 from planner.store.ledger import segment_name
 from planner.store.records import GenerationRecord, StepRecord
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 TEST_TIMINGS = dispatch.Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
@@ -45,7 +45,7 @@ def fit(job, accept=()):
 
 
 def run_of(job):
-    return Run(Storage(job.run_path))
+    return RunFolder(Storage(job.run_path))
 
 
 class When(threading.Thread):

@@ -15,7 +15,7 @@ from live_runs import LIMIT_S, command_line
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.local_cluster.environment import driver_environment
 from planner.local_cluster.processes import members
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
@@ -59,7 +59,7 @@ def start(folder, *arguments, ignores_sigint=False):
 
 
 def wait_for_commits(folder, least):
-    run = Run(Storage(str(folder / "runs" / "typed")))
+    run = RunFolder(Storage(str(folder / "runs" / "typed")))
     deadline = time.monotonic() + LIMIT_S
     while len(run.commits()) < least:
         assert time.monotonic() < deadline, f"{len(run.commits())} commits of {least}"

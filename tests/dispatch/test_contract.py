@@ -25,8 +25,8 @@ from planner.dispatch.ray_internal import (
     trainer,
 )
 from planner.dispatch.ray_internal.contract import CONTRACT, TORCH_STORE, Without
+from planner.dispatch.ray_internal.local_node import LocalNode
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
-from planner.dispatch.ray_internal.own_node import OwnNode
 from planner.dispatch.ray_internal.presence import _lacks, missing
 from planner.errors import UserError
 from planner.local_cluster import supervisor
@@ -223,7 +223,7 @@ class TestThisRay:
 
     def test_with_all_of_it_the_run_is_ours(self):
         """Else users of the pinned version would get less than we say."""
-        assert trainer.find_tier() == ("ours", "")
+        assert trainer.best_trainer() == ("ours", "")
         assert trainer.can_keep_processes()
 
     def test_without_a_parameter_it_is_callbacks(self, monkeypatch):
@@ -232,7 +232,7 @@ class TestThisRay:
 
         actor = coordinator._AutoscalingCoordinatorActor
         monkeypatch.setattr(actor, "get_reserved_resources", lambda self, requester_id: [])  # noqa: ARG005
-        tier, why = trainer.find_tier()
+        tier, why = trainer.best_trainer()
         assert tier == "callbacks"
         assert why.endswith("_AutoscalingCoordinatorActor has no get_reserved_resources(recompute))")
 
@@ -242,11 +242,11 @@ class TestThisRay:
         from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
         monkeypatch.delattr(WorkerGroup, "_clear_state")
-        tier, why = trainer.find_tier()
+        tier, why = trainer.best_trainer()
         assert tier == "callbacks"
         assert "_clear_state" in why
         monkeypatch.delattr(ControllerCallback, "before_controller_execute_resize_decision")
-        tier, why = trainer.find_tier()
+        tier, why = trainer.best_trainer()
         assert tier == "stock"
         assert "before_controller_execute_resize_decision" in why
 
@@ -308,7 +308,7 @@ class TestARayWithoutAName:
         for file, row in OF_FILE:
             for name in row.names:
                 lack(row.owner, name)
-                policy, why = trainer.find_tier()
+                policy, why = trainer.best_trainer()
                 if policy != row.without.policy or (name in why) != (policy != "ours"):
                     wrong.append(f"{file}: {row.owner} {name}: {policy}, not {row.without.policy}")
         assert not wrong
@@ -320,7 +320,7 @@ class TestARayWithoutAName:
             drain_node("node", 1.0, "test")
 
         def find_node():
-            OwnNode.find("127.0.0.1:1", "")
+            LocalNode.find("127.0.0.1:1", "")
 
         doors = {
             "exchange messages": (lambda: kv_put("key", "word"), lambda: kv_get("key")),
@@ -329,7 +329,7 @@ class TestARayWithoutAName:
         for file, row in OF_FILE:
             if not row.without.refused or file == "local_cluster/supervisor.py":
                 continue
-            found = (find_node,) if file.endswith("own_node.py") else ()
+            found = (find_node,) if file.endswith("local_node.py") else ()
             found += tuple(chain.from_iterable(these for use, these in doors.items() if use in row.used_for))
             assert found, row
             for name in row.names:

@@ -125,14 +125,14 @@ def test_a_thread_that_waits_in_our_code_says_where():
     thread = threading.Thread(target=lambda: _park(release))
     thread.start()
     try:
-        while "park (mailbox.py" not in (found := mailbox.where()):
+        while "park (mailbox.py" not in (found := mailbox.current_location()):
             pass
         assert "in wait (threading.py" in found
     finally:
         mailbox.release()
         thread.join(10)
         mailbox.reset()
-    assert "park" not in mailbox.where()
+    assert "park" not in mailbox.current_location()
 
 
 def _park(release):

@@ -11,8 +11,8 @@ import pytest
 from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata, Metadata
 
-from planner.dispatch.ray_internal import own_node
-from planner.dispatch.ray_internal.own_node import OwnNode
+from planner.dispatch.ray_internal import local_node
+from planner.dispatch.ray_internal.local_node import LocalNode
 from planner.errors import RunError, UserError
 from planner.provenance.audit import audit
 
@@ -91,7 +91,7 @@ def refuse():
 
 class TestOwnNode:
     def test_a_node_is_found_lives_and_goes(self, cluster):
-        node = OwnNode.find(cluster.address, cluster.nodes()[-1])
+        node = LocalNode.find(cluster.address, cluster.nodes()[-1])
         assert node.is_alive()
         # Nothing runs on it: Ray ends it as soon as it is drained.
         node.drain(60, "test")
@@ -99,34 +99,34 @@ class TestOwnNode:
 
     def test_several_nodes_on_a_machine_must_be_told_apart(self, cluster):
         with pytest.raises(UserError, match=r"\d nodes of this cluster are on this machine: write --node-id"):
-            OwnNode.find(cluster.address, "")
+            LocalNode.find(cluster.address, "")
 
     def test_a_node_of_another_cluster_is_none(self, cluster):
         with pytest.raises(RunError, match=r"no node of the cluster at .* is abab"):
-            OwnNode.find(cluster.address, "ab" * 28)
+            LocalNode.find(cluster.address, "ab" * 28)
 
     def test_a_head_without_room_is_left_alone(self, cluster):
         import ray
 
         head = next(n["NodeID"] for n in ray.nodes() if n["NodeID"] not in cluster.nodes() and n["Alive"])
         with pytest.raises(UserError, match="never drained"):
-            OwnNode.find(cluster.address, head)
+            LocalNode.find(cluster.address, head)
 
     def test_a_head_that_takes_the_connection_and_never_answers_is_left(self, monkeypatch):
         """Ray sets no limit to a drain: the agent would sleep through the notice instead of trying again."""
-        monkeypatch.setattr(own_node, "_ASK_S", 0.1)
+        monkeypatch.setattr(local_node, "_ASK_S", 0.1)
         answers = threading.Event()
         with pytest.raises(TimeoutError, match="has not answered"):
-            own_node._in_time(answers.wait)
+            local_node._in_time(answers.wait)
         answers.set()
-        own_node._in_time(answers.wait)
+        local_node._in_time(answers.wait)
         with pytest.raises(RunError, match="not accepted"):
-            own_node._in_time(refuse)
+            local_node._in_time(refuse)
 
     def test_nobody_at_the_address_is_said_at_once(self):
         with Metadata() as closed:
             pass
         with pytest.raises(RunError, match="nobody answers at"):
-            OwnNode.find(closed.url.removeprefix("http://"), "")
+            LocalNode.find(closed.url.removeprefix("http://"), "")
         with pytest.raises(UserError, match="--address ray://"):
-            OwnNode.find("ray://", "")
+            LocalNode.find("ray://", "")

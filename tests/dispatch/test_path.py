@@ -21,7 +21,7 @@ import pytest
 from autoscaler_cluster import AutoscalerCluster
 from live_runs import Ledger, records
 
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -55,7 +55,7 @@ def token(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     """On a disk that all nodes see."""
-    return Run(Storage(str(tmp_path / "run")))
+    return RunFolder(Storage(str(tmp_path / "run")))
 
 
 @pytest.fixture

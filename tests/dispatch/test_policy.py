@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.dispatch.mailbox import state_key
-from planner.elastic.asking import Asking
+from planner.elastic.node_requests import NodeRequests
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
@@ -222,9 +222,9 @@ class Listening:
 
     def __init__(self, bound, present, most):
         self.counts = range(1, most + 1)
-        self._asking = Asking(lambda: 0.0)
+        self._asking = NodeRequests(lambda: 0.0)
         self._room = {f"n{i}": 1 for i in range(present)}
-        self._controller = SimpleNamespace(tell=lambda _words: None)
+        self._controller = SimpleNamespace(note=lambda _text: None)
         self._autoscaler = SimpleNamespace(asked=0, words=(), verdict=self._verdict)
         self._bound = bound
 

@@ -18,7 +18,7 @@ import pytest
 from live_runs import LIMIT_S
 
 from planner.local_cluster.environment import loopback_environment
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
@@ -90,7 +90,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return Run(Storage(str(tmp_path_factory.mktemp("shared") / "run")))
+    return RunFolder(Storage(str(tmp_path_factory.mktemp("shared") / "run")))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from planner.job import Job
 from planner.rehearsal import on_ray
 from planner.rehearsal.stages import stages
 from planner.train import generation
-from planner.train.hooks import Hooks, Outcome
+from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
 
 
@@ -54,7 +54,7 @@ def in_stage(monkeypatch):
 def test_a_worker_trains_with_the_hooks_that_it_was_handed(launch, monkeypatch):
     """They are made in the worker, of its launch."""
     seen = []
-    done = Outcome(step=4, total_steps=4, repeated_steps=0)
+    done = GenerationEnd(step=4, total_steps=4, repeated_steps=0)
     monkeypatch.setattr(generation, "train", lambda _launch, _device, hooks: seen.append(hooks) or done)
     own = Hooks()
     made = {id(launch): own}

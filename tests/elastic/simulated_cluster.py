@@ -5,7 +5,7 @@ import math
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.elastic.view import View
-from planner.plan import BatchSizes, ResizeCost, WorkerRange, choose
+from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
 
 TICK_S = 0.25
 
@@ -121,7 +121,7 @@ class Cluster:
 
     @property
     def plan(self):
-        return choose(BatchSizes(global_batch=self.global_batch, max_micro=8), len(self.group))
+        return make_plan(BatchSizes(global_batch=self.global_batch, max_micro=8), len(self.group))
 
     def train(self):
         if self.hung or self.now < self.blocked_until:

@@ -20,7 +20,7 @@ from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping
 from planner.elastic.step import step
 from planner.elastic.view import Act, View
 from planner.errors import TrainingFailed
-from planner.plan import BatchSizes, ResizeCost, WorkerRange, choose
+from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
 
 NODES = [f"n{i}" for i in range(8)]
 LOOK_S = 0.5
@@ -170,7 +170,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(text=st.sampled_from(["one", "two"]))
     def somebody_has_something_to_tell(self, text):
-        self.controller.tell(text)
+        self.controller.note(text)
         self.given.append(text)
 
     # -- looks
@@ -245,8 +245,8 @@ class Walk(RuleBasedStateMachine):
         if act.kind == "warm" or (not view.nodes and act.kind == "resize"):
             assert size <= max(room, len(view.nodes))
         if not self.eager and size > self.workers.least:
-            fewer = choose(self.sizes, size - 1).step_cost
-            assert choose(self.sizes, size).step_cost < fewer, "one worker fewer would be as fast"
+            fewer = make_plan(self.sizes, size - 1).step_cost
+            assert make_plan(self.sizes, size).step_cost < fewer, "one worker fewer would be as fast"
 
     def do(self, act: Act, view: View):
         if act.kind == "warm":

@@ -10,14 +10,14 @@ from worker_functions import make_job, records, run_job
 from planner.errors import DataError, NewerFormat, StoreError
 from planner.provenance.audit import audit
 from planner.store.records import Manifest, seal
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
 
 
 def audited(url):
-    return audit(Run(Storage(str(url))))
+    return audit(RunFolder(Storage(str(url))))
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +258,7 @@ def test_nothing_committed_is_nothing_to_audit(tmp_path):
     """An empty folder is not a run, and a run without a commit has nothing to audit."""
     with pytest.raises(StoreError, match="no run here"):
         audited(tmp_path)
-    Run(Storage(str(tmp_path))).ensure_identity()
+    RunFolder(Storage(str(tmp_path))).ensure_identity()
     with pytest.raises(StoreError, match="nothing was committed yet"):
         audited(tmp_path)
 

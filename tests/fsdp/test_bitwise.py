@@ -13,7 +13,7 @@ from worker_functions import make_job, records, run_job
 from planner.errors import ResumeRefused, TrainingFailed
 from planner.provenance.audit import audit
 from planner.store.records import seal
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.checkpoints.checkpoint import read_digests
 
@@ -113,7 +113,7 @@ def compare_random_history(workers, texts, tmp_path, dice, *, steps, changes, **
             workers.run(run_job, world_size, job, url, steps)
     workers.run(run_job, dice.randint(1, 8), job, url)
     assert result(url) == result(tmp_path / "alone")
-    found = audit(Run(Storage(url)))
+    found = audit(RunFolder(Storage(url)))
     assert found.clean, found.findings
 
 
@@ -129,12 +129,12 @@ def test_where_the_integers_wait_does_not_matter(workers, texts, tmp_path, where
 def run_with_accumulator(rank, job, url, where):
     from planner.train import lifecycle
 
-    choose = lifecycle.choose_accumulator
-    lifecycle.choose_accumulator = lambda *_: where
+    choose = lifecycle.accumulator_device
+    lifecycle.accumulator_device = lambda *_: where
     try:
         return run_job(rank, job, url)
     finally:
-        lifecycle.choose_accumulator = choose
+        lifecycle.accumulator_device = choose
 
 
 @pytest.mark.parametrize("where", ["sharded", "local"])
@@ -221,7 +221,7 @@ def test_a_step_that_is_not_finite_is_skipped_if_the_job_says_so(workers, texts,
         assert [s["skipped"] for s in steps] == [False, False, True, False, False]
         notes = [e["message"] for e in records(tmp_path / str(world_size), "event")]
         assert any("the step was skipped, as train.non_finite says" in note for note in notes)
-        assert audit(Run(Storage(str(tmp_path / str(world_size))))).clean
+        assert audit(RunFolder(Storage(str(tmp_path / str(world_size))))).clean
     if equality == "bitwise":
         assert result(tmp_path / "2") == result(tmp_path / "3")
 
@@ -254,7 +254,7 @@ def test_an_operation_that_is_not_deterministic_is_refused_by_name(workers, text
 def test_the_certificate_is_held_against_the_files(workers, texts, tmp_path):
     """Digests that were taken from memory at the last commit, and from the files by the audit."""
     workers.run(run_job, 3, bitwise_job(texts), str(tmp_path))
-    run = Run(Storage(str(tmp_path)))
+    run = RunFolder(Storage(str(tmp_path)))
     found = audit(run, tensor_digests=read_digests)
     assert found.clean, found.findings
     assert found.weights == run.manifest(run.commits()[-1]).weights_digest != ""
@@ -269,7 +269,7 @@ def test_the_certificate_is_held_against_the_files(workers, texts, tmp_path):
 def test_a_certificate_that_was_taken_away_is_missed(workers, texts, tmp_path):
     """By the header, which says that the run is finished, and by the record of the commit; sealed anew or not."""
     workers.run(run_job, 2, bitwise_job(texts), str(tmp_path))
-    run = Run(Storage(str(tmp_path)))
+    run = RunFolder(Storage(str(tmp_path)))
     manifest = run.manifest(run.commits()[-1])
     run.storage.write(f"manifests/{manifest.name}.json", seal(manifest.model_copy(update={"tensors": {}})))
     findings = audit(run).findings
@@ -283,12 +283,12 @@ def test_a_certificate_that_was_taken_away_is_missed(workers, texts, tmp_path):
 def on_another_cpu(rank, job, url, accept=()):
     from planner.train.exact import determinism
 
-    words = determinism.device_words
-    determinism.device_words = lambda _device: "another CPU"
+    words = determinism.device_text
+    determinism.device_text = lambda _device: "another CPU"
     try:
         return run_job(rank, job, url, accept=accept)
     finally:
-        determinism.device_words = words
+        determinism.device_text = words
 
 
 def test_bits_are_not_promised_across_kinds_of_machines(workers, texts, tmp_path):

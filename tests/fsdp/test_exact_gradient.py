@@ -5,7 +5,7 @@ import torch
 from worker_functions import make_job
 
 from planner.job import batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 from planner.provenance.identity import identity_of, open_data
 from planner.train.batches import Loader, collate
 from planner.train.objectives import denominators, make_objective
@@ -21,11 +21,11 @@ def sharded_gradient(rank, job, cursor):
     from planner.train.exact.gradient_sums import FloatSums
     from planner.train.shard import shard
     from planner.train.step import Step, accumulate
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
-    world = World.join(on_cpu)
+    world = World.join(cpu_device)
     dataset, order = open_data(job)
-    plan = choose(batch_sizes(job), world.world_size)
+    plan = make_plan(batch_sizes(job), world.world_size)
     model = shard(build_model(job.model, job.train), world, job.train)
     objective = make_objective(job.objective, UniformReference())
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)

@@ -9,14 +9,14 @@ from worker_functions import make_job, records, run_job
 
 from planner.errors import DiskFull, StoreError, TrainingFailed
 from planner.provenance.audit import audit
-from planner.store.run_folder import Run, commit_name
+from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
 
 
 def audited(url):
-    return audit(Run(Storage(str(url))))
+    return audit(RunFolder(Storage(str(url))))
 
 
 def full_disk_at(rank, job, url, record):
@@ -85,7 +85,7 @@ def test_a_commit_that_one_worker_has_no_room_for_is_told_by_all(workers, texts,
     words = r"step 4 cannot be committed; step 2 is, and it is safe; .*: the disk is full: a commit needs .*B, and "
     with pytest.raises(DiskFull, match=words):
         workers.run(no_room_at, 3, job, str(tmp_path), 2)
-    run = Run(Storage(str(tmp_path)))
+    run = RunFolder(Storage(str(tmp_path)))
     assert run.storage.names("checkpoints") == run.commits() == [commit_name(2, 1)]
     workers.run(run_job, 2, job, str(tmp_path))
     result = audited(tmp_path)
@@ -103,12 +103,12 @@ def no_device(rank, job, url):
     from planner.train.generation import train
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
     def choose():
         if rank == 1:
             raise TrainingFailed("this worker has none")
-        return on_cpu()
+        return cpu_device()
 
     return train(Launch(job=job, url=url), choose, Hooks())
 
@@ -134,9 +134,9 @@ def stay_away(rank, seconds):
     import torch.distributed as dist
 
     from planner.train.control import Tally, exchange
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
-    world = World.join(on_cpu)
+    world = World.join(cpu_device)
     exchange(world, Tally(denominators=(1,)))
     world.set_timeout(seconds)
     if rank == dist.get_world_size() - 1:

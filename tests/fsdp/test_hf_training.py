@@ -12,7 +12,7 @@ from worker_functions import make_job, records, run_job
 from planner.data.model_files import stored_tensors
 from planner.errors import ResumeRefused, StoreError, UserError
 from planner.job import HfModel, Job, Train
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.export import commit_at, export
 
@@ -51,9 +51,9 @@ def run_hf(rank, job, url, stop_at=None, accept=()):
 
 def logits_of(_rank, models):
     from planner.train.shard import make_model
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
-    world = World.join(on_cpu)
+    world = World.join(cpu_device)
     with torch.no_grad():
         return [make_model(model, TRAIN, world).eval()(INPUTS).numpy() for model in models]
 
@@ -114,11 +114,11 @@ def test_random_weights_depend_on_the_seed_alone(workers, tiny_model):
 
 def logits_of_seed(_rank, model, seed):
     from planner.train.shard import make_model
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
     train = TRAIN.model_copy(update={"seed": seed})
     with torch.no_grad():
-        return [make_model(model, train, World.join(on_cpu)).eval()(INPUTS).numpy()]
+        return [make_model(model, train, World.join(cpu_device)).eval()(INPUTS).numpy()]
 
 
 def test_weights_that_are_not_the_configurations_are_refused(workers, tiny_model):
@@ -210,7 +210,7 @@ def trained(workers, texts, tiny_model, tmp_path_factory):
             url = tmp_path_factory.mktemp("run")
             workers.run(run_hf, 3, job, str(url), 2)
             workers.run(run_hf, 2, job, str(url))
-            made[key] = Run(Storage(str(url))), job
+            made[key] = RunFolder(Storage(str(url))), job
         return made[key]
 
     return train
@@ -223,13 +223,13 @@ def logits_of_commit(_rank, job, url):
     from planner.train.optimize import make_optimizer
     from planner.train.shard import make_model
     from planner.train.state import TrainState
-    from planner.train.world import World, on_cpu
+    from planner.train.world import World, cpu_device
 
-    world = World.join(on_cpu)
+    world = World.join(cpu_device)
     model = make_model(job.model, job.train, world)
     optimizer = make_optimizer(job.train.optimizer, model)
     state = TrainState.of(model, optimizer, FloatSums(model), only_trained=True)
-    run = Run(Storage(url))
+    run = RunFolder(Storage(url))
     manifest = run.manifest(run.commits()[-1])
     checkpoint.load(world, run.storage, manifest, state, manifest.identity)
     with torch.no_grad():
@@ -311,7 +311,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, t
     with pytest.raises(StoreError, match="no commit at step 7; its commits are at step 2, 3"):
         commit_at(run, 7)
     with pytest.raises(StoreError, match="no run here"):
-        commit_at(Run(Storage(str(tmp_path / "none"))), None)
+        commit_at(RunFolder(Storage(str(tmp_path / "none"))), None)
     with pytest.raises(UserError, match="--merge puts adapters into the weights, and the run has none"):
         export(run, newest, tmp_path / "out", merge=True)
     link = Path(run.job(newest.job_digest).model.path) / "tokenizer_x.json"
@@ -319,12 +319,12 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, t
     with pytest.raises(UserError, match=r"tokenizer_x\.json: a link that leads out of the model's folder"):
         export(run, newest, tmp_path / "out")
     link.unlink()
-    gpt = Run(Storage(str(tmp_path / "gpt")))
+    gpt = RunFolder(Storage(str(tmp_path / "gpt")))
     workers.run(run_job, 1, make_job(texts, steps=1), gpt.storage.url)
     with pytest.raises(UserError, match=r"its model\.kind is gpt"):
         export(gpt, commit_at(gpt, None), tmp_path / "out")
     shutil.copytree(run.storage.url, tmp_path / "damaged")
-    damaged = Run(Storage(str(tmp_path / "damaged")))
+    damaged = RunFolder(Storage(str(tmp_path / "damaged")))
     file = max((tmp_path / "damaged" / "checkpoints" / newest.name).glob("*.distcp"))
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(StoreError, match="altered since it was written"):
@@ -356,7 +356,7 @@ def test_fine_tuning_then_preferences_then_plain_transformers(workers, texts, tr
     workers.run(run_hf, 2, job, str(tmp_path / "dpo"))
     assert records(tmp_path / "dpo")[0]["loss"] == pytest.approx(0.693147, abs=1e-6)  # the policy is its reference
     assert records(tmp_path / "dpo")[-1]["loss"] < 0.69
-    run = Run(Storage(str(tmp_path / "dpo")))
+    run = RunFolder(Storage(str(tmp_path / "dpo")))
     export(run, commit_at(run, None), tmp_path / "out")
     assert torch.equal(logits_by_transformers(tmp_path / "out"), logits_trained(workers, run, job))
 
@@ -375,7 +375,7 @@ def test_what_files_hold_beside_the_weights_outlives_a_resume(workers, texts, ti
     workers.run(run_hf, 2, job, str(resumed))
     assert [step["loss"] for step in records(resumed)] == [step["loss"] for step in records(whole)]
     if weights == "pretrained":
-        run = Run(Storage(str(resumed)))
+        run = RunFolder(Storage(str(resumed)))
         export(run, commit_at(run, None), tmp_path / "exported")
         exported = load_file(tmp_path / "exported" / "model.safetensors")
         assert all(torch.equal(exported[name], tensor) for name, tensor in scales.items())

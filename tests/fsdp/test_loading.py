@@ -11,7 +11,7 @@ from planner.data.prepare_tokens import prepare
 from planner.errors import ResumeRefused, TrainingFailed
 from planner.job import JsonlData
 from planner.provenance.audit import audit
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
@@ -43,7 +43,7 @@ def test_a_run_moves_to_its_tokens_and_to_loader_processes(workers, texts, token
     assert outcome[0].step == 5
     assert workers.run(run_and_count, 2, job, str(moved), None) == [(9, 0), (9, 0)]
     assert [s["checksum"] for s in records(moved)] == [s["checksum"] for s in records(whole)]
-    result = audit(Run(Storage(str(moved))))
+    result = audit(RunFolder(Storage(str(moved))))
     assert result.clean, result.findings
     assert [phase.world_size for phase in result.phases] == [2, 1, 2]
 
@@ -73,6 +73,6 @@ def test_a_killed_loader_process_stops_all_workers_with_a_commit(workers, tokens
     job = make_job(tokens["path"], data=tokens, steps=200, workers={"loader_processes": 1})
     with pytest.raises(TrainingFailed, match="worker 1: a loader process was killed"):
         workers.run(kill_loader, 2, job, str(tmp_path / "run"))
-    done = audit(Run(Storage(str(tmp_path / "run"))))
+    done = audit(RunFolder(Storage(str(tmp_path / "run"))))
     assert done.clean, done.findings
     assert 3 <= done.steps < 200

@@ -12,7 +12,7 @@ from planner.provenance.audit import audit
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
 from planner.runner.verify_job import compare
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -73,7 +73,7 @@ def test_verify_passes(workers, tmp_path, name, equality):
     folders = tmp_path / "fixed", tmp_path / "history"
     for folder, sizes in zip(folders, ([2], [3, 2, 1]), strict=True):
         rehearse(workers, Launch(job=job, url=str(folder)), stages(sizes, 5), train_observed)
-        found = audit(Run(Storage(str(folder))))
+        found = audit(RunFolder(Storage(str(folder))))
         assert found.clean, found.findings
     checks = compare(job, *folders, [3, 2, 1])
     assert {check.what: check.words for check in checks if not check.passed} == {}
@@ -114,9 +114,9 @@ def test_cached_numbers_are_those_of_the_model(workers, tmp_path):
 def small_parts(rank, job, url, *arguments, stop_after=None, **more):
     """Parts of 16 rows; the last worker asks to stop when it is asked the nth time."""
     from planner.train.reference import cache
-    from planner.train.reference.cache import Computing
+    from planner.train.reference.cache import TableInputs
 
-    before, heard = cache._PART_ROWS, Computing.table
+    before, heard = cache._PART_ROWS, TableInputs.table
     cache._PART_ROWS = 16
 
     def table(self):
@@ -129,11 +129,11 @@ def small_parts(rank, job, url, *arguments, stop_after=None, **more):
         object.__setattr__(self, "should_stop", should_stop)
         return heard(self)
 
-    Computing.table = table
+    TableInputs.table = table
     try:
         return run_job(rank, job, url, *arguments, **more)
     finally:
-        cache._PART_ROWS, Computing.table = before, heard
+        cache._PART_ROWS, TableInputs.table = before, heard
 
 
 def parts(url):

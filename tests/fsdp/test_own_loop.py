@@ -11,7 +11,7 @@ from planner.files import read_job
 from planner.job import Job
 from planner.provenance.audit import audit
 from planner.runner.verify_job import through_processes
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
@@ -70,7 +70,7 @@ def make_job(tmp_path):
 
 
 def audited(url, job):
-    return audit(Run(Storage(str(url))), code=job.data.path)
+    return audit(RunFolder(Storage(str(url))), code=job.data.path)
 
 
 @pytest.mark.parametrize("equality", ["balanced", "bitwise"])
@@ -152,7 +152,7 @@ def test_code_runs_in_an_audit_only_if_the_user_says_so(workers, make_job, tmp_p
     """A run's folder may come from anybody; and other samples than those of the run are found."""
     job = make_job(PLAIN)
     workers.run(run_job, 2, job, str(tmp_path / "run"))
-    run = Run(Storage(str(tmp_path / "run")))
+    run = RunFolder(Storage(str(tmp_path / "run")))
     with pytest.raises(UserError, match="--code"):
         audit(run)
     other = tmp_path / f"loop_{uuid.uuid4().hex}.py"

@@ -9,14 +9,14 @@ from worker_functions import make_job, newest_commit, records, run_job, run_job_
 
 from planner.errors import DataError, NewerFormat, ResumeRefused, StoreError, TrainingFailed
 from planner.provenance.audit import audit
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
 
 
 def audited(url):
-    return audit(Run(Storage(str(url))))
+    return audit(RunFolder(Storage(str(url))))
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +285,7 @@ def test_a_commit_between_choice_and_claim_is_gone_on_from(workers, texts, half_
 def claims_late(rank, job, url):
     """The newest manifest appears when the number is claimed."""
     hidden, shown = Path(url, "hidden.json"), Path(url, "manifests/000000000004-000001.json")
-    claim_generation = Run.claim_generation
+    claim_generation = RunFolder.claim_generation
 
     def claim_generation_late(self, words):
         hidden.rename(shown)
@@ -293,11 +293,11 @@ def claims_late(rank, job, url):
 
     if rank == 0:
         shown.rename(hidden)
-        Run.claim_generation = claim_generation_late
+        RunFolder.claim_generation = claim_generation_late
     try:
         return run_job(rank, job, url)
     finally:
-        Run.claim_generation = claim_generation
+        RunFolder.claim_generation = claim_generation
 
 
 def test_a_foreign_checkpoint_is_refused(workers, texts, tmp_path):
@@ -378,7 +378,7 @@ def taken_over_after(rank, job, url, step):
     def claim(*arguments):
         calls.append(None)
         if rank == 0 and len(calls) == step:
-            Run(Storage(url)).claim_generation({})
+            RunFolder(Storage(url)).claim_generation({})
         return accumulate(*arguments)
 
     loop.accumulate = claim
@@ -453,7 +453,7 @@ def test_epochs_run_on_across_their_end(workers, texts, tmp_path):
 
 def test_a_crash_loop_is_stopped(workers, texts, tmp_path):
     """Thirty groups of one launch that die before their first commit are enough."""
-    run = Run(Storage(str(tmp_path)))
+    run = RunFolder(Storage(str(tmp_path)))
     for _ in range(30):
         run.claim_generation({"launch": "a", "parent": "", "host": "here"})
     with pytest.raises(TrainingFailed, match="30 worker groups in a row died before their first commit"):
@@ -468,9 +468,9 @@ def run_launch(_rank, job, url, launch_id):
     from planner.train.generation import train
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
-    return train(Launch(job=job, url=url, launch_id=launch_id), on_cpu, Hooks())
+    return train(Launch(job=job, url=url, launch_id=launch_id), cpu_device, Hooks())
 
 
 @pytest.mark.fsdp

@@ -29,7 +29,7 @@ from planner.job import ChatData, FeedbackData, GptModel, JsonlData, PairsData, 
 from planner.order.order import Order
 from planner.provenance.audit import audit
 from planner.store.records import chained, joint_digest
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify_run.py"
@@ -51,7 +51,7 @@ def verified(run, *options):
 
 
 def audited(run):
-    return audit(Run(Storage(str(run))))
+    return audit(RunFolder(Storage(str(run))))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def newest_manifest(run):
 @pytest.mark.fsdp
 def test_it_agrees_with_the_audit_on_a_clean_run(healthy):
     """Generations, steps and samples; the hash is the one that `planner verify` prints."""
-    ours = audit(Run(Storage(str(healthy))))
+    ours = audit(RunFolder(Storage(str(healthy))))
     assert ours.clean, ours.findings
     assert (ours.steps, ours.recomputed, [p.world_size for p in ours.phases]) == (20, 2, [4, 3, 5])
     code, output = verified(healthy)
@@ -134,7 +134,7 @@ def test_text_is_read_as_planner_reads_it(workers, tmp_path, pattern):
         (corpus / name).write_bytes(bytes(i * i % 251 for i in range(size)))
     job = make_job("", steps=6, data={"kind": "text", "path": f"{corpus}{pattern}"})
     workers.run(run_job, 1, job, str(tmp_path / "run"))
-    assert audit(Run(Storage(str(tmp_path / "run")))).clean
+    assert audit(RunFolder(Storage(str(tmp_path / "run")))).clean
     code, output = verified(tmp_path / "run")
     assert code == 0, output
     assert "weights no SHA-256 is on record" in output  # it is no bitwise run
@@ -158,7 +158,7 @@ def test_a_run_on_pairs_is_made_anew(tuned):
     code, output = verified(run)
     assert code == 0, output
     assert "verify_run: clean. 8 steps used positions [0, 104)" in output
-    assert audit(Run(Storage(str(run)))).clean
+    assert audit(RunFolder(Storage(str(run)))).clean
 
 
 @pytest.mark.fsdp
@@ -508,7 +508,7 @@ def test_a_commit_that_is_on_no_record_is_found(run):
 def test_nothing_committed_is_no_clean_run(tmp_path):
     """An empty folder, and a run that has begun."""
     assert verified(tmp_path) == (1, verified(tmp_path)[1])
-    Run(Storage(str(tmp_path))).ensure_identity()
+    RunFolder(Storage(str(tmp_path))).ensure_identity()
     code, output = verified(tmp_path)
     assert code == 1
     assert "no commit can be read here, so there are no weights to account for" in output

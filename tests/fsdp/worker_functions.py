@@ -7,7 +7,7 @@ from planner.job import Job
 from planner.train.generation import train
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
-from planner.train.world import on_cpu
+from planner.train.world import cpu_device
 
 TINY = {"kind": "gpt", "layers": 2, "width": 32, "heads": 2, "context": 24}
 
@@ -39,7 +39,7 @@ def run_job(rank, job, url, stop_at=None, accept=()):
         return stop_at is not None and rank == torch.distributed.get_world_size() - 1 and len(asked) > stop_at
 
     launch = Launch(job=job, url=url, accept=frozenset(accept))
-    return train(launch, on_cpu, Hooks(should_stop=should_stop))
+    return train(launch, cpu_device, Hooks(should_stop=should_stop))
 
 
 def run_job_in_own_folder(rank, job, url):

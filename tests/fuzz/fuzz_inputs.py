@@ -200,7 +200,7 @@ def _runs(out: Path) -> None:
     from planner.train.generation import train
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
-    from planner.train.world import on_cpu
+    from planner.train.world import cpu_device
 
     folder = out / "run"
     text, run = out.parent / "text.txt", folder / "run"
@@ -215,8 +215,8 @@ def _runs(out: Path) -> None:
         asked.append(1)
         return len(asked) > 2
 
-    train(Launch(job=job, url=str(run)), on_cpu, Hooks(should_stop=after_two))
-    train(Launch(job=job, url=str(run)), on_cpu, Hooks())
+    train(Launch(job=job, url=str(run)), cpu_device, Hooks(should_stop=after_two))
+    train(Launch(job=job, url=str(run)), cpu_device, Hooks())
     dist.destroy_process_group()
     (out / "rendezvous").unlink(missing_ok=True)
 

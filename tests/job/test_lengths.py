@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from planner.errors import JobError
 from planner.files import parse_job
-from planner.job.lengths import Lengths, another_end, conversions, learning_rate, lengths, repeats, total_steps
+from planner.job.lengths import (
+    Lengths,
+    conversions,
+    learning_rate,
+    lengths,
+    repeated_data_note,
+    schedule_change_note,
+    total_steps,
+)
 from planner.store.run_folder import job_digest
 
 
@@ -108,24 +116,26 @@ COSINE = ("train.schedule={kind: cosine, warmup: 10%, final_fraction: 0.1}",)
 def test_another_end_of_a_schedule_is_told_with_its_rates():
     """Of more steps and of fewer; where the rate stays what it was, nothing is said."""
     before, now = job(*COSINE, "train.steps=160"), job(*COSINE, "train.steps=400")
-    told = another_end(before, now, 6400, 160, 160)
+    told = schedule_change_note(before, now, 6400, 160, 160)
     peak = now.train.optimizer.lr
     new = learning_rate(now.train, 160, lengths(now, 6400))
     assert 0.7 * peak < new < peak
     words = f"it ends at step 400 instead of 160, so the rate at step 160 goes from {peak / 10:.3g} to {new:.3g}"
     assert told == f"train.schedule: cosine, {words}"
-    assert another_end(now, before, 6400, 20, 400).startswith("train.schedule: cosine, it ends at step 160 instead of")
-    assert another_end(before, before, 6400, 20, 160) == ""
+    assert schedule_change_note(now, before, 6400, 20, 400).startswith(
+        "train.schedule: cosine, it ends at step 160 instead of"
+    )
+    assert schedule_change_note(before, before, 6400, 20, 160) == ""
     constant = [job("train.schedule={kind: constant}", f"train.steps={steps}") for steps in (160, 400)]
-    assert another_end(*constant, 6400, 20, 160) == ""
+    assert schedule_change_note(*constant, 6400, 20, 160) == ""
     other = job("train.schedule={kind: linear}", "train.steps=400")
-    assert another_end(before, other, 6400, 20, 160) == ""  # which asks for --accept recipe, and is named so
+    assert schedule_change_note(before, other, 6400, 20, 160) == ""  # which asks for --accept recipe, and is named so
 
 
 def test_a_step_larger_than_an_epoch_is_told():
     """With how much more than the epochs that is, where the job says epochs."""
     words = "batch.global 64 is more than the 35 samples of an epoch, so every step has some twice"
-    assert repeats(job("train.steps=9"), 35) == words
-    told = repeats(job("train.steps=null", "train.epochs=3"), 35)
+    assert repeated_data_note(job("train.steps=9"), 35) == words
+    told = repeated_data_note(job("train.steps=null", "train.epochs=3"), 35)
     assert told == f"{words}, and 2 steps are 128 samples, 22% more than the epochs say"
-    assert repeats(job("train.steps=9"), 64) == ""
+    assert repeated_data_note(job("train.steps=9"), 64) == ""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from planner.errors import DataError
 from planner.order import permutation
-from planner.order.permutation import MAX_SIZE, Grid, Permutations
+from planner.order.permutation import MAX_SIZE, FeistelGrid, Permutations
 
 MAX_Z = 6.0
 AWKWARD = [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 97, 255, 256, 257, 1000, 4095, 4096, 4097, 10007, 65537]
@@ -36,7 +36,7 @@ def keys(*, seeds=0, epochs=0):
 
 def shuffles(size, key, *, grid=None, num_rounds=None):
     """One whole shuffle of [0, size) for each key, (num_keys, size)."""
-    grid = grid or Grid.holding(size)
+    grid = grid or FeistelGrid.holding(size)
     if num_rounds is not None:
         grid = dataclasses.replace(grid, num_rounds=num_rounds)
     index = np.tile(np.arange(size, dtype=np.uint64), len(key))  # (num_keys * size,)
@@ -196,7 +196,7 @@ def test_half_of_the_orders_are_odd(size):
 
 def test_odd_sides_reach_half_of_the_orders():
     """The reason for the grid's even side: 3 x 3 cells never give an odd permutation."""
-    grid = Grid(size=9, a=3, b=3, num_rounds=24)
+    grid = FeistelGrid(size=9, a=3, b=3, num_rounds=24)
     assert odd_share(shuffles(9, keys(seeds=np.arange(500)), grid=grid)) == 0
 
 
@@ -207,7 +207,7 @@ LARGE = [1000, 4096, 10007]
 def test_neighbours_are_unrelated(size):
     """Places 1, 2, a row and a row and a place apart hold values as far apart as chance has it."""
     table = shuffles(size, keys(seeds=np.arange(40)))
-    a = Grid.holding(size).a
+    a = FeistelGrid.holding(size).a
     for lag in (1, 2, a - 1, a, a + 1):
         assert z_lag(table, lag) < MAX_Z
         assert z_correlation(table, np.roll(table, -lag, axis=1)) < MAX_Z
@@ -296,7 +296,7 @@ def test_words_out_of_range_are_refused(word):
 @given(size=st.integers(1, MAX_SIZE))
 def test_the_grid_holds_the_size_and_little_more(size):
     """A grid has room for every index, sides that the arithmetic serves, and an excess below one row."""
-    grid = Grid.holding(size)
+    grid = FeistelGrid.holding(size)
     assert grid.a % 2 == 0
     assert max(grid.a, grid.b) < 2**21
     assert size <= grid.a * grid.b < size + max(grid.a, 16)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from planner.plan import CapacityChange, Decision, Plan, ResizeCost, Situation, Speeds, revise
+from planner.plan import CapacityAt, Decision, Plan, ResizeCost, Situation, Speeds, revise
 from planner.plan.growth import Growth
 
 IN_PLACE = ResizeCost(grow_s=1.4, shrink_s=1.0)
@@ -80,7 +80,7 @@ def flapping(world_size, low_s=10.0, high_s=10.0, end_s=300.0, then=None):
     times_s = takewhile(lambda time_s: time_s < end_s, accumulate(cycle((low_s, high_s)), initial=0.0))
     changes = zip(times_s, cycle((world_size, world_size + 1)), strict=False)
     settled = [] if then is None else [(end_s, then)]
-    return [CapacityChange(time_s=time_s, world_size=count) for time_s, count in [*changes, *settled]]
+    return [CapacityAt(time_s=time_s, world_size=count) for time_s, count in [*changes, *settled]]
 
 
 def price_of_learning(world_size, cost, global_batch=48):

@@ -7,12 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.plan import BatchSizes, Plan, choose
+from planner.plan import BatchSizes, Plan, make_plan
 
 
 def plan_for(global_batch, world_size, max_micro, equality="balanced") -> Plan:
     sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro, equality=equality)
-    return choose(sizes, world_size)
+    return make_plan(sizes, world_size)
 
 
 sizes = {

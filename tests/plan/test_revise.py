@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.plan import NEW_PROCESSES, CapacityChange, Plan, ResizeCost, Situation, Speeds, revise, worth_asking
+from planner.plan import NEW_PROCESSES, CapacityAt, Plan, ResizeCost, Situation, Speeds, revise, worth_asking
 
 COST = ResizeCost(grow_s=1.4, shrink_s=1.0)
 MORE_MAY_COME = "more may come, and one resize is cheaper than two; resize in 0.4 s if it lasts"
@@ -18,7 +18,7 @@ TOO_SHORT = (
 
 
 def history(*changes):
-    return tuple(CapacityChange(time_s=time_s, world_size=world_size) for time_s, world_size in changes)
+    return tuple(CapacityAt(time_s=time_s, world_size=world_size) for time_s, world_size in changes)
 
 
 def situation(*, world_size, changes, now_s, global_batch=48, seconds=None, **more):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.recipes import Options, Question, job_of, read_recipe, rewrite
+from planner.recipes import CheckOptions, Options, job_of, read_recipe, rewrite
 
 BARE = "accelerate launch --num_processes 4 launch.py loss={} model=llama ++model.name_or_path=m train_datasets=[a]"
 LEGACY = """
@@ -31,7 +31,7 @@ def bare(loss, *words):
 
 
 def traps(recipe):
-    return {trap.name: trap.text for trap in recipe.foreign.traps(Question(counts=[1, 2, 4]))}
+    return {trap.name: trap.text for trap in recipe.foreign.traps(CheckOptions(counts=[1, 2, 4]))}
 
 
 def lines(draft):

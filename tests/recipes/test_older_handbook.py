@@ -5,7 +5,7 @@ import re
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import Options, Question, job_of, read_recipe
+from planner.recipes import CheckOptions, Options, job_of, read_recipe
 from planner.recipes.rewrite import rewrite
 
 V02 = (
@@ -46,11 +46,11 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
 def test_who_takes_such_a_file_is_said(tmp_path):
     """TRL's scripts refuse it, and the older ones do not: a trap, and no refusal."""
     recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8, **CHECK))
-    traps = {trap.name: trap.text for trap in recipe.foreign.traps(Question(counts=[8]))}
+    traps = {trap.name: trap.text for trap in recipe.foreign.traps(CheckOptions(counts=[8]))}
     assert "dataset_mixer, preprocessing_num_workers, use_flash_attention_2 are keys of" in traps["older handbook"]
     plain = "model_name_or_path: m\nper_device_train_batch_size: 8\n"
     recipe = read_recipe(_file(tmp_path, plain), (), Options(gpus=8, method="sft", **CHECK))
-    assert "older handbook" not in {trap.name for trap in recipe.foreign.traps(Question(counts=[8]))}
+    assert "older handbook" not in {trap.name for trap in recipe.foreign.traps(CheckOptions(counts=[8]))}
 
 
 def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):

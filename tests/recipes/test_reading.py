@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlannerError, RecipeError
-from planner.recipes import Options, Question, job_of, read_recipe
+from planner.recipes import CheckOptions, Options, job_of, read_recipe
 from planner.recipes.command import command_of
 from planner.recipes.entries import flat
 from planner.recipes.hydra import resolve
@@ -232,7 +232,7 @@ def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, i
         recipe = read_recipe(str(file), ["lr=1e-6", "loss.beta=0.1"][: 2 * (which == 1)], options)
         for count in range(1, 9):
             recipe.foreign.outcome(count)
-        recipe.foreign.traps(Question(counts=[1, 2, 3]))
+        recipe.foreign.traps(CheckOptions(counts=[1, 2, 3]))
         if is_for_job:
             job_of(recipe)
 

@@ -5,7 +5,7 @@ import recipes
 
 from planner.errors import RecipeError
 from planner.recipes import Options, read_recipe
-from planner.recipes.known import is_dpo, is_halos
+from planner.recipes.known import is_dpo_repository, is_halos
 from planner.recipes.shipped import DPO_DEFAULTS, HALOS_DEFAULTS
 from planner.recipes.strangers import STRANGERS, by_keys
 from planner.recipes.trl_keys import KNOWN
@@ -200,7 +200,7 @@ def test_options_of_hydras_own_are_said():
 def test_defaults_that_nobody_wrote_tell_nothing():
     from planner.recipes import dpo, halos
 
-    assert not is_dpo(dpo.base({}), {})
+    assert not is_dpo_repository(dpo.base({}), {})
     assert not is_halos(halos.base({}), {})
 
 

@@ -7,7 +7,7 @@ import pytest
 from recipes import rows
 
 from planner.errors import NotExact
-from planner.recipes import Options, Question, job_of, read_recipe, rewrite
+from planner.recipes import CheckOptions, Options, job_of, read_recipe, rewrite
 from planner.report.recipe_table import rewrite_lines
 
 IDS = [row["id"] for row in rows()]
@@ -381,7 +381,7 @@ def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
     options = Options(gpus=None if target != "dpo" else 8, halos_batch="total", needs_micro=False)
     read_back = read_recipe(command, (), options)
     assert read_back.draft.job["train"]["clip_norm"] is None
-    assert "clipping per shard" not in {trap.name for trap in read_back.foreign.traps(Question(counts=[8]))}
+    assert "clipping per shard" not in {trap.name for trap in read_back.foreign.traps(CheckOptions(counts=[8]))}
 
 
 def test_an_infinite_norm_in_a_file_is_read(tmp_path):

@@ -8,7 +8,7 @@ from recipes import rows, write
 
 from planner.files import parse_job
 from planner.job import batch_sizes
-from planner.plan import choose
+from planner.plan import make_plan
 from planner.recipes import Options, job_of, read_recipe
 
 IDS = [row["id"] for row in rows()]
@@ -43,7 +43,7 @@ def test_it_is_converted_and_exact_at_every_count(shipped, name):
     assert parse_job(text) == job
     assert job.batch.global_batch == recipe.global_batch == found.global_batch
     for count in COUNTS:
-        plan = choose(batch_sizes(job), count)
+        plan = make_plan(batch_sizes(job), count)
         positions = [at for rank in range(count) for batch in plan.micro_batches(rank) for at in batch]
         assert sorted(positions) == list(range(recipe.global_batch))
         assert plan.max_micro_batch <= job.batch.max_micro

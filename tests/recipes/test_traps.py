@@ -5,7 +5,7 @@ import json
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import Options, Question, read_recipe
+from planner.recipes import CheckOptions, Options, read_recipe
 from planner.recipes.json_text import without_comments
 
 COUNTS = list(range(1, 17))
@@ -19,7 +19,7 @@ def read(command, *words, **options):
 
 
 def traps(recipe, **asked):
-    question = Question(counts=asked.pop("counts", COUNTS), **asked)
+    question = CheckOptions(counts=asked.pop("counts", COUNTS), **asked)
     return {trap.name: trap.text for trap in recipe.foreign.traps(question)}
 
 

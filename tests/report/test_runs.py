@@ -4,11 +4,11 @@ import pytest
 
 from planner.report.layout_text import ago, printable
 from planner.report.run_table import detail_text, run_detail, run_line, run_table
-from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Identity, StepRecord
-from planner.store.survey import Segment, Survey
+from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
+from planner.store.survey import SegmentEnds, Survey
 
 BEGAN_S = 1_700_000_000.0
-IDENTITY = Identity(
+IDENTITY = TrainingIdentity(
     global_batch=4, seed=7, data="a" * 64, model="0" * 64, optimizer="sgd", equality="balanced", recipe="0" * 64
 )
 
@@ -49,7 +49,7 @@ def commit(step):
 
 
 def segment(generation, first_step, *tail, committed_step=-1, **named):
-    return Segment(
+    return SegmentEnds(
         generation=generation, header=header(generation, first_step, **named), tail=tail, committed_step=committed_step
     )
 
@@ -91,7 +91,7 @@ def test_events_have_their_times():
     seen = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=3.0)
     detail = run_detail(survey(segment(1, 0, *steps(0, 1), commit(2), seen)))
     assert [event.time_s for event in detail.events] == [BEGAN_S + 100, BEGAN_S + 105]
-    bare = Segment(generation=1, header=None, tail=(seen,), committed_step=-1)
+    bare = SegmentEnds(generation=1, header=None, tail=(seen,), committed_step=-1)
     assert [event.time_s for event in run_detail(survey(bare)).events] == [None]
     text = detail_text(run_detail(survey(bare)), BEGAN_S)
     assert text[-1] == f"{'':23}  step 2: held-out loss 1.0000"

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from planner.base.text import counted
-from planner.plan import BatchSizes, choose
-from planner.provenance.audit import Audit, Phase
+from planner.plan import BatchSizes, make_plan
+from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.report.layout_text import aligned
 from planner.report.plan_table import plan_json, plan_table, split_text
 from planner.report.view import RunView, fold, step_line
-from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Identity, StepRecord
+from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 
 # -- columns
 
@@ -44,7 +44,7 @@ def test_every_line_of_a_table_has_the_same_columns():
 
 def plans(*world_sizes, global_batch=64, max_micro=8):
     sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro)
-    return [choose(sizes, world_size) for world_size in world_sizes]
+    return [make_plan(sizes, world_size) for world_size in world_sizes]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_plan_as_json():
 # -- audits
 
 PHASES = (
-    Phase(
+    GenerationSteps(
         generation=1,
         world_size=4,
         shares=((4, 16),),
@@ -109,7 +109,7 @@ PHASES = (
         end_step=40,
         recomputed_before=0,
     ),
-    Phase(
+    GenerationSteps(
         generation=12,
         world_size=3,
         shares=((1, 22), (2, 21)),
@@ -208,7 +208,7 @@ def test_an_audit_as_json():
 
 
 def generation(number, *, world_size, step=0, parent="", changed=()):
-    identity = Identity(
+    identity = TrainingIdentity(
         global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw", recipe="c" * 64, equality="balanced"
     )
     return GenerationRecord(

@@ -11,7 +11,7 @@ from threading import Barrier, Event
 import pytest
 
 from planner.errors import AnotherDriver, NewerFormat, PlannerError, StoreError
-from planner.store.driver import Driver, lease_name, this_driver
+from planner.store.driver import DriverLease, lease_name, this_driver
 from planner.store.lease import Lease
 from planner.store.records import seal, unseal
 from planner.store.storage import Storage
@@ -50,9 +50,9 @@ def put(storage, driver, number=1):
     storage.write(lease_name(number), seal(driver))
 
 
-def newest(storage) -> tuple[int, Driver]:
+def newest(storage) -> tuple[int, DriverLease]:
     name = storage.names("drivers")[-1]
-    return int(name.removesuffix(".json")), unseal(storage.read(f"drivers/{name}"), Driver, name)
+    return int(name.removesuffix(".json")), unseal(storage.read(f"drivers/{name}"), DriverLease, name)
 
 
 def refusal(lease) -> str:

@@ -15,15 +15,15 @@ from planner.store.records import (
     EvalRecord,
     EventRecord,
     GenerationRecord,
-    Identity,
     StepRecord,
+    TrainingIdentity,
     canonical,
     chained,
     parse_record,
 )
 from planner.store.storage import Storage
 
-IDENTITY = Identity(
+IDENTITY = TrainingIdentity(
     global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="balanced"
 )
 
@@ -83,7 +83,7 @@ def test_records_from_before_there_were_metrics_are_read():
 
 def test_the_early_name_of_an_equality_is_read_as_the_present_one():
     early = IDENTITY.model_dump() | {"equality": "batches"}
-    assert IDENTITY.differences(Identity.model_validate(early)) == []
+    assert IDENTITY.differences(TrainingIdentity.model_validate(early)) == []
 
 
 def written(storage, previous=NO_HEAD, records=RECORDS):

@@ -1,12 +1,12 @@
 """The newest commit, in three degrees: named, readable, whole."""
 
 import pytest
-from test_past import commit, step, write
+from test_earlier_generations import commit, step, write
 from test_survey import committed, recorded
 
 from planner.errors import NewerFormat, RecordMismatch, StoreError
 from planner.store.newest import newest_named, newest_of, newest_readable, readable
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -15,14 +15,14 @@ def run(storage):
     committed(storage, 2)
     committed(storage, 4)
     write(storage, 1, step(0), step(1), recorded(storage, 2))
-    return Run(storage)
+    return RunFolder(storage)
 
 
 def test_a_run_without_commits_has_no_newest_one(storage):
     """In any degree."""
-    assert newest_named(Run(storage)) == ""
-    assert newest_readable(Run(storage)) is None
-    assert newest_of([], Run(storage).manifest).manifest is None
+    assert newest_named(RunFolder(storage)) == ""
+    assert newest_readable(RunFolder(storage)) is None
+    assert newest_of([], RunFolder(storage).manifest).manifest is None
 
 
 def test_a_torn_manifest_is_named_and_not_readable(run):

@@ -17,18 +17,18 @@ from planner.store.records import (
     NO_HEAD,
     CommitRecord,
     FileDigest,
-    Identity,
     Manifest,
-    RunIdentity,
+    RunName,
+    TrainingIdentity,
     canonical,
     chained,
     seal,
     unseal,
 )
-from planner.store.run_folder import Run, commit_name, job_digest, job_file
+from planner.store.run_folder import RunFolder, commit_name, job_digest, job_file
 from planner.store.storage import Storage
 
-IDENTITY = Identity(
+IDENTITY = TrainingIdentity(
     global_batch=4, seed=1, data="a" * 64, model="b" * 64, optimizer="adamw", recipe="c" * 64, equality="balanced"
 )
 
@@ -59,7 +59,7 @@ def manifest(step=3, generation=1, run_id="run", files=(), **changes):
 @pytest.fixture
 def run(storage):
     """A new run."""
-    made = Run(storage)
+    made = RunFolder(storage)
     made.ensure_identity()
     return made
 
@@ -67,7 +67,7 @@ def run(storage):
 @pytest.fixture
 def run_here(tmp_path):
     """A new run on this machine, where threads may race."""
-    made = Run(Storage(str(tmp_path)))
+    made = RunFolder(Storage(str(tmp_path)))
     made.ensure_identity()
     return made
 
@@ -106,21 +106,21 @@ def at_once(number, work):
 
 def test_a_run_keeps_its_name(storage):
     """Made once, the same for every later process; two runs never share one."""
-    first = Run(storage).ensure_identity()
-    assert Run(storage).ensure_identity() == first == Run(storage).identity()
+    first = RunFolder(storage).ensure_identity()
+    assert RunFolder(storage).ensure_identity() == first == RunFolder(storage).identity()
     assert len(first.run_id) == 32
 
 
 def test_all_that_race_for_a_new_run_agree(tmp_path):
     """Sixteen threads, one name."""
-    names = at_once(16, lambda _: Run(Storage(str(tmp_path))).ensure_identity())
+    names = at_once(16, lambda _: RunFolder(Storage(str(tmp_path))).ensure_identity())
     assert len({name.run_id for name in names}) == 1
 
 
 def test_a_folder_without_a_run_is_refused(storage):
     """With the way out."""
     with pytest.raises(StoreError, match=r"no run here \(no run\.json\); check the path"):
-        Run(storage).identity()
+        RunFolder(storage).identity()
 
 
 def test_a_lost_name_is_not_replaced(run):
@@ -304,7 +304,7 @@ def test_an_altered_job_is_refused(run):
 
 def test_what_is_sealed_comes_back():
     """Equal, with floats to the last bit."""
-    for value in [manifest(facts={"x": [0.1 + 0.2, 1e-300, 2**70]}), RunIdentity(run_id="ü\0", created_s=1 / 3)]:
+    for value in [manifest(facts={"x": [0.1 + 0.2, 1e-300, 2**70]}), RunName(run_id="ü\0", created_s=1 / 3)]:
         assert unseal(seal(value), type(value), "here") == value
 
 
@@ -401,7 +401,7 @@ def test_a_newer_format_is_told_apart():
     value = {"format": 2, "weights": "elsewhere"}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     content = json.dumps({"sha256": chained("", text), "value": value}).encode()
-    for kind in (Manifest, RunIdentity):
+    for kind in (Manifest, RunName):
         with pytest.raises(NewerFormat, match=r"^here: .*another version of planner \(format 2, this one reads 1\)"):
             unseal(content, kind, "here")
 
@@ -409,7 +409,7 @@ def test_a_newer_format_is_told_apart():
 def test_a_seal_of_another_kind_is_refused():
     """A run's identity is no manifest."""
     with pytest.raises(StoreError):
-        unseal(seal(RunIdentity(run_id="x", created_s=0.0)), Manifest, "here")
+        unseal(seal(RunName(run_id="x", created_s=0.0)), Manifest, "here")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "a b", "ü", "a\n"])
@@ -577,9 +577,9 @@ def test_pruning_touches_no_folder_that_is_no_checkpoint(run):
 )
 def test_pruning_is_what_it_says(commits, halves, keep, generation):
     """The newest `keep` commits, the pruner's newest, and every unfinished folder from its generation on."""
-    run = Run(Storage("memory://pruning"))
+    run = RunFolder(Storage("memory://pruning"))
     run.storage.delete("")
-    run.storage.write("run.json", seal(RunIdentity(run_id="run", created_s=0.0)))
+    run.storage.write("run.json", seal(RunName(run_id="run", created_s=0.0)))
     for step, of_generation in commits:
         commit(run, step, of_generation)
     for step, of_generation in halves - commits:

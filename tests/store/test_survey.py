@@ -3,21 +3,21 @@
 import json
 
 import pytest
-from test_past import commit, step, write
+from test_earlier_generations import commit, step, write
 
 from planner.errors import StoreError
 from planner.store.driver import lease_name, this_driver
 from planner.store.lease import Lease
 from planner.store.ledger import segment_name
-from planner.store.records import NO_HEAD, Identity, Manifest, seal
-from planner.store.run_folder import Run, commit_name
+from planner.store.records import NO_HEAD, Manifest, TrainingIdentity, seal
+from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
 from planner.store.survey import survey, survey_folder
 
 
 def committed(storage, number, generation=1, total_steps=8):
     """A manifest with one file beside it."""
-    run = Run(storage)
+    run = RunFolder(storage)
     name = commit_name(number, generation)
     manifest = Manifest(
         run_id=run.ensure_identity().run_id,
@@ -27,7 +27,7 @@ def committed(storage, number, generation=1, total_steps=8):
         step=number,
         cursor=4 * number,
         total_steps=total_steps,
-        identity=Identity(
+        identity=TrainingIdentity(
             global_batch=4, seed=0, data="0" * 64, model="0" * 64, optimizer="sgd", equality="balanced", recipe="0" * 64
         ),
         plan_digest="p",
@@ -47,7 +47,7 @@ def committed(storage, number, generation=1, total_steps=8):
 
 def recorded(storage, number):
     """The record of a commit that is there."""
-    return commit(number, sha256=Run(storage).manifest_digest(commit_name(number, 1)))
+    return commit(number, sha256=RunFolder(storage).manifest_digest(commit_name(number, 1)))
 
 
 def test_a_replaced_commit_is_a_problem(storage, url):

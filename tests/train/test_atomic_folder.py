@@ -7,11 +7,11 @@ import signal
 import pytest
 
 from planner.errors import UserError
-from planner.train.export.atomic_folder import half_of
+from planner.train.export.atomic_folder import unfinished_folder
 
 
 def fill_and_die(target):
-    with half_of(target) as half:
+    with unfinished_folder(target) as half:
         (half / "weights").write_text("some")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -25,9 +25,9 @@ def test_what_a_killed_export_left_goes_at_the_next_one(tmp_path):
     (left,) = tmp_path.iterdir()
     other = tmp_path / ".b.12345678.half"
     other.mkdir()
-    with half_of(target) as first:
+    with unfinished_folder(target) as first:
         assert not left.exists()
-        with half_of(target) as second:
+        with unfinished_folder(target) as second:
             assert first.is_dir()
             assert second.is_dir()
     assert list(tmp_path.iterdir()) == [other]
@@ -36,5 +36,5 @@ def test_what_a_killed_export_left_goes_at_the_next_one(tmp_path):
 def test_a_place_that_is_none_is_a_mistake_of_the_user(tmp_path):
     """A file where the folder above should be."""
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be made there"), half_of(tmp_path / "file" / "model"):
+    with pytest.raises(UserError, match="cannot be made there"), unfinished_folder(tmp_path / "file" / "model"):
         pass

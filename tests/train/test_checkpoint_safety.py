@@ -38,13 +38,13 @@ from planner.store.records import (
     CommitRecord,
     EvalRecord,
     FileDigest,
-    Identity,
     Manifest,
     StepRecord,
+    TrainingIdentity,
     digest_of,
     seal,
 )
-from planner.store.run_folder import Run, commit_name
+from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
 from planner.train.checkpoints import checkpoint, tensor_reader
 from planner.train.exact.gradient_sums import FloatSums
@@ -54,7 +54,7 @@ from planner.train.optimize import make_optimizer
 from planner.train.setup import Launch
 from planner.train.shard import build_model, shard
 from planner.train.state import TrainState
-from planner.train.world import World, on_cpu
+from planner.train.world import World, cpu_device
 
 NAME = commit_name(1, 1)
 FOLDER = f"checkpoints/{NAME}"
@@ -69,7 +69,7 @@ OPTIMIZERS = [
 @pytest.fixture(scope="module", autouse=True)
 def world(process_group):  # noqa: ARG001  # it must be there
     """This process, alone."""
-    return World.join(on_cpu)
+    return World.join(cpu_device)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -122,7 +122,7 @@ def manifest_of(files, optimizer="adamw", **changes):
         "step": 1,
         "cursor": 5,
         "total_steps": 4,
-        "identity": Identity(
+        "identity": TrainingIdentity(
             global_batch=5,
             seed=3,
             data="a" * 64,
@@ -233,13 +233,13 @@ def test_a_run_trains_resumes_and_is_audited(url, tmp_path):
         asked.append(None)
         return len(asked) > 3
 
-    stopped = train(Launch(job=job, url=url), on_cpu, Hooks(should_stop=should_stop))
+    stopped = train(Launch(job=job, url=url), cpu_device, Hooks(should_stop=should_stop))
     assert (stopped.step, stopped.finished) == (3, False)
-    assert train(Launch(job=job, url=url), on_cpu, Hooks()).finished
+    assert train(Launch(job=job, url=url), cpu_device, Hooks()).finished
     whole = f"{url}-whole"
-    train(Launch(job=job, url=whole), on_cpu, Hooks())
+    train(Launch(job=job, url=whole), cpu_device, Hooks())
 
-    run, undisturbed = Run(Storage(url)), Run(Storage(whole))
+    run, undisturbed = RunFolder(Storage(url)), RunFolder(Storage(whole))
     cut = steps_of(run, 1)[0]
     head = run.manifest(commit_name(3, 1)).ledger_head
     later = [link.record for link in read_segment(run.storage, 2, head)]
@@ -257,10 +257,10 @@ def test_a_run_trains_resumes_and_is_audited(url, tmp_path):
 def test_an_accepted_change_of_optimizer_trains_on(url, tmp_path):
     """From the same weights, with a fresh state; the ledger says so."""
     (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
-    train(Launch(job=make_job(tmp_path / "corpus.txt", steps=2), url=url), on_cpu, Hooks())
+    train(Launch(job=make_job(tmp_path / "corpus.txt", steps=2), url=url), cpu_device, Hooks())
     changed = make_job(tmp_path / "corpus.txt", steps=4, optimizer=OPTIMIZERS[1])
-    assert train(Launch(job=changed, url=url, accept=frozenset({"optimizer", "recipe"})), on_cpu, Hooks()).finished
-    run = Run(Storage(url))
+    assert train(Launch(job=changed, url=url, accept=frozenset({"optimizer", "recipe"})), cpu_device, Hooks()).finished
+    run = RunFolder(Storage(url))
     head = run.manifest(commit_name(2, 1)).ledger_head
     header = next(iter(read_segment(run.storage, 2, head))).record
     assert "optimizer: accepted by name" in header.changed
@@ -289,7 +289,7 @@ def test_a_run_is_its_owners_or_its_teams(tmp_path, umask, shared, expected):
         run.chmod(shared)
     before = os.umask(umask)
     try:
-        train(Launch(job=make_job(tmp_path / "corpus.txt", steps=1), url=str(run)), on_cpu, Hooks())
+        train(Launch(job=make_job(tmp_path / "corpus.txt", steps=1), url=str(run)), cpu_device, Hooks())
     finally:
         os.umask(before)
     assert (run / "checkpoints" / commit_name(1, 1) / ".metadata").exists()
@@ -643,8 +643,8 @@ def test_a_forged_commit_never_runs_code(url, tmp_path):
     """Metadata and manifest by one who knows the format: training refuses them, and the code never ran."""
     (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
     job = make_job(tmp_path / "corpus.txt", steps=2)
-    train(Launch(job=job, url=url), on_cpu, Hooks())
-    run = Run(Storage(url))
+    train(Launch(job=job, url=url), cpu_device, Hooks())
+    run = RunFolder(Storage(url))
     name = run.commits()[-1]
     content = pickle.dumps(Call(os.system, f"touch '{tmp_path / 'ran'}'"))
     run.storage.write(f"checkpoints/{name}/.metadata", content)
@@ -654,9 +654,9 @@ def test_a_forged_commit_never_runs_code(url, tmp_path):
     forged = manifest.model_copy(update={"files": files})
     run.storage.write(f"manifests/{name}.json", seal(forged))
     with pytest.raises(RecordMismatch, match="is not the one that the ledger records"):
-        train(Launch(job=job, url=url), on_cpu, Hooks())
+        train(Launch(job=job, url=url), cpu_device, Hooks())
     ledger = run.storage.read(segment_name(1)).decode().replace(digest_of(manifest), digest_of(forged))
     run.storage.write(segment_name(1), ledger.encode())
     with pytest.raises(StoreError, match=r"it names (posix|nt)\.system"):
-        train(Launch(job=job, url=url), on_cpu, Hooks())
+        train(Launch(job=job, url=url), cpu_device, Hooks())
     assert not (tmp_path / "ran").exists()

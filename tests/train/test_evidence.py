@@ -14,13 +14,13 @@ from forging import compact, forged, reseal
 from planner.base import format_versions
 from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
 from planner.job import Job
-from planner.plan import choose, layout
+from planner.plan import layout, make_plan
 from planner.plan.layout import Balanced, Bitwise
 from planner.provenance.audit import audit
 from planner.store.ledger import LedgerWriter
 from planner.store.newest import newest_readable
 from planner.store.records import NO_HEAD, CommitRecord, chained
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.store.survey import survey
 from planner.train import journal, setup
@@ -28,7 +28,7 @@ from planner.train.export import commit_at
 from planner.train.generation import train
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
-from planner.train.world import on_cpu
+from planner.train.world import cpu_device
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -59,11 +59,11 @@ def make_job(corpus, **sections):
 def train_to(url, job, stop_at=None, accept=()):
     """One generation, stopped before step `stop_at`."""
     hooks = Hooks(should_stop=lambda step: stop_at is not None and step >= stop_at)
-    return train(Launch(job=job, url=str(url), accept=frozenset(accept)), on_cpu, hooks)
+    return train(Launch(job=job, url=str(url), accept=frozenset(accept)), cpu_device, hooks)
 
 
 def run_at(url):
-    return Run(Storage(str(url)))
+    return RunFolder(Storage(str(url)))
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def second_layout(monkeypatch):
 
     def use(version):
         for module in (setup, journal):
-            monkeypatch.setattr(module, "choose", functools.partial(choose, layout_version=version))
+            monkeypatch.setattr(module, "make_plan", functools.partial(make_plan, layout_version=version))
 
     return use
 

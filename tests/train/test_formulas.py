@@ -17,10 +17,10 @@ from planner.job import DpoObjective, GptModel, IpoObjective, KtoObjective, SftO
 from planner.job.objectives import OURS
 from planner.job.objectives.orpo import OrpoObjective
 from planner.order.order import Order
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.control import exact_sums
-from planner.train.log_probs import measuring
+from planner.train.log_probs import no_training
 from planner.train.objectives import Coupled, denominators, make_objective, named_metrics
 from planner.train.objectives.orpo import _log_odds as log_odds
 from planner.train.prefetch import _Pickled
@@ -56,7 +56,7 @@ def loaders(kind, global_batch, world_size, max_micro, equality="balanced", **mo
     """One for each worker."""
     data = SampleSet(kind=kind)
     sizes = BatchSizes(global_batch=global_batch, max_micro=max_micro, equality=equality)
-    plan = choose(sizes, world_size)
+    plan = make_plan(sizes, world_size)
     order = Order(num_rows=data.num_rows, num_held_out=7, seed=3)
     return [
         Loader(
@@ -77,7 +77,7 @@ def measured(config, model, reference, batches):
     objective = make_objective(config, reference)
     totals = denominators(objective, batches)
     if isinstance(objective, Coupled):
-        with measuring(model):
+        with no_training(model):
             shared = torch.stack([objective.shared(model, batch, totals) for batch in batches])
         objective = objective.given(exact_sums(shared))
     parts = [objective.loss(model, batch, totals).view(-1) for batch in batches]

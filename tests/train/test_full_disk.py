@@ -8,18 +8,18 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 
-from planner.base.disk import no_room, size_words
+from planner.base.disk import no_room, size_text
 from planner.errors import DiskFull, RunError
 from planner.job import Job
 from planner.provenance.audit import audit
-from planner.store.run_folder import Run, commit_name
+from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
 from planner.train.checkpoints import tensor_writer
 from planner.train.export import tensor_files
 from planner.train.generation import train
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
-from planner.train.world import on_cpu
+from planner.train.world import cpu_device
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
@@ -43,13 +43,13 @@ def job(tmp_path):
 
 def refused(job, url):
     with pytest.raises(DiskFull) as stopped:
-        train(Launch(job=job, url=url), on_cpu, Hooks())
+        train(Launch(job=job, url=url), cpu_device, Hooks())
     return str(stopped.value)
 
 
 def finish(job, url):
-    assert train(Launch(job=job, url=url), on_cpu, Hooks()).finished
-    result = audit(Run(Storage(url)))
+    assert train(Launch(job=job, url=url), cpu_device, Hooks()).finished
+    result = audit(RunFolder(Storage(url)))
     assert result.clean, result.findings
 
 
@@ -65,7 +65,7 @@ def test_a_commit_that_does_not_fit_leaves_the_last_one_and_says_what_it_needs(j
     assert 0 < float(free) < float(needed)
     storage = Storage(url)
     assert storage.names("checkpoints") == [commit_name(1, 1)]
-    assert Run(storage).commits() == [commit_name(1, 1)]
+    assert RunFolder(storage).commits() == [commit_name(1, 1)]
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     finish(job, url)
 
@@ -82,7 +82,7 @@ def test_a_ledger_that_cannot_be_written_says_so_and_is_resumed(job, small_disk)
         return False
 
     with pytest.raises(DiskFull, match=r"the disk is full: .* needs .* are free"):
-        train(Launch(job=job, url=url), on_cpu, Hooks(should_stop=fill))
+        train(Launch(job=job, url=url), cpu_device, Hooks(should_stop=fill))
     hog.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     finish(job, url)
@@ -152,7 +152,7 @@ def test_a_full_disk_is_found_below_other_errors():
 
 
 def test_sizes_read_like_a_disk_s_label():
-    assert [size_words(n) for n in (0, 999, 1000, 1_250_000, 10**9, 3 * 10**12)] == [
+    assert [size_text(n) for n in (0, 999, 1000, 1_250_000, 10**9, 3 * 10**12)] == [
         "0 bytes",
         "999 bytes",
         "1.0 kB",

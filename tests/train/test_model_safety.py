@@ -134,18 +134,18 @@ def test_a_link_out_of_the_folder_is_not_its_own(folder, tmp_path):
     """Nor one to a link. What the hub keeps, it keeps behind links, and that is."""
     (tmp_path / "key").write_text("secret")
     (folder / "within.json").symlink_to("config.json")
-    model_files.require_own(folder, folder / "within.json")
+    model_files.require_inside_folder(folder, folder / "within.json")
     (folder / "tokenizer_key.json").symlink_to("../key")
     (folder / "twice.json").symlink_to("tokenizer_key.json")
     for name in ("tokenizer_key.json", "twice.json"):
         with pytest.raises(UserError, match=f"{name}: a link that leads out of the model's folder"):
-            model_files.require_own(folder, folder / name)
+            model_files.require_inside_folder(folder, folder / name)
     hub = tmp_path / "hub" / "models--a--b"
     (hub / "blobs").mkdir(parents=True)
     (hub / "snapshots" / "1").mkdir(parents=True)
     (hub / "blobs" / "x").write_text("{}")
     (hub / "snapshots" / "1" / "tokenizer.json").symlink_to("../../blobs/x")
-    model_files.require_own(hub / "snapshots" / "1", hub / "snapshots" / "1" / "tokenizer.json")
+    model_files.require_inside_folder(hub / "snapshots" / "1", hub / "snapshots" / "1" / "tokenizer.json")
 
 
 numbers = st.one_of(st.integers(-9, 9), st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))

@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 
 from planner.plan import checkpoint_interval
-from planner.store.past import Past
+from planner.store.earlier_generations import EarlierGenerations
 from planner.train.pace import FIRST_COMMIT_S, MOST_WORK_S, EverySteps, MeasuredPace
 
-NOTHING = Past(losses=0, observed_s=0.0, saves_s=())
+NOTHING = EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
 
 
 def past(**changed):
-    return Past(**{"losses": 0, "observed_s": 0.0, "saves_s": (1.0,), **changed})
+    return EarlierGenerations(**{"losses": 0, "observed_s": 0.0, "saves_s": (1.0,), **changed})
 
 
 class Training:

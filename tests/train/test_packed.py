@@ -118,7 +118,7 @@ def test_adapters_stand_where_the_job_wants_them(tiny_model):
     """A name that matches nothing is refused, whatever the others match; it is said how many layers have one."""
     from planner.errors import UserError
     from planner.job import Lora
-    from planner.train.models.hf import adapters_words, add_adapters
+    from planner.train.models.hf import adapters_text, add_adapters
 
     folder = tiny_model("llama")
     model = hf_model(folder, "sdpa")
@@ -127,11 +127,11 @@ def test_adapters_stand_where_the_job_wants_them(tiny_model):
     ):
         add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "v_prj")))
     add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "self_attn.v_proj")))
-    assert adapters_words(model) == "adapters on 4 of 14 layers"
+    assert adapters_text(model) == "adapters on 4 of 14 layers"
     for targets, words in [(None, "14 of 14"), (("embed_tokens", "lm_head"), "2 of 16")]:
         other = hf_model(folder, "sdpa")
         add_adapters(other.hf, Lora(rank=2, targets=targets))
-        assert adapters_words(other) == f"adapters on {words} layers"
+        assert adapters_text(other) == f"adapters on {words} layers"
 
 
 @settings(max_examples=50)

@@ -13,7 +13,7 @@ import torch
 
 from planner.errors import DataError
 from planner.order.order import Order
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.prefetch import Prefetcher
 
@@ -38,7 +38,7 @@ class Rows:
 
 def loader_of(rows):
     """Four samples a step, in two rounds."""
-    plan = choose(BatchSizes(global_batch=4, max_micro=2), 1)
+    plan = make_plan(BatchSizes(global_batch=4, max_micro=2), 1)
     return Loader(dataset=rows, order=ORDER, plan=plan, rank=0)
 
 

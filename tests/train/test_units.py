@@ -15,7 +15,7 @@ from planner.errors import DataError
 from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
 from planner.job.lengths import Lengths, learning_rate
 from planner.order.order import Order
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 from planner.train import control
 from planner.train.batches import NO_LOSS, Loader, collate
 from planner.train.control import Tally
@@ -253,7 +253,7 @@ class Rows:
 def test_all_workers_together_load_the_global_batch(global_batch, max_micro, world_size):
     """Every sample once, in the order's own order, equally many rounds each, across the end of an epoch."""
     order = Order(num_rows=40, num_held_out=6, seed=1)
-    plan = choose(BatchSizes(global_batch=global_batch, max_micro=max_micro), world_size)
+    plan = make_plan(BatchSizes(global_batch=global_batch, max_micro=max_micro), world_size)
     loaders = [Loader(dataset=Rows(), order=order, plan=plan, rank=rank) for rank in range(world_size)]
     for cursor in [0, 29, 2 * 34 - 1]:
         batches = [loader.load(cursor) for loader in loaders]
@@ -271,7 +271,7 @@ def test_all_workers_together_load_the_global_batch(global_batch, max_micro, wor
 def test_all_workers_together_load_the_held_out_samples(world_size):
     """Each once, at any world size."""
     order = Order(num_rows=40, num_held_out=3, seed=1)
-    plan = choose(BatchSizes(global_batch=3, max_micro=2), world_size)
+    plan = make_plan(BatchSizes(global_batch=3, max_micro=2), world_size)
     loaders = [Loader(dataset=Rows(), order=order, plan=plan, rank=rank) for rank in range(world_size)]
     rows = [row for loader in loaders for batch in loader.load_held_out() for row in batch.rows]
     assert rows == order.held_out_rows(0, 3).tolist()

@@ -421,7 +421,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
         ),
     ),
     "dispatch/ray_internal/loopback.py": TORCH_STORE,
-    "dispatch/ray_internal/own_node.py": (
+    "dispatch/ray_internal/local_node.py": (
         *_rows(
             "find this machine's cluster and node",
             _NO_NOTICE,

@@ -19,7 +19,7 @@ _WHERE_S = 3.0
 
 def whereabouts(workers: Sequence[shapes.Worker]) -> str:
     """Where in its code each worker is, in words. Workers at one place are counted together, the rarest place first."""
-    asked = [worker.actor.execute.remote(mailbox.where) for worker in workers]
+    asked = [worker.actor.execute.remote(mailbox.current_location) for worker in workers]
     ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_WHERE_S)
     places: dict[str, list[int]] = {}
     for rank, reference in enumerate(asked):

@@ -29,8 +29,8 @@ from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, si
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
-from planner.elastic.asking import Asking
 from planner.elastic.controller import ElasticController
+from planner.elastic.node_requests import NodeRequests
 from planner.elastic.view import Act, View
 from planner.errors import PlannerError
 from planner.plan import workers_on_node
@@ -78,7 +78,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._group: NewProcessesGroup | None = None
         self._worker_progress = WorkerProgress()
         self._heartbeat: Heartbeat | None = None
-        self._asking = Asking(time.monotonic)
+        self._asking = NodeRequests(time.monotonic)
         self._autoscaler = Autoscaler()
 
     def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
@@ -194,16 +194,16 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         if sum(self._room.values()) >= asked:
             self._autoscaler.words = ()
             if asked > 0:
-                self._asking.taken(asked)  # else a search by halves would stay below what is there
+                self._asking.mark_accepted(asked)  # else a search by halves would stay below what is there
             return
         verdict = self._autoscaler.verdict()
         if verdict == "taken":
-            self._asking.taken(asked)
+            self._asking.mark_accepted(asked)
         elif verdict == "refused":
-            self._asking.refused(asked)
+            self._asking.mark_rejected(asked)
             self._maybe_send_resource_request()
             if self._autoscaler.asked != asked:
-                self._controller.tell(
+                self._controller.note(
                     f"the autoscaler cannot have {asked} workers: asking for {self._autoscaler.asked}"
                 )
 
@@ -278,7 +278,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             )
             draining = ray._private.state.state.get_draining_nodes() or {}
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            if kv_get(mailbox.end_key(self._launch_id)):
+            if kv_get(mailbox.end_request_key(self._launch_id)):
                 self._is_ending = True
         except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
             _log.warning("the cluster could not be asked for its nodes", exc_info=True)
@@ -346,7 +346,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 kv_put(mailbox.state_key(self._launch_id), "")
 
     def _ended(self) -> None:
-        kv_put(mailbox.ended_key(self._launch_id), "yes")
+        kv_put(mailbox.end_reply_key(self._launch_id), "yes")
 
     # -- hands
 
@@ -366,7 +366,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._ended()
         elif act.kind == "resize":
             if not act.planned:
-                self._controller.tell(whereabouts(state.workers))
+                self._controller.note(whereabouts(state.workers))
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
             self._tell_driver(*self._controller.texts, f"going on with {counted(act.world_size, 'worker')}")
@@ -412,4 +412,4 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
 
 def _tell(workers: Sequence[shapes.Worker], text: str) -> None:
     """Rank 0 writes the ledger."""
-    workers[0].actor.execute.remote(mailbox.tell, text)
+    workers[0].actor.execute.remote(mailbox.post_note, text)

@@ -42,7 +42,7 @@ def make_trainer(
     stands between Ctrl-C and Ray, which ends the workers at once. `listen_to` is told how to end the controller, which
     beats from then on (`planner.dispatch.heartbeat`).
     """
-    tier, why = find_tier()
+    tier, why = best_trainer()
     if tier == "ours":
         from planner.dispatch.ray_internal.policy import ElasticTrainer
 
@@ -72,7 +72,7 @@ def make_trainer(
     return stock
 
 
-def find_tier() -> tuple[Tier, str]:
+def best_trainer() -> tuple[Tier, str]:
     """The best trainer that this Ray allows, and what it lacks for a better one; empty if nothing."""
     if not (why := _first_missing(*_OURS)):
         return "ours", ""

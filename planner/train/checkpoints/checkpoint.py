@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from planner.base.disk import no_room
 from planner.errors import StoreError, TrainingFailed
-from planner.store.records import FileDigest, Identity, Manifest
-from planner.store.run_folder import Run
+from planner.store.records import FileDigest, Manifest, TrainingIdentity
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.checkpoints.tensor_reader import tensor_reader
 from planner.train.checkpoints.tensor_writer import tensor_writer
@@ -56,7 +56,7 @@ def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDiges
     return tuple(sorted((d for part in world.gather(mine) for d in part), key=lambda d: d.name))
 
 
-def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, identity: Identity) -> None:
+def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, identity: TrainingIdentity) -> None:
     """Read a checked commit into the state, at whatever world size this is.
 
     Where the user has accepted another optimizer or another kind of sum by name, theirs begins anew: the state of
@@ -122,7 +122,7 @@ def read_digests(storage: Storage, manifest: Manifest) -> dict[str, str]:
     return {name: tensor_digest(tensor) for name, tensor in read(storage, manifest)}
 
 
-def check_some_files(world: World, run: Run, manifest: Manifest) -> None:
+def check_files(world: World, run: RunFolder, manifest: Manifest) -> None:
     """Check all of a commit's files, each by one worker.
 
     Raises:
@@ -136,7 +136,7 @@ def _digest(storage: Storage, folder: str, name: str) -> FileDigest:
     return FileDigest(name=name, size_bytes=storage.size_bytes(path), sha256=storage.sha256(path))
 
 
-def _begun_anew(before: Identity, now: Identity) -> tuple[str, ...]:
+def _begun_anew(before: TrainingIdentity, now: TrainingIdentity) -> tuple[str, ...]:
     """The beginnings of names that are not carried over."""
     optimizer = (f"{OPTIMIZER}/",) if before.optimizer != now.optimizer else ()
     return optimizer + ((STATE_KEY,) if before.equality != now.equality else ())

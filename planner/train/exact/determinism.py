@@ -70,7 +70,7 @@ def named_refusals() -> Iterator[None]:
 _REFUSAL = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
-def device_words(device: torch.device) -> str:
+def device_text(device: torch.device) -> str:
     """What the last bit of a sum may depend on besides the job: torch and the kernels that it chooses here."""
     if device.type == "cuda":
         return f"torch {torch.__version__} on {torch.cuda.get_device_name(device)}"

@@ -14,7 +14,7 @@ from planner.errors import UserError
 
 
 @contextmanager
-def half_of(target: Path) -> Iterator[Path]:
+def unfinished_folder(target: Path) -> Iterator[Path]:
     """A folder beside `target` for what is not whole yet. What killed exports to the same place have left, goes.
 
     Raises:

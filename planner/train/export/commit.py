@@ -9,8 +9,8 @@ from planner.job import HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
 from planner.store.newest import readable
 from planner.store.records import Manifest
-from planner.store.run_folder import Run, commit_of
-from planner.train.export.atomic_folder import half_of
+from planner.store.run_folder import RunFolder, commit_of
+from planner.train.export.atomic_folder import unfinished_folder
 from planner.train.export.model_writer import DType, Progress, What, Writer
 
 
@@ -28,7 +28,7 @@ class Exported:
     """of the files that hold tensors"""
 
 
-def commit_at(run: Run, step: int | None) -> Manifest:
+def commit_at(run: RunFolder, step: int | None) -> Manifest:
     """The commit at a step, or the newest one; its files are there, and are not checked.
 
     Raises:
@@ -48,7 +48,7 @@ def commit_at(run: Run, step: int | None) -> Manifest:
 
 
 def export(
-    run: Run,
+    run: RunFolder,
     manifest: Manifest,
     target: Path,
     *,
@@ -78,7 +78,7 @@ def export(
         raise UserError(f"{target}: is there already; write another folder, or remove it first")
     source = _source(run, manifest, job)
     run.check_files(manifest, manifest.files)
-    with half_of(target) as half:
+    with unfinished_folder(target) as half:
         writer = Writer(
             run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress
         )
@@ -98,7 +98,7 @@ def export(
     )
 
 
-def _source(run: Run, manifest: Manifest, job: Job) -> Path:
+def _source(run: RunFolder, manifest: Manifest, job: Job) -> Path:
     """The folder that the run's model came from.
 
     Raises:

@@ -16,7 +16,7 @@ from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel
 from planner.store.records import Manifest
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.train.checkpoints import checkpoint
 from planner.train.export import tensor_files
 from planner.train.export.tensor_files import Planned
@@ -51,7 +51,7 @@ Progress = Callable[[int, int], None]
 class Writer:
     """Writes one commit into a folder."""
 
-    run: Run
+    run: RunFolder
     manifest: Manifest
     model: HfModel
     source: Path
@@ -170,7 +170,7 @@ class Writer:
         """Tokenizer, template and generation settings."""
         for pattern in _COPIED:
             for file in self.source.glob(pattern):
-                model_files.require_own(self.source, file)
+                model_files.require_inside_folder(self.source, file)
                 shutil.copyfile(file, self.folder / file.name)
         if self.model.chat_template is not None:
             try:

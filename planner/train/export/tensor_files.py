@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from planner.base.disk import no_room, no_room_words
+from planner.base.disk import disk_full_text, no_room
 from planner.data.model_files import INDEX
 from planner.errors import RunError
 
@@ -85,7 +85,7 @@ def _removed_if_full(files: Sequence[Path], num_bytes: int) -> Iterator[None]:
             raise
         for file in files:
             file.unlink(missing_ok=True)
-        words = no_room_words(full, "the model", num_bytes, files[0].parent)
+        words = disk_full_text(full, "the model", num_bytes, files[0].parent)
         raise RunError(f"{words}; make room, or export to another disk; nothing was left behind") from error
 
 

@@ -144,7 +144,7 @@ def add_adapters(hf: Any, lora: Lora) -> None:
         raise UserError(f"model.lora.targets: {_first_line(error)}") from error
 
 
-def adapters_words(model: HfCausal) -> str:
+def adapters_text(model: HfCausal) -> str:
     """On how many of its layers a model has adapters."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 

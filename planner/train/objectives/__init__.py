@@ -18,7 +18,7 @@ from planner.order.order import Order
 from planner.train import control
 from planner.train.batches import MicroBatch
 from planner.train.control import Tally
-from planner.train.log_probs import measuring
+from planner.train.log_probs import no_training
 from planner.train.reference.frozen import Reference
 from planner.train.world import World
 
@@ -72,7 +72,7 @@ class Coupled(Objective, Protocol):
         ...
 
 
-def ready(
+def prepared(
     world: World, model: nn.Module, objective: Objective, batches: Sequence[MicroBatch], totals: tuple[int, ...]
 ) -> Objective:
     """The objective for these micro-batches of a global batch: with its shared numbers, if it is coupled.
@@ -81,7 +81,7 @@ def ready(
     """
     if not isinstance(objective, Coupled):
         return objective
-    with measuring(model):
+    with no_training(model):
         parts = torch.stack([objective.shared(model, batch.content, totals) for batch in batches])
     summed = control.exchange(world, Tally(denominators=(), metrics=control.exact_sums(parts)))
     return objective.given(summed.metrics)

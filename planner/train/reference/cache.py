@@ -30,7 +30,7 @@ from planner.job import Job
 from planner.store.storage import Storage
 from planner.train import control
 from planner.train.control import Tally
-from planner.train.log_probs import log_probs, measuring
+from planner.train.log_probs import log_probs, no_training
 from planner.train.sample_batches import Sequences, pair_batch
 from planner.train.world import World
 
@@ -159,7 +159,7 @@ def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Computing:
+class TableInputs:
     """What the workers of a generation need to make what is missing of a table."""
 
     world: World
@@ -195,7 +195,7 @@ class Computing:
         num_rows = sum(len(chunk) for start in missing for chunk in self.parts.chunks(start))
         model, done = self.make_model(), 0
         found: dict[int, LogProbs | None] = {}
-        with measuring(model):
+        with no_training(model):
             for start in missing:
                 values = self._compute_part(model, start, partial(self._hear, done, num_rows))
                 self.world.from_first(lambda: self.parts.write(start, values))  # noqa: B023

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from planner.base import work_counter
 from planner.job import GptModel, HfModel, Job
-from planner.train.log_probs import log_probs, measuring
+from planner.train.log_probs import log_probs, no_training
 from planner.train.sample_batches import Sequences
 from planner.train.shard import make_model
 from planner.train.world import World
@@ -42,7 +42,7 @@ class FrozenReference:
     def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
         """By a forward pass of its own."""
         del policy, rows
-        with measuring(self._model):
+        with no_training(self._model):
             return log_probs(self._model, sequences)
 
 
@@ -53,7 +53,7 @@ class PolicyWithoutAdapters:
         """By a forward pass of the policy."""
         del rows
         # Models that are trained with adapters are all of one class, which has it.
-        with measuring(policy), policy.without_adapters():  # type: ignore[operator]
+        with no_training(policy), policy.without_adapters():  # type: ignore[operator]
             return log_probs(policy, sequences)
 
 

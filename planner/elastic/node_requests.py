@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 _AGAIN_S = 600.0
 
 
-class Asking:
+class NodeRequests:
     """One per launch. It knows no Ray: the caller says what became of each request."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -37,13 +37,13 @@ class Asking:
         unknown = [count for count in allowed if count > self._taken]
         return unknown[len(unknown) // 2] if unknown else max(allowed, default=counts[0])
 
-    def taken(self, asked: int) -> None:
+    def mark_accepted(self, asked: int) -> None:
         """The autoscaler does what it can for `asked`."""
         self._taken = max(self._taken, asked)
         if self._refused <= asked:
             self._refused = math.inf
 
-    def refused(self, asked: int) -> None:
+    def mark_rejected(self, asked: int) -> None:
         """It can never have so many."""
         self._refused, self._refused_s = min(self._refused, asked), self._clock()
         if self._taken >= asked:

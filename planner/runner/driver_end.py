@@ -1,7 +1,7 @@
 """Says where a run stands when its driver cannot: Ray ends the driver from C++, or somebody kills it.
 
-    the driver                                   `python -m planner.runner.last_words`
-    LastWords  -- stdin: JSON lines, then EOF -->  main: watches Ray's head and the driver, and prints to stderr
+    the driver                                   `python -m planner.runner.driver_end`
+    DriverWatch  -- stdin: JSON lines, then EOF -->  main: watches Ray's head and the driver, and prints to stderr
                <-- stdout: one byte: end now --
 
 Ray ends a driver that has lost its node's raylet at once, and one that has lost the head's `gcs_server` after a silent
@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from planner.errors import StoreError
-from planner.runner.standing import standing
+from planner.runner.committed import newest_commit_text
 
 _LOOK_S = 0.5
 # One failed look is no death: a busy head may be slow to accept a connection.
@@ -33,7 +33,7 @@ _FAREWELL = b"bye\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class RunSummary:
     """What the message about a driver's end contains."""
 
     url: str
@@ -46,7 +46,7 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class RayListeners:
     """Where the two Ray processes listen without which a driver ends."""
 
     gcs: str
@@ -57,16 +57,16 @@ class Head:
     """whether this driver started the head, so that nobody starts another one"""
 
 
-class LastWords:
+class DriverWatch:
     """A context manager around a driver's work. If Python leaves it, the other process ends and prints nothing."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: RunSummary) -> None:
         self._subject = subject
 
     def __enter__(self) -> Self:
         package = str(Path(__file__).resolve().parents[2])
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "planner.runner.last_words"],
+            [sys.executable, "-P", "-m", "planner.runner.driver_end"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))},
@@ -90,7 +90,7 @@ class LastWords:
         self._process.stdout.close()
 
     @contextlib.contextmanager
-    def watching(self, head: Head) -> Iterator[None]:
+    def watching(self, head: RayListeners) -> Iterator[None]:
         """Watch the head while the driver is connected. After that an embedded head may end."""
         self._tell(asdict(head))
         try:
@@ -111,24 +111,24 @@ class LastWords:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class EndedProcess:
     """A process of Ray's that has ended."""
 
-    words: str
+    description: str
     is_final: bool
     """whether nobody can start it again under this driver"""
 
 
-def loss_of(head: Head, is_there: Callable[[str], bool]) -> Loss | None:
+def ended_process(head: RayListeners, is_there: Callable[[str], bool]) -> EndedProcess | None:
     """Which process the driver has lost, if any."""
     if not is_there(head.raylet):
-        return Loss(words="the raylet of this driver's node has died", is_final=True)
+        return EndedProcess(description="the raylet of this driver's node has died", is_final=True)
     if not is_there(head.gcs):
-        return Loss(words=f"the head's gcs_server ({head.gcs}) has died", is_final=head.is_embedded)
+        return EndedProcess(description=f"the head's gcs_server ({head.gcs}) has died", is_final=head.is_embedded)
     return None
 
 
-class Lines:
+class ListenerConnections:
     """Open connections to listeners. They are kept, because Ray logs every new connection."""
 
     def __init__(self) -> None:
@@ -165,10 +165,10 @@ def _has_ended(connection: socket.socket) -> bool:
         return True
 
 
-def last_words(subject: Subject, why: str) -> str:
+def driver_end_message(subject: RunSummary, why: str) -> str:
     """Why a run ended, what of it is safe, and which command goes on from there."""
     try:
-        where = standing(subject.url, subject.total_steps)
+        where = newest_commit_text(subject.url, subject.total_steps)
     except StoreError as error:
         where = f"what is committed cannot be read now ({error})"
     return f"{why}; {where}; resume with: {subject.resume_command}"
@@ -183,10 +183,10 @@ class _Driver:
         self._received = b""
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> RayListeners | None:
         """The head that the driver is connected to; none while it is not connected."""
         facts = json.loads(self.lines[-1]) if len(self.lines) > 1 else {}
-        return Head(**facts) if facts else None
+        return RayListeners(**facts) if facts else None
 
     def wait(self, seconds: float) -> None:
         """Wait until the driver sends something or ends, at most so long."""
@@ -201,19 +201,19 @@ class _Driver:
 
 def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
     """Wait until the driver or its head ends. Return which one, in words; empty if the driver ended in order."""
-    num_missed, lines = 0, Lines()
+    num_missed, lines = 0, ListenerConnections()
     while True:
         driver.wait(_LOOK_S)
         if _FAREWELL.strip() in driver.lines or (driver.has_ended and not driver.lines):
             return ""
-        lost = loss_of(driver.head, lines.is_there) if driver.head else None
+        lost = ended_process(driver.head, lines.is_there) if driver.head else None
         num_missed = num_missed + 1 if lost else 0
         if driver.has_ended:
-            return lost.words if lost else "this driver was ended from outside (killed, or out of memory)"
+            return lost.description if lost else "this driver was ended from outside (killed, or out of memory)"
         if lost and num_missed == _LOOKS_UNTIL_GONE:
             if lost.is_final:
-                return lost.words
-            say(f"{lost.words}; Ray waits a minute for another one, then it ends this driver")
+                return lost.description
+            say(f"{lost.description}; Ray waits a minute for another one, then it ends this driver")
 
 
 def main() -> None:
@@ -222,7 +222,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # it ends when the driver does
     driver = _Driver()
     if why := _ending(driver, _say):
-        _say(last_words(Subject(**json.loads(driver.lines[0])), why))
+        _say(driver_end_message(RunSummary(**json.loads(driver.lines[0])), why))
         with contextlib.suppress(OSError):  # the driver has ended by itself
             os.write(1, b"!")
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from planner.runner.last_words import Head, Loss, loss_of
+from planner.runner.driver_end import EndedProcess, RayListeners, ended_process
 
 LIMIT_S = 120
 
 # A driver: its subject and its head as JSON; then it says that it is there, and does what it is told.
 DRIVER = """
 import contextlib, json, os, sys
-from planner.runner.last_words import Head, LastWords, Subject
+from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary
 subject, head = json.loads(sys.argv[1])
-with LastWords(Subject(**subject, driver=os.getpid())) as words, contextlib.ExitStack() as stack:
+with DriverWatch(RunSummary(**subject, driver=os.getpid())) as words, contextlib.ExitStack() as stack:
     if head:
-        stack.enter_context(words.watching(Head(**head)))
+        stack.enter_context(words.watching(RayListeners(**head)))
     print("there", flush=True)
     for line in sys.stdin:
         if line == "leave\\n":
@@ -153,9 +153,9 @@ def test_a_folder_that_cannot_be_read_takes_no_word_away(start, run):
 
 def test_of_two_losses_the_raylet_is_named():
     """It is the one that nobody can bring back."""
-    head = Head(gcs="host:1", raylet="/socket", is_embedded=False)
-    raylet = Loss(words="the raylet of this driver's node has died", is_final=True)
-    gcs = Loss(words="the head's gcs_server (host:1) has died", is_final=False)
-    assert loss_of(head, lambda _place: True) is None
-    assert loss_of(head, lambda _place: False) == raylet
-    assert loss_of(head, lambda place: place != "host:1") == gcs
+    head = RayListeners(gcs="host:1", raylet="/socket", is_embedded=False)
+    raylet = EndedProcess(description="the raylet of this driver's node has died", is_final=True)
+    gcs = EndedProcess(description="the head's gcs_server (host:1) has died", is_final=False)
+    assert ended_process(head, lambda _place: True) is None
+    assert ended_process(head, lambda _place: False) == raylet
+    assert ended_process(head, lambda place: place != "host:1") == gcs

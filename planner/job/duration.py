@@ -27,7 +27,7 @@ _MAX_DIGITS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cadence:
+class Duration:
     """A stretch of training: how long a warmup lasts, or how far apart two evaluations are."""
 
     amount: Fraction
@@ -45,7 +45,7 @@ class Cadence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extent:
+class RunLength:
     """What a cadence is converted by."""
 
     global_batch: int
@@ -55,7 +55,7 @@ class Extent:
     """of the whole run; 0 where it takes the data to know"""
 
 
-def parse(written: object, least: int = 0) -> Cadence:
+def parse(written: object, least: int = 0) -> Duration:
     """A cadence as a job file has it; a whole number is steps.
 
     Args:
@@ -70,22 +70,22 @@ def parse(written: object, least: int = 0) -> Cadence:
     if not isinstance(written, str) or len(written) > _MAX_DIGITS or not _TEXT.fullmatch(written):
         raise ValueError("no cadence")
     number, unit, *rounded = written.replace("%", " %").split()
-    found = Cadence(amount=Fraction(number), unit=_UNITS[unit.removesuffix("s")], rounded=bool(rounded))
+    found = Duration(amount=Fraction(number), unit=_UNITS[unit.removesuffix("s")], rounded=bool(rounded))
     if not (least and not found.amount) and found.amount <= _MOST[found.unit]:
         return found
     raise ValueError("out of bounds")
 
 
-def is_known(cadence: Cadence, extent: Extent) -> bool:
+def is_convertible(cadence: Duration, extent: RunLength) -> bool:
     """Whether it can be converted already."""
     if cadence.unit == "epochs":
         return extent.num_samples > 0
     return cadence.unit != "%" or extent.total_steps > 0
 
 
-def in_steps(cadence: Cadence, extent: Extent) -> int:
+def in_steps(cadence: Duration, extent: RunLength) -> int:
     """The nearest whole number of optimizer steps, half a step upwards; 0 only for a cadence of nothing."""
-    assert is_known(cadence, extent)
+    assert is_convertible(cadence, extent)
     amount, size = cadence.amount, extent.global_batch
     exact = {
         "steps": amount,
@@ -96,19 +96,19 @@ def in_steps(cadence: Cadence, extent: Extent) -> int:
     return max(int(exact + Fraction(1, 2)), 1 if amount else 0)
 
 
-def mismatch(cadence: Cadence, global_batch: int) -> str:
+def mismatch(cadence: Duration, global_batch: int) -> str:
     """Why examples are no whole steps, and the nearest ones that are; empty if they are, or may be rounded."""
     if cadence.unit != "examples" or cadence.rounded or not cadence.amount % global_batch:
         return ""
     below = int(cadence.amount // global_batch)
-    steps = [Cadence(amount=Fraction(number), unit="steps") for number in (below, below + 1) if number]
+    steps = [Duration(amount=Fraction(number), unit="steps") for number in (below, below + 1) if number]
     nearest = " or ".join(f"{in_examples(each, global_batch)} ({each})" for each in steps)
     return f"{cadence} is not a multiple of batch.global {global_batch}: write {nearest}, or {cadence} rounded"
 
 
-def in_examples(steps: Cadence, global_batch: int) -> Cadence:
+def in_examples(steps: Duration, global_batch: int) -> Duration:
     """What so many steps use."""
-    return Cadence(amount=steps.amount * global_batch, unit="examples")
+    return Duration(amount=steps.amount * global_batch, unit="examples")
 
 
 def _decimal(amount: Fraction) -> str:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.elastic.asking import Asking
+from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Rules
-from planner.plan import BatchSizes, WorkerRange, choose
+from planner.plan import BatchSizes, WorkerRange, make_plan
 
 COUNTS = st.lists(st.integers(1, 500), min_size=1, max_size=60, unique=True).map(sorted)
 
@@ -25,7 +25,7 @@ def converse(asking, counts, most, looks=20):
     """What is asked until it stays the same; an autoscaler that can have `most` answers."""
     asked = [asking.count(counts)]
     for _ in range(looks):
-        (asking.taken if asked[-1] <= most else asking.refused)(asked[-1])
+        (asking.mark_accepted if asked[-1] <= most else asking.mark_rejected)(asked[-1])
         asked.append(asking.count(counts))
     return asked
 
@@ -33,7 +33,7 @@ def converse(asking, counts, most, looks=20):
 @given(COUNTS, st.integers(0, 600))
 def test_it_comes_to_the_most_that_is_taken_and_stays_there(counts, most):
     """By halves: for sixty counts no more than seven refusals and acceptances."""
-    asked = converse(Asking(Clock()), counts, most)
+    asked = converse(NodeRequests(Clock()), counts, most)
     best = max((count for count in counts if count <= most), default=counts[0])
     assert asked[8:] == [best] * len(asked[8:])
     assert set(asked) <= set(counts)
@@ -43,7 +43,7 @@ def test_it_comes_to_the_most_that_is_taken_and_stays_there(counts, most):
 def test_a_bound_that_moves_is_found_again(counts, before, after):
     """Lowered at once; raised after ten minutes, step by step, since each try risks the nodes that are kept."""
     clock = Clock()
-    asking = Asking(clock)
+    asking = NodeRequests(clock)
     converse(asking, counts, before)
     for _ in range(len(counts) + 1):
         clock.now_s += 601
@@ -52,9 +52,9 @@ def test_a_bound_that_moves_is_found_again(counts, before, after):
 
 
 def test_without_a_refusal_all_is_asked_for():
-    asking = Asking(Clock())
+    asking = NodeRequests(Clock())
     assert asking.count([1, 2, 4]) == 4
-    asking.taken(4)
+    asking.mark_accepted(4)
     assert asking.count([1, 2, 4]) == 4
     with pytest.raises(ValueError, match="no counts"):
         asking.count([])
@@ -68,6 +68,6 @@ def test_no_count_is_asked_for_that_a_smaller_one_equals(batch, micro, least, mo
     sizes = BatchSizes(global_batch=batch, max_micro=micro)
     counts = Rules(sizes=sizes, workers=WorkerRange(least=least, most=most), has_eval=False).worth_asking
     assert least == counts[0]
-    costs = [choose(sizes, count).step_cost for count in counts]
+    costs = [make_plan(sizes, count).step_cost for count in counts]
     assert all(earlier > later for earlier, later in pairwise(costs[1:]))
-    assert costs[-1] == choose(sizes, most).step_cost
+    assert costs[-1] == make_plan(sizes, most).step_cost

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.store.ledger import commits_among, header_among, segment_name
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 # The newest ones: what a cluster was like long ago says little, and a run of a thousand generations begins as fast.
@@ -15,7 +15,7 @@ _NUM_SAVES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Past:
+class EarlierGenerations:
     """What was seen before a generation began."""
 
     losses: int
@@ -26,7 +26,7 @@ class Past:
     """what the last commits took, oldest first; empty if none was found"""
 
 
-def read_past(run: Run, *, before: int, now_s: float) -> Past:
+def read_earlier(run: RunFolder, *, before: int, now_s: float) -> EarlierGenerations:
     """What the generations before `before` tell; at most 256 KiB of each of the newest 32 are read.
 
     Raises:
@@ -35,10 +35,10 @@ def read_past(run: Run, *, before: int, now_s: float) -> Past:
     numbers = [number for number in run.segments() if number < before][-_MOST_GENERATIONS:]
     tails = [_tail(run.storage, number) for number in numbers]
     head = run.storage.read_first(segment_name(numbers[0]), _TAIL_BYTES) if numbers else b""
-    return past_of(head, tails, now_s)
+    return summarize_earlier(head, tails, now_s)
 
 
-def past_of(head: bytes, tails: Sequence[bytes], now_s: float) -> Past:
+def summarize_earlier(head: bytes, tails: Sequence[bytes], now_s: float) -> EarlierGenerations:
     """What segments tell.
 
     Args:
@@ -48,7 +48,7 @@ def past_of(head: bytes, tails: Sequence[bytes], now_s: float) -> Past:
     """
     header = header_among(head)
     saves_s = [commit.seconds for tail in tails for commit in commits_among(tail)]
-    return Past(
+    return EarlierGenerations(
         losses=sum(map(_left_steps_behind, tails)),
         # Another machine's clock may be ahead.
         observed_s=max(now_s - header.time_s, 0.0) if header else 0.0,

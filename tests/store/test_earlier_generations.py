@@ -2,18 +2,18 @@
 
 import pytest
 
+from planner.store.earlier_generations import EarlierGenerations, read_earlier, summarize_earlier
 from planner.store.ledger import LedgerWriter, segment_name
-from planner.store.past import Past, past_of, read_past
 from planner.store.records import (
     NO_HEAD,
     CommitRecord,
     EvalRecord,
     EventRecord,
     GenerationRecord,
-    Identity,
     StepRecord,
+    TrainingIdentity,
 )
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 BEGAN_S = 1_700_000_000.0
 SEEN = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=1.0)
@@ -32,7 +32,7 @@ def commit(number, generation=1, seconds=1.0, sha256="e" * 64):
 
 
 def write(storage, generation, *records, time_s=BEGAN_S):
-    identity = Identity(
+    identity = TrainingIdentity(
         global_batch=4,
         seed=0,
         data="0" * 64,
@@ -67,14 +67,14 @@ def write(storage, generation, *records, time_s=BEGAN_S):
 
 
 def read(storage, before=99, now_s=BEGAN_S + 60.0):
-    return read_past(Run(storage), before=before, now_s=now_s)
+    return read_earlier(RunFolder(storage), before=before, now_s=now_s)
 
 
 def test_a_new_run_has_no_past(storage):
     """Nor has one of which nothing but claims is there."""
-    assert read(storage) == Past(losses=0, observed_s=0.0, saves_s=())
-    Run(storage).claim_generation({})
-    assert read(storage) == Past(losses=0, observed_s=0.0, saves_s=())
+    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
+    RunFolder(storage).claim_generation({})
+    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,24 @@ def test_losses_add_up_over_earlier_generations_alone(storage):
     write(storage, 2, step(1), commit(2, 2, 2.0), step(2), commit(3, 2, 3.0), time_s=BEGAN_S + 20)
     write(storage, 3, step(3), commit(4, 3, 4.0), step(4), time_s=BEGAN_S + 40)
     write(storage, 4, step(4), time_s=BEGAN_S + 50)
-    assert read(storage, before=4) == Past(losses=2, observed_s=60.0, saves_s=(2.0, 3.0, 4.0))
-    assert read(storage, before=2) == Past(losses=1, observed_s=60.0, saves_s=(7.0,))
+    assert read(storage, before=4) == EarlierGenerations(losses=2, observed_s=60.0, saves_s=(2.0, 3.0, 4.0))
+    assert read(storage, before=2) == EarlierGenerations(losses=1, observed_s=60.0, saves_s=(7.0,))
 
 
 def test_a_torn_step_was_lost_too(storage):
     """A crash while a line was being written."""
     write(storage, 1, step(0), commit(1))
     storage.append(segment_name(1), b'{"head":"00","record":{"checksum":"0","kind":"step","st')
-    assert read(storage) == Past(losses=1, observed_s=60.0, saves_s=(1.0,))
+    assert read(storage) == EarlierGenerations(losses=1, observed_s=60.0, saves_s=(1.0,))
 
 
 def test_a_clock_that_is_ahead_and_a_header_that_is_gone_tell_nothing(storage):
     """No time was observed then; the rest still counts."""
     write(storage, 1, step(0))
     assert read(storage, now_s=BEGAN_S - 5).observed_s == 0.0
-    assert past_of(b"not a ledger line\n", [b'"kind":"step"'], BEGAN_S) == Past(losses=1, observed_s=0.0, saves_s=())
+    assert summarize_earlier(b"not a ledger line\n", [b'"kind":"step"'], BEGAN_S) == EarlierGenerations(
+        losses=1, observed_s=0.0, saves_s=()
+    )
 
 
 def test_only_the_ends_of_the_newest_are_read(storage, monkeypatch):

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.job.cadence import PATTERN, SUCH_AS, Cadence, Extent, in_examples, in_steps, is_known, mismatch, parse
+from planner.job.duration import (
+    PATTERN,
+    SUCH_AS,
+    Duration,
+    RunLength,
+    in_examples,
+    in_steps,
+    is_convertible,
+    mismatch,
+    parse,
+)
 
 BATCHES = st.integers(1, 4096)
 
@@ -25,13 +35,13 @@ def cadences(draw):
     unit = draw(st.sampled_from(["steps", "examples", "epochs", "%"]))
     whole = unit in {"steps", "examples"}
     amount = Fraction(draw(st.integers(1, 2**40))) if whole else draw(decimals(100))
-    return Cadence(amount=amount, unit=unit, rounded=unit == "examples" and draw(st.booleans()))
+    return Duration(amount=amount, unit=unit, rounded=unit == "examples" and draw(st.booleans()))
 
 
 @st.composite
 def extents(draw):
     """Of a job whose data is open."""
-    return Extent(
+    return RunLength(
         global_batch=draw(BATCHES), num_samples=draw(st.integers(1, 10**9)), total_steps=draw(st.integers(1, 10**7))
     )
 
@@ -84,7 +94,7 @@ def test_anything_else_is_refused(written):
 @pytest.mark.parametrize("written", [0, "0 steps", "0 examples", "0.0 epochs", "0%"])
 def test_nothing_is_a_warmup_and_no_interval(written):
     """Evaluating every 0 steps would be evaluating without end."""
-    extent = Extent(global_batch=4, num_samples=100, total_steps=25)
+    extent = RunLength(global_batch=4, num_samples=100, total_steps=25)
     assert in_steps(parse(written), extent) == 0
     with pytest.raises(ValueError, match="out of bounds"):
         parse(written, least=1)
@@ -108,7 +118,7 @@ def test_steps_are_the_nearest_and_never_none(cadence, extent):
 @given(amount=st.integers(1, 2**40), size=BATCHES)
 def test_a_mismatch_names_both_neighbours_which_are_accepted(amount, size):
     """They are the multiples around it, with their steps; the word `rounded` is accepted, too."""
-    words = mismatch(Cadence(amount=Fraction(amount), unit="examples"), size)
+    words = mismatch(Duration(amount=Fraction(amount), unit="examples"), size)
     assert bool(words) == (amount % size != 0)
     if not words:
         return
@@ -120,7 +130,7 @@ def test_a_mismatch_names_both_neighbours_which_are_accepted(amount, size):
         assert in_examples(parse(steps), size) == parse(examples)
     rounded = words.rpartition(", or ")[2]
     assert mismatch(parse(rounded), size) == ""
-    extent = Extent(global_batch=size, num_samples=0, total_steps=0)
+    extent = RunLength(global_batch=size, num_samples=0, total_steps=0)
     assert in_steps(parse(rounded), extent) in {parse(steps).amount for _, steps in named}
 
 
@@ -140,7 +150,7 @@ def test_what_takes_the_data_is_not_known_without_it():
     """A percentage is, where the run's length is."""
     known = [
         {
-            text: is_known(parse(text), Extent(global_batch=8, num_samples=samples, total_steps=steps))
+            text: is_convertible(parse(text), RunLength(global_batch=8, num_samples=samples, total_steps=steps))
             for text in SUCH_AS
         }
         for samples, steps in [(0, 0), (0, 9), (9, 9)]

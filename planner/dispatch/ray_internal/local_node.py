@@ -20,7 +20,7 @@ _CONNECT_S = 3.0
 _ASK_S = 5.0
 
 
-class OwnNode:
+class LocalNode:
     """A node of a cluster, by the head's address and the node's id."""
 
     def __init__(self, client: shapes.GcsClient, address: str, node_id: str) -> None:
@@ -37,7 +37,7 @@ class OwnNode:
             UserError: it cannot be told which, this is a head without room, which nobody should drain, or Ray has other
                 internals.
         """
-        require((*CONTRACT["dispatch/ray_internal/own_node.py"], *DRAIN))
+        require((*CONTRACT["dispatch/ray_internal/local_node.py"], *DRAIN))
         address = address or _asked(_address)
         _require_listener(address)
         client = _asked(lambda: _connect(address))

@@ -11,14 +11,14 @@ from planner.order.order import Order
 from planner.provenance.identity import identity_of, open_data, recorded_plan
 from planner.provenance.lineage import Segment
 from planner.store.records import GenerationRecord, StepRecord
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 
 # A fraction of the peak rate. Another machine's cosine may differ in its last bits.
 _RATE_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Derivation:
+class DerivedSteps:
     """How the steps of a lineage compare with what they should have been."""
 
     lost: int
@@ -30,7 +30,9 @@ class Derivation:
     findings: tuple[str, ...]
 
 
-def derive(run: Run, segments: Sequence[Segment], code: str, progress: Callable[[int, int], None]) -> Derivation:
+def derive(
+    run: RunFolder, segments: Sequence[Segment], code: str, progress: Callable[[int, int], None]
+) -> DerivedSteps:
     """Derive every step of the segments and compare. `progress(done, of)` is called after each step.
 
     `code` is the Python file with the `dataset()` of a run with a loop of the user's own.
@@ -46,7 +48,7 @@ def derive(run: Run, segments: Sequence[Segment], code: str, progress: Callable[
             deriver.check(segment.header, step)
             progress(step.step + 1, segments[-1].end_step)
         deriver.close(segment)
-    return Derivation(
+    return DerivedSteps(
         lost=deriver.lost,
         repeated=deriver.repeated,
         mismatched=deriver.mismatched,
@@ -69,7 +71,7 @@ class _Recipe:
 class _Deriver:
     """Takes the steps in their order, and counts and notes what does not fit."""
 
-    def __init__(self, run: Run, code: str) -> None:
+    def __init__(self, run: RunFolder, code: str) -> None:
         self._run, self._code = run, code
         self._opened: dict[str, _Recipe] = {}
         self._cursor = 0

@@ -25,7 +25,7 @@ class BatchSizes:
             raise PlanError(f"batch.equality is {self.equality!r}: write one of {', '.join(get_args(Mode))}")
 
 
-def choose(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERSION) -> Plan:
+def make_plan(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERSION) -> Plan:
     """The plan for `world_size` workers, by the newest arithmetic, or for an audit by an older one.
 
     `planner.plan.layout` has the arithmetic of both modes.
