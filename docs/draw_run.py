@@ -23,7 +23,7 @@ from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
 from planner.store.ledger import records_among, segment_name
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
-from planner.store.run_folder import Run
+from planner.store.run_folder import RunFolder
 from planner.store.storage import MAX_BLOB_BYTES, Storage
 
 # Blue and orange by Okabe and Ito, which colour-blind people tell apart. Text and page are GitHub's.
@@ -58,7 +58,7 @@ class Phase:
         return self.first_step + len(self.samples)
 
 
-def read_phases(run: Run) -> list[Phase]:
+def read_phases(run: RunFolder) -> list[Phase]:
     """Every generation that did a step, oldest first.
 
     Raises:
@@ -218,7 +218,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, help="the path of both files, without -light.svg")
     options = parser.parse_args(words)
     try:
-        phases = read_phases(Run(Storage(options.run)))
+        phases = read_phases(RunFolder(Storage(options.run)))
     except StoreError as error:
         print(f"draw_run: {error}", file=sys.stderr)
         return 1

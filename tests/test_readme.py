@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from planner.base.version import VERSION
-from planner.plan import BatchSizes, choose
-from planner.provenance.audit import Audit, Phase
+from planner.plan import BatchSizes, make_plan
+from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import phase_table, verdict
 
 ROOT = Path(__file__).parent.parent
@@ -37,11 +37,11 @@ def test_the_demos_end_is_what_a_report_prints():
     """The lines that a run of these four phases ends with, in the report's words of today."""
     sizes = BatchSizes(global_batch=64, max_micro=8)
     phases = [
-        Phase(
+        GenerationSteps(
             generation=number,
             world_size=workers,
-            shares=choose(sizes, workers).shares,
-            accumulation_steps=choose(sizes, workers).accumulation_steps,
+            shares=make_plan(sizes, workers).shares,
+            accumulation_steps=make_plan(sizes, workers).accumulation_steps,
             first_step=first,
             end_step=end,
             recomputed_before=again,

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan import BatchSizes, choose
+from planner.plan import BatchSizes, make_plan
 from planner.store.ledger import LedgerWriter
-from planner.store.records import NO_HEAD, CommitRecord, EventRecord, GenerationRecord, Identity, StepRecord
-from planner.store.run_folder import Run
+from planner.store.records import NO_HEAD, CommitRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 ROOT = Path(__file__).parents[2]
-IDENTITY = Identity(
+IDENTITY = TrainingIdentity(
     global_batch=64, seed=0, data="0" * 64, model="1" * 64, optimizer="adamw", recipe="2" * 64, equality="balanced"
 )
 
@@ -37,7 +37,7 @@ def write_generation(run, number, workers, first_step, num_steps, *messages):
         world_size=workers,
         max_micro=8,
         layout_version=1,
-        plan_digest=choose(BatchSizes(global_batch=64, max_micro=8), workers).digest,
+        plan_digest=make_plan(BatchSizes(global_batch=64, max_micro=8), workers).digest,
         identity=IDENTITY,
         job_digest="3" * 64,
         total_steps=160,
@@ -63,7 +63,7 @@ def write_generation(run, number, workers, first_step, num_steps, *messages):
 @pytest.fixture
 def run(tmp_path):
     """4, 3, 5, 4 and 4 workers: a notice, two that join, a loss after two steps without a commit, a restart."""
-    made = Run(Storage(str(tmp_path / "run")))
+    made = RunFolder(Storage(str(tmp_path / "run")))
     made.ensure_identity()
     write_generation(made, 1, 4, 0, 35, "resize: notice for 1 worker of 4, 28 s left; room for 3")
     write_generation(made, 2, 3, 35, 49, "resize: 3 -> 5, 0.38 s per step instead of 0.64 s")
