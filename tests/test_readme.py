@@ -27,7 +27,7 @@ def test_it_is_short():
 
 def test_the_plan_is_what_the_command_prints():
     """All of it, to the letter."""
-    shown = re.search(r"```\n\$ planner (plan .*)\n(?s:(.*?))```", README)
+    shown = re.search(r"```console\n\$ planner (plan .*)\n(?s:(.*?))```", README)
     command = [sys.executable, "-m", "planner.cli", *shown[1].split()]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert shown[2] == printed
@@ -65,7 +65,7 @@ def test_the_demos_end_is_what_a_report_prints():
         weights="",
         findings=(),
     )
-    shown = re.search(r"```\n(generation  workers(?s:.*?))\n```", README)[1]
+    shown = re.search(r"```text\n(generation  workers(?s:.*?))\n```", README)[1]
     assert shown.splitlines() == [*phase_table(recorded), "", *verdict(recorded)]
 
 
