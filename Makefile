@@ -12,7 +12,7 @@ test: .venv/ready
 	$(BIN)/pytest -m "not slow and not fsdp and not ray"
 	$(BIN)/pytest -m "not slow and (fsdp or ray)"
 
-# The pure rooms alone: well under a minute.
+# The pure rooms alone, without processes of FSDP or Ray.
 test-fast: .venv/ready
 	$(BIN)/pytest -m "not slow and not fsdp and not ray"
 

@@ -21,6 +21,13 @@ def test_every_make_target_is_there(file):
     assert named - targets == set()
 
 
+@pytest.mark.parametrize("page", [ROOT / "CHANGELOG.md", *sorted(GITHUB.rglob("*.md"))], ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page):
+    """As in README and docs."""
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
 def test_ci_on_github_runs_what_our_ci_runs():
     """Each line of `.ci/run`, on every Python that the package allows and the linters on one."""
     jobs = yaml.safe_load((GITHUB / "workflows" / "test.yml").read_text())["jobs"]
