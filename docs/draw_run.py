@@ -68,7 +68,7 @@ def read_phases(run: RunFolder) -> list[Phase]:
     contents = [run.storage.read(segment_name(number), MAX_BLOB_BYTES) for number in run.segments()]
     phases = [phase for content in contents if (phase := phase_of(records_among(content)))]
     if not phases:
-        raise StoreError(f"{run.storage.url}: no step is on record yet; draw the run later")
+        raise StoreError(f"{run.storage.url}: no step is on record yet. Draw the run later")
     return phases
 
 
