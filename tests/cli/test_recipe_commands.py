@@ -66,10 +66,10 @@ def test_convert_then_plan(shipped, cli, tmp_path):
     assert (tmp_path / "job.yaml").is_file()
 
 
-def test_the_readmes_example_is_what_is_printed(cli):
+def test_the_guides_example_is_what_is_printed(cli):
     """Its command, and its output down to the sum."""
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    shown = readme.partition("$ planner check ")[2].partition("\n...\n")[0]
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "your-recipe.md").read_text()
+    shown = guide.partition("$ planner check ")[2].partition("\n...\n")[0]
     command, _, output = shown.partition("--gpus 3-8\n")
     answer = cli("check", *shlex.split(command.replace("\\\n", "")), "--gpus", "3-8")
     assert answer.code == 0, answer.err
