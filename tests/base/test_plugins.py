@@ -39,7 +39,7 @@ def test_a_broken_package_is_named_when_it_is_loaded_and_not_before(site, text, 
     plugin = installed(GROUP)["thing"]
     with pytest.raises(PlannerError) as raised:
         plugin.load()
-    told = f"planner.tests: thing of planner-broken 1.0 cannot be used ({reason}); repair or uninstall the package"
+    told = f"planner.tests: thing of planner-broken 1.0 cannot be used ({reason}). Repair or uninstall the package"
     assert str(raised.value) == told.format(module.removeprefix("broken_module_"))
 
 

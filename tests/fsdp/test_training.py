@@ -482,5 +482,8 @@ def test_more_steps_on_a_resume_say_what_becomes_of_the_rate(workers, texts, tmp
     before, after = records(tmp_path, "generation")
     assert before["changed"] == []
     rates = [record["lr"] for record in records(tmp_path)]
-    words = f"it ends at step 9 instead of 3, so the rate at step 3 goes from {rates[2]:.3g} to {rates[3]:.3g}"
-    assert after["changed"] == ["train.steps: 3 -> 9", f"train.schedule: cosine, {words}"]
+    change = f"so the learning rate of step 3 changes from {rates[2]:.3g} to {rates[3]:.3g}"
+    assert after["changed"] == [
+        "train.steps: 3 -> 9",
+        f"train.schedule: cosine now ends at step 9 instead of 3, {change}",
+    ]
