@@ -82,8 +82,8 @@ def no_room_at(rank, job, url, file):
 def test_a_commit_that_one_worker_has_no_room_for_is_told_by_all(workers, texts, tmp_path):
     """With the size of a whole commit; what was written of it goes, and the run goes on from the one before."""
     job = make_job(texts, steps=6, checkpoint={"every": 2})
-    words = r"step 4 cannot be committed; step 2 is, and it is safe; .*: the disk is full: a commit needs .*B, and "
-    with pytest.raises(DiskFull, match=words):
+    message = r"step 4 cannot be committed \(last commit: step 2\): .*: the disk is full: a commit needs .*B, and "
+    with pytest.raises(DiskFull, match=message):
         workers.run(no_room_at, 3, job, str(tmp_path), 2)
     run = RunFolder(Storage(str(tmp_path)))
     assert run.storage.names("checkpoints") == run.commits() == [commit_name(2, 1)]
@@ -155,4 +155,4 @@ def test_a_collective_that_one_worker_never_joins_is_given_up(workers):
     assert away == "away"
     assert "came" not in waited
     # Who is first leaves the group, which may be what the other hears of.
-    assert any("imed out" in words for words in waited), waited
+    assert any("imed out" in message for message in waited), waited

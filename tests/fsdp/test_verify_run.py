@@ -153,7 +153,7 @@ def tuned(workers, tmp_path_factory):
 
 @pytest.mark.fsdp
 def test_a_run_on_pairs_is_made_anew(tuned):
-    """Rows in the words of TRL, as a model over bytes reads them."""
+    """Rows in TRL's format, as a model over bytes reads them."""
     run, _ = tuned
     code, output = verified(run)
     assert code == 0, output

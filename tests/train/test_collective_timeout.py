@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.plan import longest_collective_s, longest_silence_s, longest_unanswered_s
-from planner.train.collective_timeout import Patience
+from planner.train.collective_timeout import CollectiveTimeout
 
 SECONDS = st.floats(1e-4, 1e4)
 MAYBE_SECONDS = st.just(0.0) | SECONDS
@@ -34,20 +34,20 @@ def test_a_collective_is_given_up_later_than_the_controller_acts(step_s, commit_
 def test_nothing_is_set_before_a_commit_and_an_evaluation_were_seen():
     """They may take longer than any step."""
     limits = []
-    patience = Patience(limits.append, has_eval=True)
+    timeout = CollectiveTimeout(limits.append, has_eval=True)
     for commit_s, eval_s in [(0, 0), (0, 5), (5, 0)]:
-        patience.did_step(1.0, commit_s, eval_s)
+        timeout.did_step(1.0, commit_s, eval_s)
     assert limits == []
-    patience.did_step(1.0, 5, 5)
+    timeout.did_step(1.0, 5, 5)
     assert limits == [1.5 * 600]
 
 
 def test_it_is_set_again_only_where_it_changed_much():
     """And always later than whoever controls the workers would act."""
     limits = []
-    patience = Patience(limits.append, has_eval=False)
+    timeout = CollectiveTimeout(limits.append, has_eval=False)
     for seconds in [100.0] * 5 + [110.0] * 20 + [300.0] * 21:
-        patience.did_step(seconds, 2.0, 0.0)
+        timeout.did_step(seconds, 2.0, 0.0)
     assert limits[0] == 1.5 * (2000 + 6)
     assert limits[-1] == 1.5 * (6000 + 6)
     assert len(limits) <= 3  # on its way, the median stands between two steps once

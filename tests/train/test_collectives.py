@@ -47,7 +47,7 @@ def test_workers_may_share_a_gpu_if_they_are_told_to(monkeypatch):
     monkeypatch.setenv(world.SHARED_GPU, "1")
     assert [world._shared_gpu(device) for device in (cpu, own)] == [shared, own]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(TrainingFailed, match="torch sees no GPU here; unset it"):
+    with pytest.raises(TrainingFailed, match=r"torch sees no GPU here\. Unset it"):
         world._shared_gpu(cpu)
 
 
@@ -69,7 +69,9 @@ def test_magnitudes_on_two_devices_are_put_together(monkeypatch):
     seen = []
     monkeypatch.setattr(gradient_sums.torch, "stack", lambda tensors: seen.extend(tensors) or torch.zeros(len(tensors)))
     monkeypatch.setattr(gradient_sums.dist, "all_reduce", lambda *_, **__: None)
-    sums = FixedPointSums(torch.nn.Linear(1, 1), SimpleNamespace(device=torch.device("meta"), words=None), 1, "sharded")
+    sums = FixedPointSums(
+        torch.nn.Linear(1, 1), SimpleNamespace(device=torch.device("meta"), object_group=None), 1, "sharded"
+    )
     sums._modules = [_ModuleSum("sharded"), _ModuleSum("sharded")]
     sums._modules[1].largest = torch.zeros((), device="meta")
     sums._largest()

@@ -45,8 +45,8 @@ def folder(tiny_model, tmp_path):
 
     place = tmp_path / "model"
     shutil.copytree(tiny_model("llama"), place)
-    words = Tokenizer(models.WordLevel({"a": 0, "</s>": 2, "<unk>": 3}, unk_token="<unk>"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>").save_pretrained(place)
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "</s>": 2, "<unk>": 3}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(place)
     return place
 
 
@@ -54,7 +54,7 @@ def folder(tiny_model, tmp_path):
 def yes(monkeypatch):
     """The questions that were asked. Each is answered with yes."""
     asked = []
-    monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "y")
+    monkeypatch.setattr(builtins, "input", lambda *prompts: asked.append(prompts) or "y")
     return asked
 
 
@@ -83,7 +83,7 @@ def test_a_models_own_code_never_runs_and_nobody_is_asked(folder, tmp_path, yes,
     """Of a kind that transformers does not know, the model is refused; of one that it knows, it is its own."""
     with_code(folder, tmp_path / "ran", model_type)
     if model_type == "evil":
-        with pytest.raises(UserError, match="transformers makes no model of it"):
+        with pytest.raises(UserError, match="transformers cannot make a model from it"):
             build_on_meta(model(folder))
     else:
         build_on_meta(model(folder))
