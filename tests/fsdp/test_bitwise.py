@@ -245,7 +245,7 @@ def with_put(rank, job, url):
 
 def test_an_operation_that_is_not_deterministic_is_refused_by_name(workers, texts, tmp_path):
     """The error says what to do. It comes only in bitwise jobs."""
-    with pytest.raises(TrainingFailed, match=r"^put_ has no deterministic form on this device .* batch.equality: bat"):
+    with pytest.raises(TrainingFailed, match=r"^put_ has no deterministic form on this device .* batch.equality: bal"):
         workers.run(with_put, 2, bitwise_job(texts), str(tmp_path / "bitwise"))
     workers.run(with_put, 2, bitwise_job(texts, equality="balanced"), str(tmp_path / "balanced"))
     assert len(records(tmp_path / "balanced")) == 5

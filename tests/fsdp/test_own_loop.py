@@ -129,7 +129,7 @@ def test_a_loop_may_call_its_model_as_often_as_it_likes(make_job, tmp_path):
 
 
 def attach(_rank, job):
-    """In a process group that somebody else has made, as under torchrun."""
+    """In a process group that planner has not made, as under torchrun."""
     import torch
 
     from planner.data.user_dataset import function_of

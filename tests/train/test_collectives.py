@@ -32,7 +32,7 @@ def test_only_what_gloo_alone_would_carry_is_staged(device, backends, expected):
     [("cpu", []), ("cuda", []), ("cuda:3", [torch.device("cuda:3")])],
 )
 def test_a_worker_computes_on_the_gpu_it_was_given(monkeypatch, device, expected):
-    """FSDP takes the current device, which is the first one of the node until somebody sets it."""
+    """FSDP uses the current device, which is the node's first GPU until it is set."""
     chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     world._make_current(torch.device(device))
@@ -40,7 +40,7 @@ def test_a_worker_computes_on_the_gpu_it_was_given(monkeypatch, device, expected
 
 
 def test_workers_may_share_a_gpu_if_they_are_told_to(monkeypatch):
-    """A worker with a GPU of its own keeps it, and no worker falls back to the CPU in silence."""
+    """A worker with its own GPU keeps it, and no worker falls back to the CPU silently."""
     cpu, own, shared = torch.device("cpu"), torch.device("cuda:3"), torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [world._shared_gpu(device) for device in (cpu, own)] == [cpu, own]
@@ -52,7 +52,7 @@ def test_workers_may_share_a_gpu_if_they_are_told_to(monkeypatch):
 
 
 def test_a_commit_can_be_made_where_ray_is_not_installed(monkeypatch):
-    """Its versions are those of what is there."""
+    """Its versions are those of the installed packages."""
 
     def version(name):
         raise journal.metadata.PackageNotFoundError(name)

@@ -19,7 +19,7 @@ def past(**changed):
 
 
 class Training:
-    """As the loop does it: ask, record, commit, once per step."""
+    """Call the pace as the loop does: ask, record and commit, once per step."""
 
     def __init__(self, seen, *, save_s=1.0, step=0, last_step=math.inf):
         self.now_s = 1000.0
@@ -87,7 +87,7 @@ def test_the_interval_follows_what_a_save_takes(factor):
 
 
 def test_the_interval_follows_what_a_step_takes():
-    """The same time in fewer steps: that is no news."""
+    """The same time in fewer steps is not reported again."""
     training = Training(past()).run(400, 0.5)
     quick = gaps(training.commits)[-1]
     training.run(300, 5.0)
