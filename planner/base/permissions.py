@@ -12,7 +12,7 @@ from pathlib import Path
 _FOLDER = 0o700
 _FILE = 0o600
 _FOLDER_BITS = 0o2777
-"""the bits of a folder's mode that are copied; setgid is one of them, so that new files get the team's group"""
+"""the bits of a folder's mode that are copied. Setgid is one of them, so that new files get the team's group"""
 
 
 def make_folder(folder: Path, root: Path) -> None:

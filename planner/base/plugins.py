@@ -19,7 +19,7 @@ class Plugin:
     """A name that a package declares. Nothing is imported before `load`, so a broken package affects only its users."""
 
     entries: tuple[EntryPoint, ...]
-    """one of each package that declares the name; more than one is an error"""
+    """one of each package that declares the name. More than one is an error"""
 
     def load(self) -> Any:
         """The object that the entry point names.

@@ -51,9 +51,9 @@ class RunLength:
     global_batch: int
     """samples per optimizer step"""
     num_samples: int
-    """samples per epoch; 0 if the data has not been opened"""
+    """samples per epoch. 0 if the data has not been opened"""
     total_steps: int
-    """optimizer steps of the whole run; 0 if only the data can tell"""
+    """optimizer steps of the whole run. 0 if only the data can tell"""
 
 
 def parse(written: object, least: int = 0) -> Duration:

@@ -24,7 +24,7 @@ class ReferenceChoice:
 
     source: ReferenceSource
     model: str | None
-    """a folder or a name on the hub; None means the first weights of the trained model"""
+    """a folder or a name on the hub. None means the first weights of the trained model"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ObjectiveSpec:
     """
 
     config: type[Objective]
-    """the class of its section; its `kind` is `Literal["NAME"]`"""
+    """the class of its section. Its `kind` is `Literal["NAME"]`"""
     data: tuple[str, ...]
     """the values of `data.kind` that it learns from"""
     reference: Literal["none", "optional", "required"]

@@ -52,7 +52,7 @@ class TokenBatch:
 
     rows: tuple[int, ...]
     position: int
-    """the first sample's position in the order; it identifies the micro-batch on any worker"""
+    """the first sample's position in the order. It identifies the micro-batch on any worker"""
     inputs: Tensor
     """`(m, T)` int64, on the CPU"""
     labels: Tensor
@@ -95,7 +95,7 @@ def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) 
 
 
 MakeBatch = Callable[[Any, list[int], int], MicroBatch]
-"""(data set, rows, position of the first row) -> micro-batch; without rows, a ghost"""
+"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost"""
 
 
 def token_batch(dataset: Dataset, rows: list[int], position: int) -> TokenBatch:

@@ -26,9 +26,9 @@ class Tally:
     """of the next step"""
     samples: int = 0
     loss: float = 0.0
-    """the worker's part of the global mean; NaN in the sum if any part was not finite (or above 2^26 / W)"""
+    """the worker's part of the global mean. NaN in the sum if any part was not finite (or above 2^26 / W)"""
     metrics: tuple[float, ...] = ()
-    """the worker's parts of the metrics' global means, NaN as in `loss`; equally many on every worker"""
+    """the worker's parts of the metrics' global means, NaN as in `loss`. Equally many on every worker"""
     check_sum: int = 0
     """modulo 2^64"""
     stop: int = 0
@@ -38,7 +38,7 @@ class Tally:
     report: int = 0
     """whether metrics are due"""
     commit: int = 0
-    """whether a commit is due before the next step; rank 0 decides it"""
+    """whether a commit is due before the next step. Rank 0 decides it"""
 
 
 def exact_sums(parts: torch.Tensor) -> tuple[float, ...]:

@@ -34,7 +34,7 @@ from planner.train.state import TrainState
 from planner.train.step import Step
 
 Count = Callable[[Any], int]
-"""collated micro-batch -> its count; the loss sums are divided by the sum of the counts over the global batch"""
+"""collated micro-batch -> its count. The loss sums are divided by the sum of the counts over the global batch"""
 Sums = Tensor | tuple[Tensor, ...]
 
 

@@ -13,7 +13,7 @@ class Work:
     """The work of one step on this worker, as counted while it ran."""
 
     forward_passes: int
-    """forward passes of training with ghosts and repetitions; in a user's own loop, micro-batches with a backward"""
+    """forward passes of training with ghosts and repetitions. In a user's own loop, micro-batches with a backward"""
     attempts: int
     """1 plus the times that a gradient exceeded its fixed point (a run's first step always does, once)"""
 
@@ -25,11 +25,11 @@ class Hooks:
     report: Callable[[dict[str, Any]], None] = lambda _metrics: None
     """called on every worker at the same step, about once a second"""
     should_stop: Callable[[int], bool] = lambda _step: False
-    """called before every step with its number; if it returns true on one worker, all stop before that step"""
+    """called before every step with its number. If it returns true on one worker, all stop before that step"""
     messages: Callable[[], Sequence[str]] = lambda: ()
-    """called on every worker after every step; the returned messages go into the ledger"""
+    """called on every worker after every step. The returned messages go into the ledger"""
     observe: Callable[[int, "TrainState", Work], None] = lambda _step, _state, _work: None
-    """called on every worker after a step's gradient is computed and before the weights are updated; if the step is
+    """called on every worker after a step's gradient is computed and before the weights are updated. If the step is
     skipped, after the gradient is dropped"""
 
 
@@ -42,7 +42,7 @@ class GenerationEnd:
     repeated_steps: int
     """steps done again because a gradient exceeded its fixed point (a run's first always, to learn the magnitudes)"""
     commit_s: float = 0.0
-    """seconds of the last commit; 0 if none was made"""
+    """seconds of the last commit. 0 if none was made"""
 
     @property
     def finished(self) -> bool:

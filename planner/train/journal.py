@@ -100,7 +100,7 @@ class Journal:
             self._failure = error
 
     def note(self, message: str) -> None:
-        """Write a message for people into the ledger. Any worker may call it; only rank 0 writes."""
+        """Write a message for people into the ledger. Any worker may call it. Only rank 0 writes."""
         self._write(EventRecord(message=message, time_s=time.time()))
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class Generation:
     setup: Setup
     start: Start
     manifest: Manifest | None
-    """of the commit to resume from; None for a new run"""
+    """of the commit to resume from. None for a new run"""
     hooks: Hooks
 
 

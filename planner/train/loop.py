@@ -68,7 +68,7 @@ class _Update:
     """The result of a step's optimizer update."""
 
     grad_norm: float
-    """before clipping; 0 if the step was skipped"""
+    """before clipping. 0 if the step was skipped"""
     lr: float
     skipped: bool
 

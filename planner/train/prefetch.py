@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _CLOSE_S = 60.0
 
 Load = Callable[[int], list[MicroBatch]]
-"""a step's cursor -> one worker's micro-batches; must be picklable for loader processes"""
+"""a step's cursor -> one worker's micro-batches. Must be picklable for loader processes"""
 _Steps = Generator[list[MicroBatch], None, None]
 
 

@@ -31,11 +31,11 @@ class _Choice:
     """The commit to resume from."""
 
     newest: str
-    """name of the newest commit in the folder, valid or not; empty if there is none"""
+    """name of the newest commit in the folder, valid or not. Empty if there is none"""
     manifest: Manifest | None
-    """of the commit to resume from; None for a new run"""
+    """of the commit to resume from. None for a new run"""
     sha256: str
-    """digest of the manifest; empty for a new run"""
+    """digest of the manifest. Empty for a new run"""
     changed: list[str]
     """notes: commits that were passed over or lost, and changes of the job since the commit"""
 

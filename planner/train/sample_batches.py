@@ -24,7 +24,7 @@ class Sequences:
     labels: Tensor
     """`(n, T)` int64, `NO_LOSS` at tokens without loss"""
     documents: Tensor | None
-    """`(n, T)` int64, each token's document in a packed row; attention stays within a document; None if not packed"""
+    """`(n, T)` int64, each token's document in a packed row. Attention stays within a document. None if not packed"""
     lengths: tuple[int, ...]
     """the n lengths without padding"""
 
@@ -62,7 +62,7 @@ class SampleBatch:
 
     rows: tuple[int, ...]
     position: int
-    """the first sample's position in the order; it identifies the micro-batch on any worker"""
+    """the first sample's position in the order. It identifies the micro-batch on any worker"""
     sequences: Sequences
     """of the rows' own samples"""
 
@@ -103,7 +103,7 @@ class FeedbackBatch(SampleBatch):
     is_desirable: Tensor
     """`(m,)` bool"""
     mismatched: Sequences
-    """`(m, T')`; without a checksum, as each is made of two samples that have one"""
+    """`(m, T')`. Without a checksum, as each is made of two samples that have one"""
 
     def pinned(self) -> Self:
         """A copy in page-locked memory."""

@@ -56,9 +56,9 @@ class Setup:
     lengths: Lengths
     plan: Plan
     device: str = ""
-    """hardware and torch, on which `bitwise` results depend; empty in other jobs"""
+    """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
     model: str = ""
-    """fingerprint of the files of the first weights; empty if the weights follow from the job alone"""
+    """fingerprint of the files of the first weights. Empty if the weights follow from the job alone"""
 
     @property
     def facts(self) -> dict[str, str]:

@@ -32,7 +32,7 @@ class TensorReader(FileSystemReader):
     """DCP's reader for local folders, with restricted unpickling of the metadata."""
 
     checked_names: frozenset[str] = frozenset()
-    """the files whose digests were checked; no other file is opened"""
+    """the files whose digests were checked. No other file is opened"""
 
     def read_metadata(self, *_args: Any, **kwargs: Any) -> Metadata:
         """Read the metadata without executing code from it.
