@@ -89,7 +89,7 @@ class Train(Section):
         if len(found) != 1:
             way_out = f" (null removes one, as in --set train.{found[-1]}=null)" if found else ""
             raise ValueError(
-                f"found {' and '.join(found) or 'none'} of steps, epochs and examples. Write exactly one{way_out}"
+                f"found {' and '.join(found) or 'no length'}. Write exactly one of steps, epochs and examples{way_out}"
             )
         return self
 

@@ -371,18 +371,18 @@ WRONG = [
     ),
     # the model's own rules
     ("heads: 4", "heads: 5", "model", ["width 64 does not split into 5 heads. Write a multiple of 5"]),
-    ("steps: 100", "", "train", ["found none of steps, epochs and examples. Write exactly one"]),
+    ("steps: 100", "", "train", ["found no length. Write exactly one of steps, epochs and examples"]),
     (
         "steps: 100",
         "steps: 1\n  epochs: 1",
         "train",
-        ["found steps and epochs of steps, epochs and examples. Write"],
+        ["found steps and epochs. Write exactly one of steps, epochs and examples"],
     ),
     (
         "steps: 100",
         "examples: 1\n  epochs: 1",
         "train",
-        ["exactly one (null removes one, as in --set train.examples=null)"],
+        ["examples (null removes one, as in --set train.examples=null)"],
     ),
     ("name: tiny", "name: tiny\nworkers: {min: 9}", "workers", ["min 9 is above max 8"]),
     ("name: tiny", "name: tiny\nworkers: {cpus: 0, gpus: 0}", "workers", ["a worker takes no resource"]),
