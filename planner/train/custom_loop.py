@@ -174,8 +174,8 @@ def attached(job: Job, device: torch.device) -> "closing[Run]":
         with attached(read_job("jobs/own_loop.yaml", []), torch.device("cpu")) as run:
             train(run)
 
-    Every process calls it. Such a run gets no preemption notices and does not resize. Start it again, with any number
-    of workers, to resume it from its last commit.
+    Every process calls it. Such a run gets no preemption notices and never resizes by itself. Start it again, with any
+    number of workers, to resume it from its last commit.
 
     Raises:
         PlannerError: the same error on every worker.
