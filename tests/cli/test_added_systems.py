@@ -108,7 +108,7 @@ def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cl
     """Recipes of known systems do not ask it; what nobody reads, and `--to` with its name, say that it is broken."""
     text, says = BROKEN[how]
     install(site, "planner.recipes", {"broken": f"broken_{how}:SYSTEM"}, {f"broken_{how}": text}, name="planner-broken")
-    told = f"planner.recipes: broken of planner-broken 1.0 cannot be used ({says}); repair or uninstall the package"
+    told = f"planner.recipes: broken of planner-broken 1.0 cannot be used ({says}). Repair or uninstall the package"
     known, nobodys = tmp_path / "known.yaml", tmp_path / "nobodys.yaml"
     known.write_text(TRL)
     nobodys.write_text("a: 1\n")
@@ -193,7 +193,7 @@ def test_whatever_a_package_raises_or_returns_is_one_line(site, tmp_path, cli):
     read.write_text("x: 1\n")
     claimed.write_text("a: 1\n")
     known.write_text(TRL)
-    told = "planner.recipes: faulty of planner-faulty 1.0 cannot be used ({}); repair or uninstall the package\n"
+    told = "planner.recipes: faulty of planner-faulty 1.0 cannot be used ({}). Repair or uninstall the package\n"
     unread = cli("check", str(claimed))
     assert unread.err.endswith(told.format("KeyError: 'b'"))
     assert "found no recipe that planner knows: its keys are a." in unread.err
