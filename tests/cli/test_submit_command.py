@@ -86,16 +86,16 @@ def wrong(says, *words, name=""):
     ("words", "says"),
     [
         wrong("Missing option '--address'", "job.yaml"),
-        wrong("found no http://HOST:PORT; write that of the cluster's dashboard", "job.yaml", "--address", ""),
+        wrong("this is not http://HOST:PORT. Give the address of the cluster's dashboard", "job.yaml", "--address", ""),
         wrong("such as http://10.0.0.5:8266", "job.yaml", "--address", "10.0.0.5:8266"),
         wrong("such as http://HOST:8265", "job.yaml", "--address", "auto"),
         wrong("such as http://head:8265", "job.yaml", "--address", "head:6379"),
         wrong("such as http://head:10001", "job.yaml", "--address", "ray://head:10001"),
-        wrong("found no http://HOST:PORT", "job.yaml", "--address", "http://"),
-        wrong("write http://HOST:8265", "job.yaml", "--address", "http://head:port"),
-        wrong("write http://HOST:8265", "job.yaml", "--address", "http://[::1:8265"),
+        wrong("this is not http://HOST:PORT", "job.yaml", "--address", "http://"),
+        wrong("Write http://HOST:8265", "job.yaml", "--address", "http://head:port"),
+        wrong("Write http://HOST:8265", "job.yaml", "--address", "http://[::1:8265"),
         wrong(
-            "6379 is the port that nodes and drivers join by; write that of the cluster's dashboard, such as "
+            "6379 is the port for nodes and drivers. Give the address of the cluster's dashboard, such as "
             "http://10.0.0.5:8265",
             *("job.yaml", "--address", "http://10.0.0.5:6379"),
         ),
@@ -145,7 +145,7 @@ def test_a_token_that_others_may_read_is_said_first(cli, job, monkeypatch, tmp_p
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o640)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    said = f"planner: {tmp_path}/token: other users of this machine may use this token (mode 0640), "
+    said = f"planner: {tmp_path}/token: other users of this machine can use this token (mode 0640) "
     assert cli("submit", job.name, *AT, *SHARED).err.startswith(said)
     (tmp_path / "token").chmod(0o600)
     assert said not in cli("submit", job.name, *AT, *SHARED).err
@@ -157,7 +157,7 @@ def test_more_than_ray_takes_is_refused_with_the_largest_files(cli, job, monkeyp
     monkeypatch.setattr(shipment, "MAX_BYTES", 2**20)
     answer = cli("submit", job.name, *AT, *SHARED)
     assert (answer.code, answer.out) == (2, "")
-    assert "and Ray takes 1.0 MiB; the largest: text.txt (3.0 MiB), " in answer.err
+    assert "and Ray accepts 1.0 MiB (the largest: text.txt (3.0 MiB), " in answer.err
 
 
 def test_without_rays_job_client_the_extra_is_named(cli, job, monkeypatch):

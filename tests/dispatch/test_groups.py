@@ -147,7 +147,7 @@ def test_two_policies_in_one_process_do_not_see_each_others_hand_over(groups, sy
     other.plan_change(1, set())
     actors_of(other)[0].failing.add("forget")
     other.shutdown()
-    with pytest.raises(Exception, match="a survivor failed in a change in place"):
+    with pytest.raises(Exception, match="a kept worker failed in the hand-over"):
         theirs.new_group(3)
     unrelated = theirs.new_group(3)
     second = ours.new_group(3)
