@@ -67,7 +67,7 @@ class Listener:
         self._unheard_s: float | None = None
         self._reminders, self._head_reminders = Reminders(_SAID_AFTER_S), Reminders(_SAID_AFTER_S)
         self.verdict = ""
-        """why the driver ended the controller; empty if it did not"""
+        """why the driver ended the controller. Empty if it did not"""
 
     def listen_to(self, end: Callable[[], None]) -> None:
         """Listen to a controller that was started. `end` ends it."""

@@ -38,9 +38,9 @@ class Timings:
     """How often Ray Train polls its workers and the cluster."""
 
     poll_s: float
-    """between two polls of the workers; a report waits for the next poll"""
+    """between two polls of the workers. A report waits for the next poll"""
     start_timeout_s: float
-    """for a worker group's placement; after a node's death Ray's own policy may wait this long"""
+    """for a worker group's placement. After a node's death Ray's own policy may wait this long"""
     resize_monitor_s: float
     """between two looks for more nodes by Ray's own policy, which restarts the group at every change of capacity"""
 

@@ -12,7 +12,7 @@ from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 
 MakeHooks = Callable[[Launch], Hooks]
-"""called in each worker, in every generation; must be picklable: a module's function, or a partial of one"""
+"""called in each worker, in every generation. Must be picklable: a module's function, or a partial of one"""
 
 
 def worker_hooks(_launch: Launch) -> Hooks:

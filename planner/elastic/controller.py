@@ -94,7 +94,7 @@ class ElasticController:
             self._know_history(self.history.after_step(int(metrics["world_size"]), float(metrics["seconds"])))
 
     def committed(self, seconds: float) -> None:
-        """Record that the group has parked after a commit of `seconds`; 0 if all was committed already."""
+        """Record that the group has parked after a commit of `seconds`. 0 if all was committed already."""
         if not isinstance(self.state, Idle | Ending):
             self._know_history(self.history.after_commit(self.state.group.size, seconds))
 

@@ -65,9 +65,9 @@ class History:
     num_late_newcomers: int = 0
     """times in a row that newcomers were not ready in time"""
     eval_s: float = 0.0
-    """duration of the last evaluation in any group; 0 before the first evaluation"""
+    """duration of the last evaluation in any group. 0 before the first evaluation"""
     first_step_s: float = 0.0
-    """the longest time from a group's start to its first step; 0 before any step"""
+    """the longest time from a group's start to its first step. 0 before any step"""
     step: int = 0
     total_steps: int = 0
     commit: LastCommit = LastCommit()
@@ -122,13 +122,13 @@ class History:
         return Speeds(measured={size: median(times) for size, times in self.step_times.items()})
 
     def step_s(self, world_size: int) -> float:
-        """Seconds per step, measured at this size or fitted from others; 0 before any step."""
+        """Seconds per step, measured at this size or fitted from others. 0 before any step."""
         if not self.step_times:
             return 0.0
         return self.speeds.seconds_per_step(make_plan(self.sizes, world_size))
 
     def round_s(self, world_size: int) -> float:
-        """Seconds of the longest round of a step at this size; 0 before any step."""
+        """Seconds of the longest round of a step at this size. 0 before any step."""
         plan = make_plan(self.sizes, world_size)
         return self.step_s(world_size) * plan.max_micro_batch / plan.step_cost
 

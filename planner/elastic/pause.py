@@ -26,7 +26,7 @@ class ForcedPause:
     in_vain_s: float
     """seconds of work on the unfinished step"""
     decided_s: float
-    """when the controller decided on the new group; waiting for nodes before that is no cost of a resize"""
+    """when the controller decided on the new group. Waiting for nodes before that is no cost of a resize"""
     num_steps: int
     """steps done when the group ended"""
 

@@ -22,7 +22,7 @@ class Rules:
     eager: bool = False
     """use every new node, even if the resize does not pay: rehearsals need this"""
     on_one_machine: bool = False
-    """the nodes share one machine's cores, so a step time measured at one size does not predict another size; the
+    """the nodes share one machine's cores, so a step time measured at one size does not predict another size. The
     plan's cost is used instead"""
 
     def useful(self, usable: int) -> int:
@@ -47,7 +47,7 @@ class Known:
     rules: Rules
     history: History
     texts: tuple[str, ...] = ()
-    """notes not yet in a ledger, oldest first; a group that runs writes them"""
+    """notes not yet in a ledger, oldest first. A group that runs writes them"""
     topic: str = ""
     """topic of the last note that is not repeated until the room changes"""
 

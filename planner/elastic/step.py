@@ -322,7 +322,7 @@ def _stop_s(known: Known, group: Group) -> float:
 
 
 def _grace_s(known: Known, group: Group) -> float:
-    """Seconds to wait for a commit although the deadline has passed; 0 if it is likely to take too long."""
+    """Seconds to wait for a commit although the deadline has passed. 0 if it is likely to take too long."""
     history = known.history
     is_eval_known = history.eval_s or not known.rules.has_eval
     if not (history.step_s(group.size) and history.commit_s(group.size) and is_eval_known):

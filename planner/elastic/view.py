@@ -12,19 +12,19 @@ class View:
     room: Mapping[str, int]
     """node -> workers of this job that it holds or could hold, without nodes that are dead or have notice"""
     draining: Mapping[str, float]
-    """node -> seconds until it goes; infinite if the notice has no deadline"""
+    """node -> seconds until it goes. Infinite if the notice has no deadline"""
     nodes: tuple[str, ...] = ()
-    """the node of each rank; empty if no group runs"""
+    """the node of each rank. Empty if no group runs"""
     parked: frozenset[int] = frozenset()
     """ranks that have committed and wait"""
     silent: frozenset[int] = frozenset()
-    """ranks whose process has not answered the last query yet; a busy process is sometimes late"""
+    """ranks whose process has not answered the last query yet. A busy process is sometimes late"""
     progress: int = 0
-    """units of work that the group has done; any change of this number is progress"""
+    """units of work that the group has done. Any change of this number is progress"""
     newcomers: Literal["none", "warming", "ready", "failed"] = "none"
     """state of the processes that were started beside the group"""
     is_ending: bool = False
-    """the driver wants to end the run; stays true once set"""
+    """the driver wants to end the run. Stays true once set"""
 
     @property
     def leaving(self) -> frozenset[str]:
@@ -33,7 +33,7 @@ class View:
 
     @property
     def leaves_in_s(self) -> float:
-        """Seconds until the first node of the group goes; infinite without a notice or without a deadline."""
+        """Seconds until the first node of the group goes. Infinite without a notice or without a deadline."""
         return min((self.draining[node] for node in self.leaving), default=float("inf"))
 
     @property
@@ -49,7 +49,7 @@ class Act:
     kind: Literal["nothing", "warm", "stop", "resize", "abandon_newcomers", "end"] = "nothing"
     """`end`: everything that could be saved is committed, and the driver may end the run"""
     world_size: int = 0
-    """for `resize`: workers of the new group; for `warm`: the number of newcomers"""
+    """for `resize`: workers of the new group. For `warm`: the number of newcomers"""
     planned: bool = False
     """for `resize`: every worker has parked and committed"""
     texts: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
 
 Worker = Callable[[int, Launch, int], GenerationEnd]
-"""(rank, launch, step to stop at) -> how the generation ended; runs in a worker process"""
+"""(rank, launch, step to stop at) -> how the generation ended. Runs in a worker process"""
 
 
 def rehearse(

@@ -41,7 +41,7 @@ def _token_problem(text: str) -> str:
         )
     if text.startswith("Authentication failed"):
         return f"the cluster rejected the token {_token_source()}. Run ray get-auth-token on the head to see its own"
-    return text.partition(". ")[0]  # the token file cannot be read; the rest of Ray's text is general advice
+    return text.partition(". ")[0]  # the token file cannot be read. The rest of Ray's text is general advice
 
 
 def _token_source() -> str:

@@ -34,7 +34,7 @@ class Ended:
     """SUCCEEDED, FAILED or STOPPED"""
     exit_code: int
     reason: str
-    """one line; empty if the log says it"""
+    """one line. Empty if the log says it"""
 
 
 class JobServer:

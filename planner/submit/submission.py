@@ -13,7 +13,7 @@ from planner.job import Job
 from planner.submit.shipment import Shipment, package_folder
 
 OLDEST_RAY = (2, 60)
-"""the oldest Ray that a cluster may run; older ones are not tested (docs/elastic.md)"""
+"""the oldest Ray that a cluster may run. Older ones are not tested (docs/elastic.md)"""
 _DASHBOARD_PORT = 8265
 _GCS_PORT = 6379
 # By default Ray kills a stopped job after 3 s. An orderly end may take longer, and a killed driver leaves a

@@ -113,7 +113,7 @@ def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeyp
         gcs.answers = True
         assert autoscaler.verdict() == ""
         gcs.autoscaler_looks()
-        assert autoscaler.verdict() == "refused"
+        assert autoscaler.verdict() == "rejected"
 
 
 def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):

@@ -33,7 +33,7 @@ class Autoscaler:
 
     def __init__(self) -> None:
         self.asked = 0
-        """workers in the last request; 0 before the first request"""
+        """workers in the last request. 0 before the first request"""
         self.reasons: tuple[str, ...] = ()
         """why nodes do not come, if the autoscaler says so"""
         self._asked_s = self._looked_s = float("-inf")
@@ -73,7 +73,7 @@ class Autoscaler:
             self._read_status()
 
     def verdict(self) -> Literal["accepted", "rejected", ""]:
-        """The autoscaler's answer to the request. Empty if there is none yet; its older version gives none."""
+        """The autoscaler's answer to the request. Empty if there is none yet. Its older version gives none."""
         if time.monotonic() - self._looked_s < _LOOK_S:
             return ""
         self._looked_s = time.monotonic()

@@ -29,7 +29,7 @@ class Place:
     metadata: shapes.ObjectRef
     """of the worker's `ActorMetadata`"""
     warmed: shapes.ObjectRef | None = None
-    """ready when a newcomer has warmed up; None for a worker that was started with its group"""
+    """ready when a newcomer has warmed up. None for a worker that was started with its group"""
 
 
 @dataclasses.dataclass
@@ -41,7 +41,7 @@ class HandOver:
     newcomers: list[Place] = dataclasses.field(default_factory=list)
     """processes that were started while the last group trained"""
     sync_actor: shapes.SyncActor | None = None
-    """the idle synchronisation actor; None: the next group starts one"""
+    """the idle synchronisation actor. None: the next group starts one"""
     is_broken: bool = False
     """the hand-over failed: the next start raises once, so that Ray starts new processes"""
 

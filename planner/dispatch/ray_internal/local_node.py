@@ -59,7 +59,7 @@ class LocalNode:
         return cls(client, address, with_room[0])
 
     def drain(self, remaining_s: float, message: str) -> None:
-        """Give notice that the node goes in `remaining_s` seconds; infinite if that is not known.
+        """Give notice that the node goes in `remaining_s` seconds. Infinite if that is not known.
 
         Raises:
             RunError: the cluster did not accept the notice, or the head does not answer.
