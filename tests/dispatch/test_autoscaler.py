@@ -104,7 +104,7 @@ def test_a_cloud_that_has_nothing_is_waited_for_and_says_so(tmp_path):
 
 @pytest.mark.slow
 def test_a_trace_is_followed_without_a_step_lost(tmp_path):
-    """Up and down by one or more at a time: whoever is taken has notice, and nobody has more than there are.
+    """Up and down by one or more at a time: nodes that are taken get notice, and no run has more than there are.
 
     Which gains the job takes is its own choice: workers here share two cores, and it measures what they are worth.
     """

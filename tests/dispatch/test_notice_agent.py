@@ -67,7 +67,7 @@ def shrinks_without_loss(cluster, tmp_path, server, *options):
     assert result.clean, result.findings
     assert result.recomputed == 0
     assert [phase.world_size for phase in result.phases] == [3, 2]
-    assert any("resize: notice for 1 worker of 3" in words for words in notes(job))
+    assert any("resize: notice for 1 worker of 3" in note for note in notes(job))
 
 
 def test_a_notice_of_aws_shrinks_the_job_and_loses_no_step(cluster, tmp_path):

@@ -95,12 +95,12 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def start(place, folder, run):
-    """`planner submit` with these words, in the folder."""
+    """`planner submit` with these arguments, in the folder."""
 
-    def call(*words, **environment):
+    def call(*arguments, **environment):
         command = ("submit", "job.yaml", "--address", place.address, "--set", f"checkpoint.path={run.storage.url}")
         return subprocess.Popen(
-            [sys.executable, "-m", "planner.cli", *command, *words],
+            [sys.executable, "-m", "planner.cli", *command, *arguments],
             cwd=folder,
             env={**place.environment, **environment},
             stdout=subprocess.PIPE,

@@ -29,7 +29,7 @@ def test_it_waits_for_the_least_number_of_workers():
 
 
 def test_a_new_node_is_taken_after_its_processes_are_warm():
-    """Growing stops nobody before the newcomers are ready, and loses no step."""
+    """Growing stops no worker before the newcomers are ready, and loses no step."""
     cluster = Cluster(2).run(30)
     cluster.add()
     cluster.run(30)
@@ -404,7 +404,7 @@ def test_any_weather(weather, least):
 
 class TestNothingIsLostByImpatience:
     def test_the_first_commit_of_all_takes_longer_than_a_minute(self):
-        """Nobody knows yet what a commit takes."""
+        """The duration of a commit is not known yet."""
         cluster = Blocking(4, commit_s=90.0).run(600)
         cluster.add()
         cluster.run(400)
