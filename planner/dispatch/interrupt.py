@@ -37,7 +37,7 @@ class Interrupts:
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS[1:]:
             if self._before[number] != signal.SIG_IGN:
-                signal.signal(number, self._take_the_way_of_sigint)
+                signal.signal(number, self._raise_sigint)
         if self._before[signal.SIGINT] == signal.SIG_IGN:
             self._ignores_sigint = True
             signal.signal(signal.SIGINT, self._unless_ignored(signal.default_int_handler))
@@ -61,7 +61,7 @@ class Interrupts:
         if isinstance(error, SystemExit):  # Ray Train raises it when it has ended its workers
             raise KeyboardInterrupt from error
 
-    def _take_the_way_of_sigint(self, *_: object) -> None:
+    def _raise_sigint(self, *_: object) -> None:
         """Stop ignoring SIGINT, and raise it: the threads below end the run through SIGINT."""
         self._ignores_sigint = False
         signal.raise_signal(signal.SIGINT)

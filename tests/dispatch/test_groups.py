@@ -168,7 +168,7 @@ def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
     monkeypatch.setattr(TrainController, "worker_group_cls", TrainController.worker_group_cls)
     monkeypatch.setattr(policies, "kv_put", lambda *_: None)
     monkeypatch.setattr(policies, "kv_get", lambda _key: "")
-    monkeypatch.setattr(policies, "give_back_places_of_the_dead", lambda _name: None)
+    monkeypatch.setattr(policies, "remove_placement_groups", lambda _name: None)
     monkeypatch.setattr(policies, "Heartbeat", lambda _put: SimpleNamespace(start=lambda: None))
     monkeypatch.setattr(policies.ElasticScalingPolicy, "after_controller_start", lambda *_: None)
     controllers = []

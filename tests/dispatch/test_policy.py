@@ -1,4 +1,4 @@
-"""The policy's ears and mouth, and what it remembers of its requests, without a cluster."""
+"""What the policy reads from reports and publishes, and its requests, without a cluster."""
 
 from types import SimpleNamespace
 
@@ -218,7 +218,7 @@ class TestHeartbeats:
 
 
 class Listening:
-    """What the policy's ear needs of it: a cluster that holds `present` workers, and whose bound is `bound`."""
+    """What `Policy._hear_autoscaler` needs: a cluster that holds `present` workers, and whose bound is `bound`."""
 
     def __init__(self, bound, present, most):
         self.counts = range(1, most + 1)

@@ -90,7 +90,7 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
 
 
 def request_drain(client: shapes.GcsClient, node_id: str, deadline_s: float, message: str) -> None:
-    """Tell Ray that a node goes in `deadline_s` seconds. Infinite if that is not known. A later call replaces it.
+    """Tell Ray that a node goes in `deadline_s` seconds. Infinite if not known. A later call replaces the deadline.
 
     Raises:
         RunError: the cluster did not accept the notice.

@@ -110,7 +110,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
             WorkerGroupStartupFailedError: a worker died, or the start took too long. Ray tries again.
             WorkerGroupStartupTimeoutError: not all workers got a place in time. Ray tries again.
         """
-        with _start_failures_told(self._owner, self._num_placed):
+        with _report_start_failures(self._owner, self._num_placed):
             self._start()
 
     def _num_placed(self, asked: int) -> int:
@@ -119,7 +119,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
 
     def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
         """Start the group as Ray does, but with a time limit."""
-        with _given_up_after(_START_MOST_S, worker_group_state_builder):
+        with _limit_start_time(_START_MOST_S, worker_group_state_builder):
             super()._start_impl(worker_group_state_builder)
 
     def _create_placement_group(
@@ -169,7 +169,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
 
 
 @contextmanager
-def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) -> Iterator[None]:
+def _report_start_failures(owner: GroupOwner, num_placed: Callable[[int], int]) -> Iterator[None]:
     """Report failures of a start to the policy: workers that died, or places that were not available in time."""
     try:
         yield
@@ -182,7 +182,7 @@ def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) ->
 
 
 @contextmanager
-def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
+def _limit_start_time(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
     """Limit the time of a group's start. After `most_s`, its places are removed, which ends its processes.
 
     Raises:
@@ -295,7 +295,7 @@ class KeepingGroup(NewProcessesGroup):
         start = WorkerGroup._start_impl
         if (actor := self._hand_over.take_sync_actor()) is not None:
             start = _with_globals(start, {"SynchronizationActor": _Started(actor)})
-        with _given_up_after(_START_MOST_S, worker_group_state_builder):
+        with _limit_start_time(_START_MOST_S, worker_group_state_builder):
             start(self, worker_group_state_builder)
 
     def _create_placement_group(

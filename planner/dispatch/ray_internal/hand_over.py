@@ -92,26 +92,26 @@ class PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Remove all placement groups."""
         for group in self._groups:
-            _give_back(group)
+            _remove(group)
 
 
 def end(places: Sequence[Place]) -> None:
     """End these processes and release their resources."""
     for place in places:
         ray.kill(place.actor)
-        _give_back(place.group)
+        _remove(place.group)
 
 
-def _give_back(group: shapes.PlacementGroup) -> None:
+def _remove(group: shapes.PlacementGroup) -> None:
     try:
         remove_placement_group(group)
     except RayError:
         _log.warning("a placement group could not be removed", exc_info=True)
 
 
-def give_back_places_of_the_dead(name: str) -> None:
+def remove_placement_groups(name: str) -> None:
     """Remove all placement groups whose names begin with `name`. They outlive the controller that made them."""
     for found in placement_group_table().values():
         if found["name"].startswith(name) and found["state"] != "REMOVED":
             with suppress(ValueError):  # Ray has just removed it
-                _give_back(get_placement_group(found["name"]))
+                _remove(get_placement_group(found["name"]))

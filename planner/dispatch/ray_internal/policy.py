@@ -27,7 +27,7 @@ from planner.dispatch.ray_internal import kv_get, kv_put, shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, silent_nodes, whereabouts
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
-from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
+from planner.dispatch.ray_internal.hand_over import HandOver, remove_placement_groups
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 from planner.elastic.controller import ElasticController
 from planner.elastic.node_requests import NodeRequests
@@ -88,8 +88,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._heartbeat.start()
         # How long Ray waits for the processes of a group to leave it before it kills them.
         os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
-        self._cancel_request_of_the_dead()
-        self._give_back_places_of_the_dead()
+        self._cancel_old_request()
+        self._remove_old_placement_groups()
         super().after_controller_start(train_run_context)
         kv_put(f"requester-{self._run}", self._requester_id)
         self.groups = GroupFactory(self, keeps_processes=self._keep and not self._nodes_hold_several())
@@ -104,7 +104,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         gpus = self.scaling_config._resources_per_worker_not_none.get("GPU", 0)
         return gpus > 0 and any(n["Resources"].get("GPU", 0) >= 2 * gpus for n in ray.nodes() if n["Alive"])
 
-    def _cancel_request_of_the_dead(self) -> None:
+    def _cancel_old_request(self) -> None:
         """Cancel the request of a killed driver. It would reserve places for three minutes."""
         if requester := kv_get(f"requester-{self._run}"):
             try:
@@ -112,10 +112,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             except Exception:  # noqa: BLE001  # the request will expire
                 _log.warning("the request of an earlier launch could not be cancelled", exc_info=True)
 
-    def _give_back_places_of_the_dead(self) -> None:
+    def _remove_old_placement_groups(self) -> None:
         """Remove the placement groups of an earlier controller of this launch."""
         try:
-            give_back_places_of_the_dead(self.places_name)
+            remove_placement_groups(self.places_name)
         except Exception:  # noqa: BLE001  # the run goes on with fewer places
             _log.warning("the places of an earlier controller could not be removed", exc_info=True)
 
