@@ -160,8 +160,8 @@ def test_of_two_notices_at_most_one_is_news_to_the_other(first, second):
     ("lives", "ends"),
     [
         ([True, False], "has left its Ray cluster"),
-        ([True, RunError("nothing listens")], "it is gone"),
-        ([RunError("nothing listens"), True, RunError("nothing listens"), True, False], "has left its Ray cluster"),
+        ([True, RunError("nobody answers")], "it is gone"),
+        ([RunError("nobody answers"), True, RunError("nobody answers"), True, False], "has left its Ray cluster"),
     ],
 )
 def test_the_agent_ends_with_its_node(lives, ends):
