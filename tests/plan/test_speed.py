@@ -87,5 +87,5 @@ def test_nothing_measured_still_compares():
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_impossible_times_are_refused(seconds):
     """The error names the number and the count."""
-    with pytest.raises(ValueError, match="s per step at world size 4; a step takes a finite time above 0"):
+    with pytest.raises(ValueError, match="s per step: it must be finite and above 0"):
         Speeds(measured={4: seconds})
