@@ -95,7 +95,7 @@ def test_a_range_that_is_empty_has_no_counts():
 
 
 def test_a_count_beyond_all_nodes_has_no_mix():
-    """Whoever asks has not looked at the counts."""
+    """A count above all counts of the cluster."""
     with pytest.raises(ValueError, match="no room for 5 workers"):
         reach(group("a", 0, 2, GPU=2)).mix(5)
 
