@@ -106,7 +106,7 @@ def test_other_files_do_not_import_it(example, tmp_path):
 
 
 def test_planners_own_endings_are_not_to_be_had(site, tmp_path):
-    """Other rows would be trained on, and nobody would know."""
+    """The run would train on other rows without notice."""
     (site / "planner_lines.py").write_text("def rows(file): ...")
     install(site, "planner-lines", {"planner.row_files": {"jsonl": "planner_lines:rows"}})
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))

@@ -97,7 +97,7 @@ def test_a_parquet_file_runs_no_code_in_a_worker(places, marker):
 
 
 def test_the_driver_refuses_it_too(places):
-    """Where nobody has registered the type: before anything is started, and in the same words."""
+    """In a process that has not registered the type: before anything is started, with the same message."""
     for place in places:
         if place.suffix == ".parquet":
             with pytest.raises(DataError, match=r"the column 'text' is of the type ray\.data\.arrow_pickled_object"):

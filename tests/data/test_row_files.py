@@ -86,15 +86,15 @@ def test_a_folder_with_splits_is_read_by_split(tmp_path):
     assert all_parts(read(tmp_path / "two")) == FOUND[:3]
     assert all_parts(read(tmp_path / "two", split="test")) == FOUND[3:]
     assert all_parts(read(tmp_path / "one")) == FOUND
-    with pytest.raises(DataError, match=r"data.split: no 'train' at .*; write one of a, b$"):
+    with pytest.raises(DataError, match=r"data.split: no 'train' at .*\. Write one of a, b$"):
         read(tmp_path / "none")
-    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*; write one of test, train$"):
+    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*\. Write one of test, train$"):
         read(tmp_path / "two", split="eval")
     folder_of(ROWS, tmp_path / "single")
     folder_of([row | {"split": "test" if n > 2 else "train"} for n, row in enumerate(ROWS)], tmp_path / "column")
     assert all_parts(read(tmp_path / "column")) == FOUND[:3]
     assert all_parts(read(tmp_path / "column", split="test")) == FOUND[3:]
-    with pytest.raises(DataError, match=r"data.split: 'test', but the rows at .* name no split; leave data.split out"):
+    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* name no split\. Leave"):
         read(tmp_path / "single", split="test")
 
 
@@ -105,9 +105,9 @@ def test_rows_may_name_their_split(as_array, tmp_path):
     assert all_parts(opened("pairs", rows, tmp_path, as_array=as_array)) == FOUND[:3]
     assert all_parts(opened("pairs", rows, tmp_path, as_array=as_array, split="test")) == FOUND[3:]
     assert all_parts(opened("pairs", rows[3:], tmp_path, as_array=as_array)) == FOUND[3:]
-    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*; write one of test, train$"):
+    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*\. Write one of test, train$"):
         opened("pairs", rows, tmp_path, as_array=as_array, split="eval")
-    with pytest.raises(DataError, match=r"data.split: 'test', but the rows at .* name no split; leave data.split out"):
+    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* name no split\. Leave"):
         opened("pairs", ROWS, tmp_path, as_array=as_array, split="test")
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_data_set_is_refused(tmp_path):
     """A folder of files wants a glob; a broken table is named with the library's words."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.jsonl").write_text("{}")
-    with pytest.raises(DataError, match=r"is no data set folder .* write a glob, such as .*folder/\*.jsonl"):
+    with pytest.raises(DataError, match=r"is not a data set folder .* write a glob such as .*folder/\*.jsonl"):
         read(tmp_path / "folder")
     (tmp_path / "folder" / "dataset_info.json").write_text("{")
     with pytest.raises(DataError, match="cannot read the data set folder"):

@@ -19,7 +19,7 @@ PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chos
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """All is sample_cache, in a folder of the test; and how often rows were tokenized."""
+    """Cache everything in a folder of the test, and count how often rows are tokenized."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
     calls, tokenized = [], conversations._tokenized
@@ -99,11 +99,11 @@ def test_what_was_harmed_is_made_anew(harm, tmp_path, made, caplog):
     _again("pairs", tmp_path / "rows.jsonl")
     assert len(made) == 2
     if harm == "another format":
-        assert "(format 2, this one reads 1): rows are tokenized again" in caplog.text
+        assert "(format 2, this one reads 1), so rows are tokenized again" in caplog.text
 
 
 def test_without_a_place_rows_are_tokenized_each_time(tmp_path, made, monkeypatch):
-    """A home that cannot be written to stops nobody."""
+    """A home that cannot be written to does not stop a run."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "file"))
     opened("pairs", PAIRS, tmp_path, model=gpt(20))

@@ -86,7 +86,7 @@ def test_two_bytes_are_enough(tmp_path):
 
 
 def test_a_device_is_not_said_to_be_missing():
-    with pytest.raises(DataError, match=r"data\.path: cannot read /dev/zero: a pipe or a device, no regular file"):
+    with pytest.raises(DataError, match=r"data\.path: cannot read /dev/zero: a pipe or a device, not a regular file"):
         resolve("/dev/zero")
 
 
