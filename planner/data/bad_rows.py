@@ -31,7 +31,7 @@ class BadRows:
             f"  {where}: {'the same' if reason == before else reason}"
             for (where, reason), before in zip(self.found[:_NAMED], reasons, strict=False)
         ]
-        fix = "Correct them" if count == num_rows else "Correct them, or leave them out: data.bad_rows: skip"
+        fix = "Correct them" if count == num_rows else "Correct them, or write data.bad_rows: skip"
         head = f"data.path: {count} of {num_rows} rows cannot be used. {fix}"
         return "\n".join([head, *lines_within(lines, count, MAX_CHARS - len(head) - 1, indent="  ")])
 

@@ -250,7 +250,7 @@ class _Opening:
         if self._num_cut:
             num_tokens = self._tokens_cut + self._end
             notes.append(
-                f"{self._num_cut} of {self._num_samples} samples were cut to {self._truncation_text}: "
+                f"{self._num_cut} of {self._num_samples} samples were cut to {self._truncation_text}. "
                 f"{self._tokens_cut} of {num_tokens} tokens are not trained on"
             )
         return tuple(notes)

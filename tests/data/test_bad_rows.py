@@ -69,7 +69,7 @@ BAD = [
     (
         "feedback",
         {"prompt": "hi", "completion": YO, "label": 1},
-        "the prompt is a text, and its completion is messages",
+        "the prompt is a text, and its completion is mess",
     ),
     ("feedback", {"prompt": "hi" * 60, "completion": "yo", "label": 1}, "its prompt of 121 tokens leaves nothing"),
 ]
@@ -82,7 +82,7 @@ def test_a_bad_row_is_named_or_left_out(kind, row, says, tmp_path):
     with pytest.raises(DataError, match=says) as raised:
         opened(kind, rows, tmp_path, model=gpt(100))
     first, named = str(raised.value).splitlines()
-    assert first == "data.path: 1 of 3 rows cannot be used. Correct them, or leave them out: data.bad_rows: skip"
+    assert first == "data.path: 1 of 3 rows cannot be used. Correct them, or write data.bad_rows: skip"
     assert named.startswith(f"  {tmp_path}/rows.jsonl:2: ")
     kept = opened(kind, rows, tmp_path, model=gpt(100), bad_rows="skip")
     assert all_parts(kept) == all_parts(opened(kind, [rows[0], rows[2]], tmp_path, model=gpt(100)))
