@@ -136,7 +136,7 @@ class TokensDataset:
     ids: TokenIds
     """all tokens, shape `(num_tokens,)`"""
     starts: NDArray[np.uint64]
-    """shape `(num_rows + 1,)`; empty for a stream"""
+    """shape `(num_rows + 1,)`, empty for a stream"""
 
     notes: ClassVar[tuple[str, ...]] = ()
     """no notes: rows are used as they are, or cut to the context"""

@@ -4,7 +4,7 @@
     outside [0, N)? apply the network again (cycle walking)
 
 Sources: Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (CT-RSA 2002), for the generalised Feistel
-network over a * b and for cycle walking; Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+network over a * b and for cycle walking. Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 Generators" (OOPSLA 2014), for splitmix64 and its finaliser (David Stafford's variant 13).
 
 This is a shuffle, not a cipher: its guarantees are statistical. All arithmetic is on uint64 arrays and wraps, so
@@ -122,7 +122,7 @@ def _feistel(cell: U64, key: U64, grid: FeistelGrid) -> U64:
     round_key = key
     for i in range(grid.num_rounds):
         round_key = round_key + _GOLDEN  # not in place: the array belongs to the caller
-        # even rounds: left += F(right) mod a; odd rounds: right += F(left) mod b
+        # even rounds: left += F(right) mod a, odd rounds: right += F(left) mod b
         if i % 2 == 0:
             left = _add_modulo(left, _scaled(_round(right, round_key), a), a)
         else:
