@@ -77,7 +77,7 @@ BAD = [
 
 @pytest.mark.parametrize(("kind", "row", "says"), BAD, ids=[f"{kind} {says[:40]}" for kind, _, says in BAD])
 def test_a_bad_row_is_named_or_left_out(kind, row, says, tmp_path):
-    """Its line and the reason; with `skip`, the good ones are what they are without it."""
+    """Its line and the reason. With `skip`, the good ones are what they are without it."""
     rows = [GOOD[kind], row, GOOD[kind]]
     with pytest.raises(DataError, match=says) as raised:
         opened(kind, rows, tmp_path, model=gpt(100))

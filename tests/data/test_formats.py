@@ -57,7 +57,7 @@ ALL = [
 @pytest.mark.parametrize("as_array", [False, True], ids=["lines", "array"])
 @pytest.mark.parametrize(("kind", "row", "found"), ALL)
 def test_a_row_makes_its_samples(kind, row, found, as_array, tmp_path):
-    """Of a JSON array as of lines; what else a row has is left alone, and null is as good as nothing."""
+    """Of a JSON array as of lines. What else a row has is left alone, and null is as good as nothing."""
     dataset = opened(kind, [row, row | {"score": None, "label_": 3}], tmp_path, as_array=as_array)
     assert all_parts(dataset) == found * 2
 

@@ -258,7 +258,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(folders, tmp_path):
 
 
 def test_another_tokenizer_makes_another_data_set(folders, tmp_path):
-    """And so does another template; a template that writes the same does not."""
+    """Another template makes another data set. A template that writes the same text does not."""
     rows = [{"messages": HI + YO}]
 
     def fingerprint(**settings):

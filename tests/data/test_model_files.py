@@ -108,7 +108,7 @@ def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
 
 
 def test_a_fingerprint_tells_weights_apart(folder, tmp_path):
-    """A copy has the same one; other values of the same shapes, or another configuration, have another."""
+    """A copy has the same one. Other values of the same shapes, or another configuration, have another."""
 
     def fingerprint(of=folder, *, weights=True):
         return model_files.folder_fingerprint(of, weights=weights)
@@ -181,7 +181,7 @@ def test_what_is_drawn_in_every_generation_keeps_its_seed(model, objective, is_r
 
 
 def test_a_policy_is_held_to_a_model_with_its_tokens(folder, tmp_path):
-    """Of the same number, and the same ones; a template of its own is no other token."""
+    """Of the same number, and the same ones. A template of its own is no other token."""
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     job = preference_job({**READ, "path": str(folder), "context": 64}, {"kind": "dpo", "reference_model": str(other)})

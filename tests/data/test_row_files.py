@@ -56,7 +56,7 @@ def test_rows_run_on_over_the_files_of_a_glob(tmp_path):
 
 
 def test_messages_in_columns_are_messages(tmp_path):
-    """Arrow gives every message every key that one of them has; what is null is not there."""
+    """Arrow gives every message the keys of all messages. Keys that are null count as missing."""
     rows = [
         {"messages": [user("a") | {"name": "me"}, assistant("b")]},
         {"messages": [user("c"), assistant("d")]},
@@ -79,7 +79,7 @@ def test_bad_rows_of_tables_have_numbers(tmp_path):
 
 
 def test_a_folder_with_splits_is_read_by_split(tmp_path):
-    """train, or the one that the job names, or the only one; else an error with those there are."""
+    """train, or the one that the job names, or the only one. Else an error with those there are."""
     folder_of([], tmp_path / "two", train=ROWS[:3], test=ROWS[3:])
     folder_of([], tmp_path / "one", test_prefs=ROWS)
     folder_of([], tmp_path / "none", a=ROWS, b=ROWS)
@@ -121,7 +121,7 @@ def test_a_row_whose_split_is_not_clear_is_bad(tmp_path):
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):
-    """A folder of files wants a glob; a broken table is named with the library's words."""
+    """A folder of files needs a glob. A broken table is named with the library's message."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"is not a data set folder .* write a glob such as .*folder/\*.jsonl"):

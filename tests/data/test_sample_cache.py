@@ -40,7 +40,7 @@ def folders(tmp_path):
     ("kind", "settings"), [("pairs", {}), ("feedback", {}), ("chat", {}), ("chat", {"packing": True})]
 )
 def test_what_was_kept_is_what_was_made(kind, settings, tmp_path, made):
-    """Samples, fingerprint and notes; the second time nothing is tokenized."""
+    """Samples, fingerprint and notes. The second time nothing is tokenized."""
     first = opened(kind, PAIRS, tmp_path, model=gpt(20), **settings)
     path = tmp_path / "rows.jsonl"
     stamp = path.stat().st_mtime_ns
@@ -122,7 +122,7 @@ def test_bad_rows_are_refused_each_time(tmp_path, made):
 
 @pytest.mark.usefixtures("made")
 def test_the_ones_used_last_are_kept(tmp_path, monkeypatch):
-    """The others are forgotten; who reads one goes on reading."""
+    """The others are removed. A process that reads one continues to read it."""
     monkeypatch.setattr(sample_cache, "_MOST", 2)
     sets = []
     for age_s, most in ((300, 1), (200, 2), (100, 3)):
@@ -163,7 +163,7 @@ def test_nobody_else_reads_what_is_kept(tmp_path):
 
 
 def test_what_is_kept_names_no_file_elsewhere(tmp_path, made):
-    """By one who can write to a shared cache: another file is not mapped as samples, rows are tokenized anew."""
+    """A user who can write to a shared cache changed it: the file is not mapped, and rows are tokenized again."""
     first = all_parts(opened("pairs", PAIRS, tmp_path, model=gpt(20)))
     [place] = folders(tmp_path)
     (place / "tokens").rename(tmp_path / "cache" / "elsewhere")

@@ -480,7 +480,7 @@ def blocks(text):
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 def test_our_guides_start_no_cluster_without_a_token(path):
-    """Where a block makes a cluster or a token: in token mode, and with a token that nobody else can read."""
+    """Blocks that make a cluster use token mode. Blocks that make a token keep it private."""
     for block in blocks(path.read_text()):
         lines = block.splitlines()
         assert not any("--dashboard-host=0" in line or "--dashboard-host 0" in line for line in lines)

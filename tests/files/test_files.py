@@ -129,7 +129,7 @@ def test_a_complete_job_reads_every_key():
     ],
 )
 def test_numbers_are_those_of_yaml_1_2(written, value):
-    """`1e-3` is a number, as everyone who writes it means."""
+    """`1e-3` is a number."""
     assert parse_job(changed("1e-3", written)).train.optimizer.lr == value
 
 
@@ -535,7 +535,7 @@ def test_every_line_opens_with_the_source_on_one_line():
 
 
 def test_more_workers_than_samples_are_not_asked_for():
-    """They would have nothing to do; as many as samples may be."""
+    """More workers than samples would have nothing to do. As many as samples are allowed."""
     (line,) = lines_of(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 4}"))
     assert line.startswith("job: workers.min 4 is above batch.global 3: a worker has at least one sample of each")
     assert parse_job(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 3}")).workers.min == 3
@@ -913,7 +913,7 @@ def test_the_gradient_of_an_own_optimizer_is_clipped_only_if_asked():
 
 
 class LaterObjective(Objective):
-    """What somebody adds who does not know of references, and describes it nowhere."""
+    """An added objective without a description of its reference."""
 
     kind: Literal["later"]
 

@@ -76,7 +76,7 @@ def always_keep(now):
 
 
 def flapping(world_size, low_s=10.0, high_s=10.0, end_s=300.0, then=None):
-    """W, then W + 1, in turn; from `end_s` on, `then`."""
+    """W, then W + 1, in turn. From `end_s` on, `then`."""
     times_s = takewhile(lambda time_s: time_s < end_s, accumulate(cycle((low_s, high_s)), initial=0.0))
     changes = zip(times_s, cycle((world_size, world_size + 1)), strict=False)
     settled = [] if then is None else [(end_s, then)]

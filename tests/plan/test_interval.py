@@ -24,7 +24,7 @@ def expected_overhead(work_s, save_s, between_losses_s):
 
 @given(**numbers)
 def test_it_is_at_least_one_step_and_saving_takes_at_most_a_quarter(save_s, step_s, losses, observed_s):
-    """Whatever the cluster does; half a step of rounding is forgiven."""
+    """For any rate of losses. Half a step of rounding is allowed."""
     steps = checkpoint_interval(save_s=save_s, step_s=step_s, losses=losses, observed_s=observed_s).steps
     assert steps >= 1
     assert save_s <= 0.25 * (save_s + (steps + 0.5) * step_s) * (1 + 1e-9)

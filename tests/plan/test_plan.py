@@ -158,7 +158,7 @@ def test_the_digest_names_every_number_that_matters():
     ],
 )
 def test_warnings_say_what_a_user_should_know(numbers, expected):
-    """Communication-bound micro-batches, idle workers and wasted workers are named; nothing else is."""
+    """Only communication-bound micro-batches, idle workers and wasted workers are named."""
     warnings = plan_for(*numbers).warnings
     assert len(warnings) == len(expected)
     for warning, start in zip(warnings, expected, strict=True):

@@ -112,7 +112,7 @@ def test_equal_situations_give_equal_decisions(now):
 
 @given(now=situations())
 def test_a_resize_by_choice_pays_before_the_run_ends(now):
-    """If the newcomers stay, the run ends earlier than it would have; unmeasured, by the plan's cost."""
+    """If the newcomers stay, the run ends earlier. Before any measurement, this holds for the plan's cost."""
     decision = revise(now)
     if decision.kind != "resize" or decision.world_size <= now.plan.world_size:
         return
@@ -268,7 +268,7 @@ def test_the_reason_has_the_numbers(now, kind, world_size, reason):
 
 
 def test_nodes_that_come_one_after_another_get_one_resize():
-    """Each waits a pause for the next, and the last of those that the job can use waits for nobody."""
+    """Each waits a pause for the next one. The last one that the job can use does not wait."""
     changes = [(0, 2), (50, 3), (51, 4)]
     waits = revise(situation(world_size=2, changes=changes[:2], now_s=50))
     assert (waits.kind, waits.until_s) == ("wait", 51.4)
@@ -277,7 +277,7 @@ def test_nodes_that_come_one_after_another_get_one_resize():
 
 
 def test_a_steady_part_of_the_newcomers_is_taken_without_the_part_that_flaps():
-    """6 have come and stay; 7 come and go."""
+    """6 have come and stay. 7 come and go."""
     changes = [(0, 4), *((100 + second, 6 + second % 2) for second in range(20))]
     decision = revise(situation(world_size=4, changes=changes, now_s=119, cost=NEW_PROCESSES))
     assert (decision.kind, decision.world_size) == ("resize", 6)
@@ -324,7 +324,7 @@ def test_nothing_is_worth_asking_of_nobody():
 
 @pytest.mark.parametrize(("usable", "kind"), [(8, "resize"), (2, "resize")])
 def test_on_one_machine_a_step_time_that_nobody_measured_is_told_as_what_it_is(usable, kind):
-    """Nodes that share its cores make nothing faster; a rehearsal resizes as if they did not share them."""
+    """Nodes that share one machine's cores make nothing faster. A rehearsal resizes as if they did not share them."""
     alone = situation(world_size=4, changes=[(0, 4), (50, usable)], now_s=500)
     shared = replace(alone, speeds=replace(alone.speeds, on_one_machine=True))
     assert revise(shared).kind == revise(alone).kind == kind
