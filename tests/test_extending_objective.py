@@ -147,10 +147,10 @@ def test_a_job_of_a_package_is_in_the_schema(hinge, site):
     [
         (
             "objective.delta=-1",
-            "objective.delta: found -1 (a whole number); write a number above 0 and at most 1000 (the d",
+            "objective.delta: found -1 (a whole number). Write a number above 0 and at most 1000 (the d",
         ),
-        ("objective.detla=1", "objective.detla: found an unknown key; did you mean objective.delta?"),
-        ("objective.kind=hing", 'found "hing" (text); write one of dpo, hinge, ipo'),
+        ("objective.detla=1", "objective.detla: found an unknown key. Did you mean objective.delta?"),
+        ("objective.kind=hing", 'found "hing" (text). Write one of dpo, hinge, ipo'),
         (
             "data.kind=chat",
             "objective hinge does not learn from data.kind chat. Write data.kind pairs, or objective: sft",
@@ -237,7 +237,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
     read_job(DEMO)
     assert not {"broken", "planner_hinge"} & {module.partition(".")[0] for module in sys.modules}
     read_job(hinge)
-    with pytest.raises(JobError, match="write one of dpo, hinge, ipo"):
+    with pytest.raises(JobError, match="Write one of dpo, hinge, ipo"):
         read_job(hinge, ["objective.kind=hing"])
     assert "satisfied" in shown_metrics()
     with pytest.raises(JobError) as error:

@@ -120,7 +120,7 @@ def test_an_odd_configuration_is_refused(model, change, capfd):
 def test_an_index_that_names_no_file_is_refused(model, name):
     """A NUL, or half a character."""
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    with pytest.raises(UserError, match="is not a file of its own folder") as raised:
+    with pytest.raises(UserError, match="is not a file in its folder") as raised:
         check_here(job_of(model, weights="pretrained"))
     require_a_sentence(raised.value)
 

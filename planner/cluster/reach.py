@@ -1,4 +1,4 @@
-"""Which worker counts a cluster can reach when all its nodes are in use, and the fewest nodes behind each."""
+"""Which worker counts a cluster can hold exactly when all its nodes are in use, and the fewest nodes for each count."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from planner.cluster.nodes import Cluster
 from planner.plan import Resources, workers_on_node
 from planner.plan.limits import MAX_WORKERS
 
-# Weights are far below: 65,536 nodes of 301 each.
+# Real weights are far lower: 65,536 nodes of weight 301.
 _OUT_OF_REACH = 1 << 40
-# A weight and a place in one number, so that the least is found with its place.
+# Packs a weight and a place into one number, so that a minimum also gives its place.
 _PLACES = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """Nodes that are there together."""
+    """A combination of nodes from the groups of a cluster."""
 
     nodes: tuple[tuple[int, str], ...]
-    """(number of nodes, name of their group), in the file's order; only groups that have room for workers"""
+    """(number of nodes, name of their group), in the file's order. Only groups that have room for workers."""
     num_workers: int
-    """as many workers have room on them"""
+    """number of workers that fit on them"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps:
-    """A group that has room for workers: what one of its steps adds, and how many steps there may be."""
+    """A group that has room for workers: what one step adds, and the range of its steps."""
 
     name: str
     num_nodes: int
@@ -40,11 +40,11 @@ class _Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """The worker counts of a cluster, up to 65,536.
+    """The worker counts that a cluster can hold, up to 65,536.
 
-    The fewest nodes behind each count are a bounded change-making problem: one pass over all counts per group. A node
-    weighs `1 + number of groups` and a group that the cluster would not have anyway 1, so that of two mixes of as
-    many nodes the one of fewer kinds is taken.
+    The fewest nodes for each count are a bounded change-making problem: one pass over all counts per group. A node has
+    weight `1 + number of groups`. A group without obligatory nodes adds weight 1 once it is used. So of two mixes with
+    equally many nodes, the one with fewer groups is chosen.
     """
 
     cluster: Cluster
@@ -53,7 +53,7 @@ class Reach:
 
     @cached_property
     def _steps(self) -> tuple[_Steps, ...]:
-        """Of the groups with room for workers, the head first."""
+        """The groups with room for workers, the head first."""
         groups = [
             (group, workers_on_node(group.resources, self.taken)) for group in (self.cluster.head, *self.cluster.groups)
         ]
@@ -71,17 +71,17 @@ class Reach:
 
     @property
     def _spare_nodes(self) -> int:
-        """Nodes that may be added when every group is as small as it gets."""
+        """Nodes that may be added when every group has its `min_nodes`."""
         return self.cluster.max_nodes - sum(group.min_nodes for group in self.cluster.groups)
 
     @property
     def _base(self) -> int:
-        """Workers that have room when every group is as small as it gets."""
+        """Workers that fit when every group has its `min_nodes`."""
         return sum(step.least * step.num_workers for step in self._steps)
 
     @cached_property
     def _passes(self) -> tuple["_Pass", ...]:
-        """One per group, in order: what it and the groups before it can add to the base."""
+        """One pass per group, in order: what this group and the groups before it can add to the base."""
         spare = min(self._spare_nodes, MAX_WORKERS)
         most = sum(min(step.most - step.least, spare // step.num_nodes) * step.num_workers for step in self._steps)
         limit = max(min(most, MAX_WORKERS - self._base), 0)
@@ -94,7 +94,7 @@ class Reach:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Every count of workers that some mix of nodes has room for exactly, rising; 0 is not one."""
+        """Every count of 1 or more workers that fills some mix of nodes exactly, in rising order."""
         if not self._steps:
             return ()
         too_heavy = (self._spare_nodes + 1) * (1 + len(self._steps))
@@ -102,9 +102,9 @@ class Reach:
         return tuple(self._base + extra for extra in added if self._base + extra)
 
     def within(self, least: int, most: int) -> list[int]:
-        """The counts from `least` to `most` that a job can run on, which never takes more than `most` workers.
+        """The counts that a job with `least` to `most` workers can run on.
 
-        `most` is among them where the cluster has more: what it has too many stays idle.
+        `most` is among them where the cluster can hold more: the surplus stays idle.
         """
         counts = [count for count in self.counts if least <= count <= most]
         if self.counts and self.counts[-1] > most >= least and most not in counts:
@@ -112,14 +112,14 @@ class Reach:
         return counts
 
     def mix(self, count: int) -> Mix:
-        """The fewest nodes with room for `count` workers, or for the least more that there can be.
+        """The fewest nodes for `count` workers, or for the next larger count if none fits `count` exactly.
 
         Raises:
-            ValueError: there is no room for so many.
+            ValueError: there is no room for `count` workers.
         """
         index = bisect_left(self.counts, count)
         if index == len(self.counts):
-            raise ValueError(f"no room for {count} workers: the counts are {self.counts}")
+            raise ValueError(f"no room for {count} workers: the cluster can hold {self.counts}")
         num_workers = self.counts[index]
         nodes: dict[str, int] = {}
         for step, num_steps in zip(self._steps, self._steps_taken(num_workers - self._base), strict=True):
@@ -127,7 +127,7 @@ class Reach:
         return Mix(nodes=tuple((num, name) for name, num in nodes.items() if num), num_workers=num_workers)
 
     def _steps_taken(self, added: int) -> list[int]:
-        """Steps beyond the least of each group, which together add so many workers."""
+        """For each group, the steps above its least. Together they add `added` workers."""
         taken: list[int] = []
         for step, done in zip(reversed(self._steps), reversed(self._passes), strict=True):
             taken.append(int(done.taken[added]))
@@ -137,16 +137,16 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pass:
-    """For every number of workers added to the base: the least weight of it, and this group's steps in that."""
+    """For every number of workers added to the base: the least weight that adds them, and this group's steps in it."""
 
     weights: NDArray[np.int64]
-    """int64, shape `(limit + 1,)`"""
+    """shape `(limit + 1,)`"""
     taken: NDArray[np.int32]
-    """int32, of the same shape"""
+    """shape `(limit + 1,)`"""
 
 
 def _first_weights(limit: int) -> NDArray[np.int64]:
-    """Without any group: no workers weigh nothing, and others are out of reach."""
+    """The weights without any group: 0 for no workers, all other counts out of reach."""
     weights = np.full(limit + 1, _OUT_OF_REACH, np.int64)
     weights[0] = 0
     return weights
@@ -155,8 +155,8 @@ def _first_weights(limit: int) -> NDArray[np.int64]:
 def _with_group(weights: NDArray[np.int64], step: _Steps, span: int, node_weight: int) -> _Pass:
     """The least weights when up to `span` steps of one more group may add workers.
 
-    Counts of one remainder stand below each other, a step apart: row p of a table has the counts `p * num_workers + r`.
-    With a level, the weight less that of p steps, the best number of steps is the least level of the `span` rows above.
+    Row p of a table has the counts `p * num_workers + r`, so counts of one remainder r are in one column, a step apart.
+    A level is the weight minus that of p steps. The best number of steps is at the least level of `span` rows above.
     """
     width = min(step.num_workers, len(weights))
     rows = -(-len(weights) // width)
@@ -165,7 +165,7 @@ def _with_group(weights: NDArray[np.int64], step: _Steps, span: int, node_weight
     table[: len(weights)] = weights
     per_step = step.num_nodes * node_weight
     levels = table.reshape(rows, width) - places * per_step
-    # Of equal levels the lowest row is taken: the fewest steps.
+    # Of equal levels, the lowest row wins: it has the fewest steps.
     least = _least_of_rows_above(levels * _PLACES + (_PLACES - 1 - places), span)
     found, place = least >> 17, _PLACES - 1 - (least & (_PLACES - 1))
     candidate = (found + places * per_step + (0 if step.least else 1)).reshape(-1)[: len(weights)]
@@ -175,10 +175,10 @@ def _with_group(weights: NDArray[np.int64], step: _Steps, span: int, node_weight
 
 
 def _least_of_rows_above(table: NDArray[np.int64], span: int) -> NDArray[np.int64]:
-    """For each row the least of the `span` rows above it, column by column; very large where there is none.
+    """For each row, the minimum of the `span` rows above it in each column. Very large where there is no row above.
 
-    In blocks of `span` rows, each such window is the end of one block and the beginning of the next: two running minima
-    answer all of them (van Herk, 1992; Gil and Werman, 1993).
+    In blocks of `span` rows, each window is the end of one block and the beginning of the next. So two running minima
+    give the minimum of every window (van Herk 1992, Gil and Werman 1993).
     """
     rows, width = table.shape
     least = np.full((rows, width), _OUT_OF_REACH * _PLACES, np.int64)

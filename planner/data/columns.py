@@ -1,7 +1,7 @@
-"""Arrays that grow while a data set is opened, and that a loader process then maps instead of copying.
+"""Arrays that grow while a data set is opened. Loader processes then map them instead of copying.
 
-They lie in memory files (memfd_create(2), Linux): another process of the same user finds them under `/proc` as long
-as this one lives, and nothing is left behind, however it ends.
+They are memory files (memfd_create(2), Linux). Other processes of the same user open them under `/proc` while this one
+lives. The kernel removes them when it ends.
 """
 
 import mmap
@@ -17,32 +17,32 @@ from planner.errors import DataError
 
 
 class MappedArray:
-    """One-dimensional, of one dtype; append to it, then read `array`."""
+    """A one-dimensional array of one dtype. Append to it, then read `array`."""
 
     def __init__(self, file: BinaryIO, dtype: str) -> None:
         self._file, self._dtype = file, np.dtype(dtype)
         self._array: NDArray[Any] | None = None
-        # What is mapped stays mapped.
+        # A mapping stays valid after its file is closed.
         weakref.finalize(self, file.close)
 
     @classmethod
     def new(cls, dtype: str) -> "MappedArray":
-        """An empty one."""
+        """An empty array in memory."""
         return cls(os.fdopen(os.memfd_create("planner-data"), "w+b", buffering=2**20), dtype)
 
     @classmethod
     def opened(cls, path: str, dtype: str) -> "MappedArray":
-        """What lies in a file; the OSError is the caller's."""
-        return cls(open(path, "rb"), dtype)  # noqa: PTH123  # held as long as the column
+        """The array in a file. An OSError is not translated."""
+        return cls(open(path, "rb"), dtype)  # noqa: PTH123  # stays open as long as the array
 
     def append(self, values: ArrayLike) -> None:
-        """Add values at the end; not after `array` was asked for."""
-        assert self._array is None  # what is mapped does not grow
+        """Add values at the end. Not allowed after `array` was read."""
+        assert self._array is None  # a mapping does not grow
         self._file.write(np.ascontiguousarray(values, self._dtype).tobytes())
 
     @property
     def array(self) -> NDArray[Any]:
-        """All of it, read-only, shape `(n,)`."""
+        """All values, read-only, shape `(n,)`."""
         if self._array is None:
             self._file.flush()
             descriptor = self._file.fileno()
@@ -53,7 +53,7 @@ class MappedArray:
         return self._array
 
     def __reduce__(self) -> tuple[Callable[[str, str], "MappedArray"], tuple[str, str]]:
-        """For another process, which maps the same memory."""
+        """Pickle the path, so that another process maps the same memory."""
         _ = self.array
         return _reopen, (f"/proc/{os.getpid()}/fd/{self._file.fileno()}", self._dtype.str)
 
@@ -62,4 +62,4 @@ def _reopen(path: str, dtype: str) -> MappedArray:
     try:
         return MappedArray.opened(path, dtype)
     except OSError as error:
-        raise DataError(f"the process whose data is at {path} is gone ({error.strerror})") from error
+        raise DataError(f"the process that holds the data at {path} has ended ({error.strerror})") from error

@@ -1,6 +1,6 @@
-"""From batch sizes and a world size to one `Plan`: pure, deterministic, the standard library only.
+"""From batch sizes and a world size to one `Plan`. Pure and deterministic. Standard library only.
 
-The room does not know time, randomness, files, torch or Ray; it is handed numbers and returns values.
+This package does not know time, randomness, files, torch or Ray. It takes numbers and returns values.
 """
 
 from planner.plan.capacity import CapacityAt

@@ -4,61 +4,61 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Spells further back say little about the next: what was a calm morning may be a flapping evening. With fewer, spells
-# that only just do not pay would never outweigh the one forecast that newcomers stay (`planner.plan.growth`).
+# Older times say little about the next one: a calm morning may be followed by a flapping evening. With fewer, times
+# that almost pay would never outweigh the one forecast that newcomers stay (`planner.plan.growth`).
 _REMEMBERED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityAt:
-    """From `time_s` on, until the next change, `world_size` workers have a place that is not about to go."""
+    """From `time_s` until the next entry, the cluster can hold `world_size` workers."""
 
     time_s: float
-    """on any one clock that never goes back"""
+    """on any monotonic clock"""
     world_size: int
-    """0 or more; nodes that have had notice are already left out"""
+    """0 or more, without nodes that have received notice"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AvailableTimes:
-    """The times at which there was room for a count or more."""
+    """The intervals in which the cluster could hold a worker count or more."""
 
     start_s: float
-    """when the spell began that is not over yet"""
+    """start of the current interval"""
     ended_s: tuple[float, ...]
-    """how long those before it lasted, oldest first; the last sixteen"""
+    """lengths in seconds of at most sixteen earlier intervals, oldest first"""
 
 
 def check(capacity: Sequence[CapacityAt], now_s: float) -> None:
-    """What a history must be: not empty, in order, not from the future, counts of 0 or more.
+    """Check a capacity history.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is empty, out of order, ends after `now_s`, or holds a count below 0.
     """
-    times = [change.time_s for change in capacity]
+    times = [entry.time_s for entry in capacity]
     if not times:
-        raise ValueError("a history of capacity has at least the count that is there now")
+        raise ValueError("the capacity history is empty: it needs at least the current count")
     if any(earlier > later for earlier, later in pairwise([*times, now_s])):
-        raise ValueError(f"a history of capacity is in order of time and ends before now: {[*times, now_s]}")
-    if any(change.world_size < 0 for change in capacity):
-        raise ValueError("a capacity is 0 workers or more")
+        raise ValueError(f"the capacity history is not in order of time up to now: {[*times, now_s]}")
+    if any(entry.world_size < 0 for entry in capacity):
+        raise ValueError("the capacity history has a count below 0")
 
 
 def available_times(capacity: Sequence[CapacityAt], world_size: int) -> AvailableTimes:
-    """Of room for `world_size` or more; the last change in `capacity` must be such room."""
+    """The intervals with room for `world_size` workers or more. The last entry of `capacity` must have that room."""
     ended: list[float] = []
     start_s, inside = 0.0, False
-    for change in capacity:
-        if change.world_size >= world_size and not inside:
-            start_s, inside = change.time_s, True
-        elif change.world_size < world_size and inside:
-            ended.append(change.time_s - start_s)
+    for entry in capacity:
+        if entry.world_size >= world_size and not inside:
+            start_s, inside = entry.time_s, True
+        elif entry.world_size < world_size and inside:
+            ended.append(entry.time_s - start_s)
             inside = False
     assert inside, f"there is no room for {world_size} workers now"
     return AvailableTimes(start_s=start_s, ended_s=tuple(ended[-_REMEMBERED:]))
 
 
 def rises_s(capacity: Sequence[CapacityAt]) -> tuple[float, ...]:
-    """When the count rose, oldest first; the last seventeen, so sixteen gaps between them."""
+    """Times in seconds at which the count rose, oldest first: at most seventeen, with sixteen gaps between them."""
     times = [later.time_s for earlier, later in pairwise(capacity) if later.world_size > earlier.world_size]
     return tuple(times[-_REMEMBERED - 1 :])

@@ -46,12 +46,12 @@ def test_the_documents_example_is_a_cloud(site, cli):
 def test_without_the_package_nobody_answers(cli):
     with CentreMetadata() as server:
         answer = cli("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
-    assert f"cloud   none at {server.url}: what answers there is none of them\n" in answer.out
+    assert f"cloud   none at {server.url}: a server answers, but not as a known cloud does\n" in answer.out
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"), ("MAKE = 3", "no function")],
+    [("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"), ("MAKE = 3", "not a func")],
 )
 def test_a_broken_package_is_named_only_where_no_other_cloud_answers(site, text, says):
     """It costs nobody the notice of a cloud that planner knows."""

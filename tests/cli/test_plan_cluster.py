@@ -135,12 +135,12 @@ def test_thousands_of_counts_are_a_table(cli, gpu_job):
 @pytest.mark.parametrize(
     ("edit", "words", "says"),
     [
-        (None, ("--cluster", "missing.yaml"), "missing.yaml: found no such file; write the path of a cluster file"),
-        (None, ("--cluster", ""), "found a directory; write the path of a cluster file in it"),
-        (None, ("--cluster", "job.yaml"), "write a file for `ray up`"),
-        (None, ("--cluster", "text.txt"), "write a file for `ray up`"),
+        (None, ("--cluster", "missing.yaml"), "missing.yaml: found no such file. Write the path of a cluster file"),
+        (None, ("--cluster", ""), "found a directory. Write the path of a cluster file in it"),
+        (None, ("--cluster", "job.yaml"), "Write a file for `ray up`"),
+        (None, ("--cluster", "text.txt"), "Write a file for `ray up`"),
         (("max_workers: 3", "max_workers: -3"), (), "available_node_types.one.max_workers: found -3"),
-        (("max_workers: 3", "min_workers: 4, max_workers: 3"), (), "write at most the type's max_workers, 3"),
+        (("max_workers: 3", "min_workers: 4, max_workers: 3"), (), "Write at most the type's max_workers, 3"),
         (("GPU: 1", "GPU: many"), (), 'available_node_types.one.resources.GPU: found "many" (text)'),
         (
             None,

@@ -48,7 +48,7 @@ def test_its_json(cli):
         (
             ["missing", "new"],
             2,
-            "planner: no file at 'missing' (relative to where planner is run); write a file",
+            "planner: no file at 'missing' (relative to where planner is run). Write a file",
         ),
         (["rows.jsonl", "new"], 2, "rows.jsonl: write --kind jsonl"),
         (["text.txt", "new", "--kind", "csv"], 2, "csv"),
@@ -56,13 +56,13 @@ def test_its_json(cli):
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "no text under 'body' (found the keys"),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", ""], 2, "--field is empty"),
         (["text.txt", "new", "--field", "body"], 2, "--field body: text has no fields"),
-        (["text.txt", "there"], 2, "there is there already; choose another name, or replace it with --force"),
-        (["text.txt", "folder", "--force"], 2, "folder is no ordinary file"),
-        (["text.txt", "/dev/null", "--force"], 2, "/dev/null is no ordinary file"),
-        (["text.txt", "text.txt", "--force"], 2, "text.txt lies in text.txt, where it would count as source"),
-        (["folder", "folder/new"], 2, "folder/new lies in folder, where it would count as source"),
-        (["text.txt", "nowhere/new"], 2, "there is no folder nowhere; make it first"),
-        (["text.txt", "there/new"], 2, "there is no folder there; make it first"),
+        (["text.txt", "there"], 2, "there exists already. Choose another name, or replace it with --force"),
+        (["text.txt", "folder", "--force"], 2, "folder is not a regular file"),
+        (["text.txt", "/dev/null", "--force"], 2, "/dev/null is not a regular file"),
+        (["text.txt", "text.txt", "--force"], 2, "text.txt is in text.txt, where it would count as source"),
+        (["folder", "folder/new"], 2, "folder/new is in folder, where it would count as source"),
+        (["text.txt", "nowhere/new"], 2, "there is no folder nowhere. Make it first"),
+        (["text.txt", "there/new"], 2, "there is no folder there. Make it first"),
         (["text.txt", "x" * 300], 2, "File name too long"),
         (["text.txt", "/proc/new"], 1, "planner: cannot write /proc/new: "),
         (["text.txt"], 2, "OUTPUT"),
@@ -81,10 +81,10 @@ def test_what_is_wrong_is_a_sentence_and_leaves_nothing(cli, place, arguments, c
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (lambda content: content[:-1], "a copy that broke off"),
-        (lambda content: b"\0" * len(content), "is no token file"),
+        (lambda content: content[:-1], "an incomplete copy"),
+        (lambda content: b"\0" * len(content), "is not a token file"),
         (lambda content: content[:40] + b"?" + content[41:], "its header is torn or altered"),
-        (lambda content: content[:5000] + b"?" + content[5001:], "is not what was prepared"),
+        (lambda content: content[:5000] + b"?" + content[5001:], "its content was altered"),
     ],
 )
 def test_a_run_refuses_a_token_file_that_is_not_whole(cli, place, harm, says):

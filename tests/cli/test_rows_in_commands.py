@@ -43,7 +43,7 @@ def test_a_dry_run_says_what_became_of_the_rows(cli, here):
     notes = json.loads(cli("run", "job.yaml", "--dry-run", "--json").out)["notes"]
     where = f"{here}/rows.jsonl:1: completion is empty"
     assert notes[0] == f"data: 1 of 8 rows were left out (data.bad_rows: skip): 1 as {where}"
-    assert notes[1].startswith("data: 5 of 7 samples were cut to model.context: 9 tokens; 30 of 91 tokens")
+    assert notes[1].startswith("data: 5 of 7 samples were cut to model.context: 9 tokens. 30 of 91 tokens")
     assert notes[2].startswith("data: 7 conversations are packed into ")
     answer = cli("run", "job.yaml", "--dry-run", "--set", "data.bad_rows=refuse")
     assert answer.code == 2

@@ -119,10 +119,10 @@ WRONG = [
     *(words(2, "binary.yaml: found byte 0x80", command, "binary.yaml") for command in ("plan", "run", "demo")),
     words(2, "nothing.yaml: found no such file", "demo", "nothing.yaml"),
     words(2, "found a NUL byte", "plan", "zeros.yaml"),
-    words(2, "write a mapping", "plan", "list.yaml"),
+    words(2, "Write a mapping", "plan", "list.yaml"),
     words(2, "found a tab", "plan", "tabs.yaml"),
     words(2, "found a directory", "plan", ""),
-    words(2, r"a\x00b: found no such file name", "plan", "a\0b"),
+    words(2, r"a\x00b: found an impossible file name", "plan", "a\0b"),
     words(2, "[red]x.yaml: found no such file", "plan", "[red]x.yaml"),
     words(2, "File name too long", "plan", LONG),
     words(2, "Input/output error", "plan", "/proc/self/mem"),
@@ -132,10 +132,10 @@ WRONG = [
     setting("plan", "=1", says='the override "=1"'),
     setting("plan", "batch..global=1", says='the override "batch..global=1"'),
     *(setting(command, "colour=red", says="colour: found an unknown key") for command in ("plan", "run")),
-    setting("plan", "batch.globl=1", says="did you mean batch.global?"),
+    setting("plan", "batch.globl=1", says="Did you mean batch.global?"),
     setting("plan", "batch.global=0", says="batch.global: found 0"),
     setting("plan", "batch.global=many", says='batch.global: found "many"'),
-    setting("plan", "batch.global=1048577", says="write a whole number from 1 to 1048576"),
+    setting("plan", "batch.global=1048577", says="Write a whole number from 1 to 1048576"),
     setting("plan", "batch=1", says="batch: found 1"),
     setting("plan", "workers.min=9", says="min 9 is above max 8"),
     setting("run", "train.epochs=2", says="found steps and epochs. Write exactly one of"),
@@ -211,7 +211,7 @@ def test_the_sound_job_would_have_been_started(cli, place):
 def test_the_last_row_can_be_trained_on(cli, samples):
     """110 rows: 109 may be held out and no more, as the message says."""
     answer = cli("run", "job.yaml", "--set", f"eval.samples={samples}")
-    assert ("hold out at most 109" in answer.err) is (samples == 110)
+    assert ("Hold out at most 109" in answer.err) is (samples == 110)
     assert answer.code == (2 if samples == 110 else 1)
 
 

@@ -29,7 +29,7 @@ def reach(*groups, max_nodes=None, head_gpus=0, **workers):
 
 @st.composite
 def reaches(draw):
-    """Up to four groups of up to four steps, whose nodes have up to five GPUs; a limit that may bind."""
+    """Up to four groups of up to four steps, whose nodes have up to five GPUs. A limit that may bind."""
     groups = []
     for name in "abcd"[: draw(st.integers(0, 4))]:
         step = draw(st.sampled_from([1, 1, 1, 2]))
@@ -80,7 +80,7 @@ def test_each_count_is_shown_with_the_fewest_nodes_and_kinds(reach):
 @given(reach=reaches(), least=st.integers(1, 8), more=st.integers(0, 12))
 @example(reach=reach(group("a", 0, 3, GPU=4)), least=1, more=9)
 def test_a_job_runs_on_the_counts_in_its_range_and_leaves_idle_what_is_more(reach, least, more):
-    """Its own most is a count as soon as the cluster has more; its nodes are the least that hold it."""
+    """Its own most is a count as soon as the cluster has more. Its nodes are the least that hold it."""
     most, counts = least + more, sorted(every_mix(reach))
     inside = {count for count in counts if least <= count <= most}
     beyond = [count for count in counts if count > most]
@@ -95,7 +95,7 @@ def test_a_range_that_is_empty_has_no_counts():
 
 
 def test_a_count_beyond_all_nodes_has_no_mix():
-    """Whoever asks has not looked at the counts."""
+    """A count above all counts of the cluster."""
     with pytest.raises(ValueError, match="no room for 5 workers"):
         reach(group("a", 0, 2, GPU=2)).mix(5)
 
@@ -119,7 +119,7 @@ def test_a_type_that_is_the_heads_too_is_one_entry():
 
 
 def test_no_count_is_above_what_a_plan_may_have():
-    """A cluster larger than the largest plan ends there; a large one answers for its largest count."""
+    """A cluster larger than the largest plan ends there. A large one answers for its largest count."""
     room = reach(group("one", 0, 50_000, GPU=1), group("eight", 0, 50_000, GPU=8))
     assert room.counts == tuple(range(1, MAX_WORKERS + 1))
     assert room.mix(MAX_WORKERS).nodes == ((8192, "eight"),)
@@ -146,7 +146,7 @@ def test_a_cluster_is_checked_at_birth():
 
 @pytest.mark.timeout(60)
 def test_as_many_node_types_as_a_file_may_have():
-    """Once this took half a minute; and the fewest nodes are still found: the largest types are taken first."""
+    """This once took half a minute. The fewest nodes are still found: the largest types first."""
     found = reach(*(group(f"t{gpus}", 0, 1000, GPU=gpus) for gpus in range(1, 291)), gpus=1)
     assert found.counts == tuple(range(1, MAX_WORKERS + 1))
     for count in (1, 290, 291, 1000, MAX_WORKERS):

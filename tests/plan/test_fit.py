@@ -38,7 +38,7 @@ def test_a_float_sum_of_rays_is_as_good_as_the_number():
 
 def test_a_worker_that_takes_nothing_is_a_mistake():
     """A job cannot say it."""
-    with pytest.raises(ValueError, match="takes nothing"):
+    with pytest.raises(ValueError, match="takes no resources"):
         workers_on_node({"CPU": 1}, {})
 
 
@@ -52,5 +52,5 @@ def test_a_run_never_uses_more_workers_than_a_batch_has_samples():
 @pytest.mark.parametrize(("least", "most"), [(0, 4), (5, 4)])
 def test_an_empty_range_is_refused(least, most):
     """A job's own bounds are checked where it is read."""
-    with pytest.raises(ValueError, match="its least is at most its most"):
+    with pytest.raises(ValueError, match="begins at 1 or more and is not empty"):
         WorkerRange(least=least, most=most)

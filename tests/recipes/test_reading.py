@@ -239,7 +239,7 @@ def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, i
 
 def test_a_pipe_is_no_recipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(RecipeError, match="no regular file"):
+    with pytest.raises(RecipeError, match="Write the path of a regular file"):
         read_recipe(str(tmp_path / "pipe"))
 
 

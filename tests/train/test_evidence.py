@@ -179,7 +179,7 @@ def test_a_commit_whose_record_was_never_written_is_gone_on_from(url, corpus):
         ({"lr": 1.0000001e-3}, "step 3: its learning rate is 0.0010000001 on record, and the schedule has 0.001"),
         ({"total_steps": 7}, "generation 1: it was to end at step 7 on record, and its job says 6"),
         ({"num_samples": 31}, "generation 1: an epoch has 31 samples on record, and 34 in the data"),
-        ({"layout_version": 2}, "layout version 2 was made by another version of planner; this one knows 1"),
+        ({"layout_version": 2}, "layout version 2, and this version of planner knows 1"),
     ],
     ids=str,
 )
@@ -277,7 +277,7 @@ def test_two_layouts_live_side_by_side(corpus, tmp_path, second_layout, monkeypa
     assert headers[0]["plan_digest"] != headers[1]["plan_digest"]
     assert audit(run_at(tmp_path)).clean
     monkeypatch.delitem(layout.LAYOUTS, 2)
-    with pytest.raises(PlanError, match="layout version 2 was made by another version of planner; this one knows 1"):
+    with pytest.raises(PlanError, match="layout version 2, and this version of planner knows 1"):
         audit(run_at(tmp_path))
 
 

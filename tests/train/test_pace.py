@@ -99,7 +99,7 @@ def test_more_losses_make_it_shorter():
     """Of two runs of equal length; the reason says how many."""
     few, many = (Training(past(losses=n, observed_s=36_000.0)).run(2000, 0.5) for n in (0, 20))
     assert gaps(many.commits)[0] < gaps(few.commits)[0] / 3
-    assert "20 lost without notice in 10 h" in many.news[0]
+    assert "(20 in 10 h so far" in many.news[0]
 
 
 def test_a_resumed_run_needs_no_early_commit():
