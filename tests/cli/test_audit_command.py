@@ -74,7 +74,7 @@ def test_an_altered_ledger_line_is_printed_and_is_exit_code_1(cli, run):
     answer = cli("audit", run)
     assert (answer.code, answer.err) == (1, "")
     wrong = [line for line in answer.out.splitlines() if line.startswith("WRONG")]
-    assert wrong == ["WRONG         ledger/000002.jsonl:3: the chain breaks here; a line was altered, removed or added"]
+    assert wrong == ["WRONG         ledger/000002.jsonl:3: the chain breaks here. A line was altered, removed or added"]
     assert answer.out.endswith("audit: NOT CLEAN. Do not trust this run before you know why\n")
     assert "clean. Every" not in answer.out
 

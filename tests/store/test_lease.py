@@ -143,7 +143,7 @@ def test_a_driver_elsewhere_that_beats_is_refused(storage):
     assert watching.slept_s == [BEAT_S, BEAT_S]
     assert len(watching.said) == 1
     assert "another driver (pid 4321 on far, since " in watching.said[0]
-    assert watching.said[0].endswith("held this run: watching for 21 s whether it still does")
+    assert watching.said[0].endswith("held this run: watching its lease for 21 s")
     assert newest(storage) == (1, foreign(beat=1, since_s=newest(storage)[1].since_s))
 
 
@@ -197,7 +197,7 @@ def test_a_lease_that_cannot_be_read_is_watched(storage, content):
     with silent.lease(storage):
         assert newest(storage)[0] == 2
     assert len(silent.slept_s) == 3
-    assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching for ")
+    assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching its lease for ")
 
 
 @pytest.mark.parametrize("value", [{"format": 2}, {"pid": 1}, {"format": True}])
@@ -294,7 +294,7 @@ def test_a_driver_that_was_taken_over_is_told(storage, content, whose):
     with pytest.raises(AnotherDriver) as stopped, Watching().lease(storage, beat_s=0.01, on_lost=lost.set):
         drive()
     assert whose in str(stopped.value)
-    assert "has taken this run over" in str(stopped.value)
+    assert "has taken over this run" in str(stopped.value)
     assert storage.read(lease_name(2)) == content
 
 
@@ -307,7 +307,7 @@ def test_by_default_the_process_is_interrupted(storage):
         Event().wait(60)
         went_on.append(True)
 
-    with pytest.raises(AnotherDriver, match="taken this run over"), Watching().lease(storage, beat_s=0.01):
+    with pytest.raises(AnotherDriver, match="taken over this run"), Watching().lease(storage, beat_s=0.01):
         drive()
     assert not went_on
 
@@ -324,7 +324,7 @@ def test_a_lease_removed_by_hand_lets_another_driver_in(storage):
             lease._renew(held=True)
             assert (newest(storage)[0], newest(storage)[1].launch) == (1, "second")
 
-    with pytest.raises(AnotherDriver, match="taken this run over"), Watching().lease(storage) as lease:
+    with pytest.raises(AnotherDriver, match="taken over this run"), Watching().lease(storage) as lease:
         drive(lease)
 
 

@@ -119,7 +119,7 @@ def test_all_that_race_for_a_new_run_agree(tmp_path):
 
 def test_a_folder_without_a_run_is_refused(storage):
     """With the way out."""
-    with pytest.raises(StoreError, match=r"no run here \(no run\.json\); check the path"):
+    with pytest.raises(StoreError, match=r"no run here \(no run\.json\). Check the path"):
         RunFolder(storage).identity()
 
 
@@ -127,7 +127,7 @@ def test_a_lost_name_is_not_replaced(run):
     """Under another one, every commit would be another run's."""
     commit(run, 3, 1)
     run.storage.delete("run.json")
-    with pytest.raises(StoreError, match=r"run\.json is gone, and 1 commits belong to the run .*restore run\.json"):
+    with pytest.raises(StoreError, match=r"run\.json is gone, and 1 commits belong to the run .*Restore run\.json"):
         run.ensure_identity()
     assert not run.storage.exists("run.json")
 
@@ -137,7 +137,7 @@ def test_an_identity_without_a_format_is_refused(run):
     value = {"run_id": "x", "created_s": 1.5}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     run.storage.write("run.json", json.dumps({"sha256": chained("", text), "value": value}).encode())
-    with pytest.raises(NewerFormat, match=r"run\.json: written before formats had numbers, .* reads format 1; use the"):
+    with pytest.raises(NewerFormat, match=r"run\.json: written before formats had numbers, .* reads format 1. Use the"):
         run.identity()
 
 
@@ -186,7 +186,7 @@ def test_a_number_is_never_taken_twice(run, left):
     """Whatever is left of generation 7, its claim lost or not: the next is 8, and who is older commits no more."""
     older = run.claim_generation({})
     run.storage.write(left, b"")
-    with pytest.raises(StaleGeneration, match="generation 7 has taken this run over from generation 1"):
+    with pytest.raises(StaleGeneration, match="generation 7 has taken over this run from generation 1"):
         run.require_current(older)
     assert run.claim_generation({}) == 8
 
@@ -210,7 +210,7 @@ def test_a_stale_generation_may_not_commit(run):
     """Only the newest may; the sentence names both, and nothing was written."""
     first, second = run.claim_generation({}), run.claim_generation({})
     run.require_current(second)
-    with pytest.raises(StaleGeneration, match="generation 2 has taken this run over from generation 1"):
+    with pytest.raises(StaleGeneration, match="generation 2 has taken over this run from generation 1"):
         run.require_current(first)
     with pytest.raises(StaleGeneration):
         run.put_manifest(manifest(3, first))

@@ -54,7 +54,7 @@ def test_a_replaced_commit_is_a_problem(storage, url):
     """Nobody goes on from one that the ledger does not record."""
     committed(storage, 2)
     write(storage, 1, step(0), step(1), commit(2))
-    assert "is not the one that the ledger records" in survey(url).problem
+    assert "was replaced: its digest is" in survey(url).problem
     assert survey(url).newest is None
 
 

@@ -142,7 +142,7 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
         lambda: commit_at(run_at(url), None),
     ]
     for attempt in attempts:
-        with pytest.raises(RecordMismatch, match=rf"manifests/{name}\.json is not the one that the ledger records"):
+        with pytest.raises(RecordMismatch, match=rf"manifests/{name}\.json was replaced"):
             attempt()
     assert run_at(url).generations() == [1, 2]
     manifest_file(url, name).write_bytes(before)
@@ -363,7 +363,7 @@ def test_another_format_is_refused(url, corpus, place, found):
     if found is not None:
         why = rf"written by another version of planner \(format {found}, this one reads 1\)"
     job = make_job(corpus, train={"steps": 7})
-    with pytest.raises(NewerFormat, match=rf"{why}; use the version that wrote it, or start again with another"):
+    with pytest.raises(NewerFormat, match=rf"{why}. Use the version that wrote it, or start again with another"):
         train_to(url, job)
     assert run_at(url).generations() == [1, 2]
     if place in {"ledger", "manifests", "jobs"}:
