@@ -73,7 +73,7 @@ def verify(
         checks = verify_job(spec, sizes, through_ray=through_ray, say=say)
     passed = all(check.passed for check in checks)
     if as_json:
-        rows = [dataclasses.asdict(check) for check in checks]
+        rows = [{"what": check.what, "passed": check.passed, "words": check.detail} for check in checks]
         found = {"passed": passed, "equality": spec.batch.equality, "device": "cpu", "checks": rows}
         typer.echo(json.dumps(found, indent=1))
     else:
@@ -96,7 +96,7 @@ def _print_dry_run(found: Histories, *, as_json: bool) -> None:
 
 def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int]) -> list[str]:
     """The checks line by line, and what they come to."""
-    lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.words}" for c in checks]
+    lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.detail}" for c in checks]
     if not all(check.passed for check in checks):
         return [*lines, "verify: FAILED. World sizes change what this job trains"]
     where = f"on the CPU, {job.train.precision}, torch {version('torch')}"

@@ -154,8 +154,8 @@ def test_a_folder_that_cannot_be_read_takes_no_word_away(start, run):
 def test_of_two_losses_the_raylet_is_named():
     """It is the one that nobody can bring back."""
     head = RayListeners(gcs="host:1", raylet="/socket", is_embedded=False)
-    raylet = EndedProcess(words="the raylet of this driver's node has died", is_final=True)
-    gcs = EndedProcess(words="the head's gcs_server (host:1) has died", is_final=False)
+    raylet = EndedProcess(description="the raylet of this driver's node has died", is_final=True)
+    gcs = EndedProcess(description="the head's gcs_server (host:1) has died", is_final=False)
     assert ended_process(head, lambda _place: True) is None
     assert ended_process(head, lambda _place: False) == raylet
     assert ended_process(head, lambda place: place != "host:1") == gcs

@@ -33,14 +33,14 @@ def job(tmp_path):
 
 
 def failed(checks):
-    return {check.what: check.words for check in checks if not check.passed}
+    return {check.what: check.detail for check in checks if not check.passed}
 
 
 def test_a_bitwise_job_is_identical(job, tmp_path):
     """Every check passes, and the last line says so."""
     checks = through_processes(job, [2, 3, 1], tmp_path / "runs")
     assert failed(checks) == {}
-    assert checks[0].words == "2, 3, 1"
+    assert checks[0].detail == "2, 3, 1"
     last = verdict(job, checks, [2, 3, 1])[-1]
     assert last.startswith(
         "verify: IDENTICAL to the last bit: 4 steps at 2 = through 2 -> 3 -> 1 workers (on the CPU, "
@@ -53,7 +53,7 @@ def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
     job = job.model_copy(update={"model": job.model.model_copy(update={"dropout": 0.0})})
     checks = through_processes(job, [2, 3], tmp_path / "runs")
     assert failed(checks) == {}
-    words = {check.what: check.words for check in checks}
+    words = {check.what: check.detail for check in checks}
     assert "tolerance 1e-05" in words["losses"]
     assert "tolerance 1e-03" in words["weights"]
     # Weights that are equal to the bit would mean that nothing was compared, or that `bitwise` says nothing.
@@ -66,7 +66,7 @@ def test_weights_that_are_not_close_fail():
     assert close_weights(distances, "bf16").passed
     check = close_weights(distances, "fp32")
     assert not check.passed
-    assert check.words == "relative difference 4.0e-03, tolerance 1e-03; the most in b"
+    assert check.detail == "relative difference 4.0e-03, tolerance 1e-03, largest in b"
 
 
 def swapped_sample(rank, launch, end_step):
