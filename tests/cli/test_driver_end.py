@@ -89,20 +89,20 @@ def test_who_leaves_in_order_has_nothing_said(start, listeners):
 
 
 @pytest.mark.parametrize("end", ["by itself", "killed"])
-def test_who_ends_without_a_word_has_it_said(start, run, end):
+def test_a_driver_that_ends_silently_is_reported(start, run, end):
     """From C++, or by SIGKILL: what is committed, and how to go on."""
     process = start()
     if end == "killed":
         process.send_signal(signal.SIGKILL)
     _, err = process.communicate("end\n" if end == "by itself" else None, timeout=LIMIT_S)
     assert err == (
-        f"planner: this driver was ended from outside (killed, or out of memory); step 4 of 9 is committed in {run}; "
-        "resume with: planner run job.yaml\n"
+        f"planner: this driver was ended from outside (killed, or out of memory): step 4 of 9 is committed in {run}. "
+        "Resume with: planner run job.yaml\n"
     )
 
 
 @pytest.mark.parametrize(("dead", "is_embedded"), [("raylet", True), ("raylet", False), ("gcs", True)])
-def test_who_has_lost_its_head_is_ended_with_a_word(start, listeners, run, dead, is_embedded):
+def test_a_driver_without_its_head_is_ended_with_a_message(start, listeners, run, dead, is_embedded):
     """Exit code 1, before Ray would end it; on a cluster of others, a raylet that died is as final."""
     head = head_of(listeners, is_embedded=is_embedded)
     process = start(head)
@@ -113,7 +113,7 @@ def test_who_has_lost_its_head_is_ended_with_a_word(start, listeners, run, dead,
         "raylet": "the raylet of this driver's node has died",
         "gcs": f"the head's gcs_server ({head['gcs']}) has died",
     }[dead]
-    assert err == f"planner: {why}; step 4 of 9 is committed in {run}; resume with: planner run job.yaml\n"
+    assert err == f"planner: {why}: step 4 of 9 is committed in {run}. Resume with: planner run job.yaml\n"
 
 
 def test_a_head_that_ends_after_the_driver_has_let_go_is_not_missed(start, listeners):
@@ -134,21 +134,21 @@ def test_a_gcs_of_others_may_come_back(start, listeners):
     process = start(head)
     listeners[1].close()
     assert process.stderr.readline() == (
-        f"planner: the head's gcs_server ({head['gcs']}) has died; Ray waits a minute for another one, then it ends "
+        f"planner: the head's gcs_server ({head['gcs']}) has died. Ray waits a minute for another one and then ends "
         "this driver\n"
     )
     assert process.poll() is None
     _, err = process.communicate("end\n", timeout=LIMIT_S)
-    assert err.startswith(f"planner: the head's gcs_server ({head['gcs']}) has died; step 4 of 9 is committed in ")
+    assert err.startswith(f"planner: the head's gcs_server ({head['gcs']}) has died: step 4 of 9 is committed in ")
 
 
-def test_a_folder_that_cannot_be_read_takes_no_word_away(start, run):
-    """The command that resumes is said all the same."""
+def test_an_unreadable_folder_still_gets_a_message(start, run):
+    """The message still has the command that resumes."""
     (run / "run.json").write_text("torn")
     process = start()
     _, err = process.communicate("end\n", timeout=LIMIT_S)
-    assert "; what is committed cannot be read now (" in err
-    assert err.endswith("; resume with: planner run job.yaml\n")
+    assert ": what is committed cannot be read now (" in err
+    assert err.endswith(". Resume with: planner run job.yaml\n")
 
 
 def test_of_two_losses_the_raylet_is_named():

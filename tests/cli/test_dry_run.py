@@ -129,7 +129,7 @@ def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
     with Lease(Storage(str(run)), "launch", print):
         answer = cli("run", *words, "--dry-run")
     assert (answer.code, answer.out) == (1, "")
-    assert "is running this run; stop it first" in answer.err
+    assert "is running this run. Stop it first" in answer.err
     (tmp_path / "file").write_text("x")
     answer = cli("run", *words, "--set", f"checkpoint.path={tmp_path}/file/run", "--dry-run")
     assert answer.code == 1
@@ -142,7 +142,7 @@ def test_a_lease_of_another_machine_is_a_note(cli, longer):
     run, words = longer
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(run)).write(lease_name(9), seal(elsewhere))
-    assert "held this run; the start would watch its lease first" in cli("run", *words, "--dry-run").out
+    assert "held this run, so the start would watch its lease first" in cli("run", *words, "--dry-run").out
 
 
 def test_a_finished_run_is_told_to_scripts(cli, recorded):

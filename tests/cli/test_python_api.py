@@ -187,7 +187,7 @@ def test_another_thread_is_refused(job):
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    assert caught == ["planner.run was called in another thread; call it in the main thread, which gets the signals"]
+    assert caught == ["planner.run was called in another thread. Call it in the main thread, which gets the signals"]
 
 
 @pytest.mark.usefixtures("place")
@@ -230,7 +230,7 @@ def test_counts_are_whole_numbers_of_any_kind(job, gpus):
 
 @pytest.mark.parametrize("gpus", [2.0, "2", [2.0], [True], True, ["2"], None.__class__])
 def test_other_counts_are_refused_in_a_sentence(job, gpus):
-    with pytest.raises(PlanError, match="write whole numbers of GPUs"):
+    with pytest.raises(PlanError, match="write whole numbers, such as"):
         planner.plans(job, gpus)
 
 

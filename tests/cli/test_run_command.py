@@ -81,8 +81,8 @@ def test_the_command_that_resumes_can_be_pasted(cli, recorded, tmp_path, monkeyp
     words = ["run", str(recorded.job), "--nodes", "2", "--set", f"checkpoint.path={tmp_path}/a run", "--accept", "data"]
     answer = cli(*words)
     assert answer.code == 130
-    assert f"interrupted: nothing was committed yet in {tmp_path}/a run; resume with: " in answer.out
-    assert shlex.split(answer.out.splitlines()[-1].partition("resume with: ")[2]) == ["planner", *words]
+    assert f"interrupted: nothing was committed yet in {tmp_path}/a run. Resume with: " in answer.out
+    assert shlex.split(answer.out.splitlines()[-1].partition("Resume with: ")[2]) == ["planner", *words]
 
 
 def test_a_line_said_while_watching_is_printed_as_it_is(tmp_path, capsys):

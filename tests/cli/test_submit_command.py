@@ -190,4 +190,4 @@ def test_on_the_cluster_the_driver_says_how_it_is_resumed_from_here(cli, recorde
     monkeypatch.setenv("PLANNER_RESUME", "planner submit job.yaml --address http://head:8265")
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{tmp_path}/run"')
     assert answer.code == 130
-    assert answer.out.endswith("; resume with: planner submit job.yaml --address http://head:8265\n")
+    assert answer.out.endswith(". Resume with: planner submit job.yaml --address http://head:8265\n")

@@ -109,7 +109,7 @@ WRONG = [
     words(2, "--nodes", "run", "job.yaml", "--nodes", "65"),
     words(
         2,
-        "workers.min is 3, and the local cluster has 2; write --nodes 3",
+        "workers.min is 3, and the local cluster has 2. Write --nodes 3",
         *("run", "job.yaml", "--nodes", "2", "--set", "workers.min=3"),
     ),
     # -- job files
