@@ -83,9 +83,7 @@ class Lease:
         if holder is not None and (found.is_released or holder.is_near(self._me)):
             return found.is_released or not holder.is_running
         beat_s = holder.beat_s if holder else _BEAT_S
-        self._say(
-            f"{found.description} held this run: watching its lease for {_SILENT_BEATS * beat_s:.0f} s"
-        )
+        self._say(f"{found.description} held this run: watching its lease for {_SILENT_BEATS * beat_s:.0f} s")
         for _ in range(_SILENT_BEATS):
             self._sleep(beat_s)
             now = newest_lease(self._storage)

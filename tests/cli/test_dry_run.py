@@ -148,7 +148,7 @@ def test_a_lease_of_another_machine_is_a_note(cli, longer):
 def test_a_finished_run_is_told_to_scripts(cli, recorded):
     """With --json, stdout is what `planner show --json` says, and the words are on stderr."""
     answer = cli("run", recorded.job, "--json")
-    assert (answer.code, answer.err) == (0, f"{recorded.run}: finished at step 4; nothing to do\n")
+    assert (answer.code, answer.err) == (0, f"{recorded.run}: finished at step 4, nothing to do\n")
     assert json.loads(answer.out) == json.loads(cli("show", recorded.run, "--json").out)
 
 

@@ -183,8 +183,8 @@ WRONG = [
     wrong("an alias to itself", "a: &a {b: *a}\n", says="an alias to what it stands in"),
     wrong("huge", "x: 1\n" * 300_000, says="more than 1048576 bytes"),
     wrong("huge numbers", TRL.replace("8", "9999999999"), *SFT, says="planner takes up to 1048576"),
-    wrong("no target", TRL, "--to", "slurm", says="--to slurm: write job, dpo"),
-    wrong("a count for a job", TRL, "--at", "3", says="--at W goes with --to SYSTEM"),
+    wrong("no target", TRL, "--to", "slurm", says="--to slurm: no such system. Write job, dpo"),
+    wrong("a count for a job", TRL, "--at", "3", says="--at W needs --to SYSTEM"),
     wrong("no GPUs", TRL, "--gpus", "0", says="--gpus 0: write a whole number from 1 to 65536"),
     wrong("a binary file", "a\0b", says="NUL byte"),
 ]
@@ -205,7 +205,7 @@ def test_columns_that_want_a_flag_say_which(cli):
     """A DPO command does not say what one GPU held."""
     command = "python -u train.py model=pythia69 datasets=[hh] loss=sft batch_size=64 trainer=FSDPTrainer"
     command += " gradient_accumulation_steps=4"
-    told = "say what one GPU held, by --tuned-for W or --max-micro M"
+    told = "To see planner's micro-batches and rounds, add --tuned-for W or --max-micro M"
     without = cli("check", command, "--gpus", "3-7").out
     assert told in without
     assert "drops 15, 31, 47 and 1 more range " in without

@@ -25,7 +25,7 @@ def test_a_finished_run_has_nothing_to_do(cli, recorded, finished):
     """Said in one line with the folder's name as it is; exit code 0; no cluster."""
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{finished}"')
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out == f"{finished}: finished at step 4; nothing to do\n"
+    assert answer.out == f"{finished}: finished at step 4, nothing to do\n"
 
 
 def test_a_longer_run_resumes_where_it_ended(cli, recorded, finished):

@@ -83,7 +83,7 @@ def test_a_live_driver_is_running_and_one_elsewhere_holds(cli, runs):
     Storage(str(runs / "whole")).write(lease_name(9), seal(elsewhere))
     assert states(cli)["whole"] == "held"
     assert cli("runs").out.endswith(
-        "held: by a driver on another machine; whether it lives, only that machine can tell\n"
+        "held: by a driver on another machine. planner cannot tell from here whether that driver is still running\n"
     )
 
 

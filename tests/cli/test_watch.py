@@ -28,7 +28,7 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
     said += capsys.readouterr().out
     is_back.set()
     assert f"{tmp_path} has not answered for" in said
-    assert "what it holds may be newer than this" in said
+    assert "its state may be newer than shown here" in said
 
 
 def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
