@@ -22,7 +22,8 @@ def audit(
 ) -> None:
     """Recompute which samples each step should have used, and check the ledger. Exits with 1 if it is not clean.
 
-    It needs the run's folder and the data, no GPU and no cluster. Example: planner audit runs/my-run
+    It needs the run's folder and the data, no GPU and no cluster.
+    Example: planner audit runs/my-run
     """
     if not run:
         raise UserError("RUN is empty. Write a run's folder or URL")

@@ -62,7 +62,8 @@ def check(
 ) -> None:
     """Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing.
 
-    It reads recipes of the DPO repository, HALOs, TRL and DeepSpeed. Example: planner check dpo.yaml --tuned-for 8
+    It reads recipes of the DPO repository, HALOs, TRL and DeepSpeed.
+    Example: planner check dpo.yaml --tuned-for 8
     """
     counts = parse_counts(gpus)
     check_number("--rows", rows, _MOST_ROWS)

@@ -56,9 +56,10 @@ def convert(
 ) -> None:
     """Turn a recipe of the DPO repository, HALOs, TRL or DeepSpeed into a job, or into another system's settings.
 
-    The job goes to stdout or to the file of -o, and a report on every key to stderr or stdout. With --to SYSTEM, it
-    prints the settings that train exactly the same batch at --at GPUs. If there are none, it names the nearest counts
-    and exits with 1. Example: planner convert dpo.yaml --gpus 8 -o job.yaml
+    The job goes to stdout and a report on every key to stderr. With -o, the job goes to a file.
+    With --to SYSTEM, it prints the settings that train exactly the same batch at --at GPUs.
+    If there are none, it names the nearest counts and exits with 1.
+    Example: planner convert dpo.yaml --gpus 8 -o job.yaml
     """
     known = targets()
     if to not in {"job", *known}:

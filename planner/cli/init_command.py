@@ -19,7 +19,8 @@ def init(
 ) -> None:
     """Write a commented job file that runs as it is, and the JSON Schema for editors.
 
-    The job trains a tiny model on the CPU within a minute. Example: planner init job.yaml
+    The job trains a tiny model on the CPU within a minute.
+    Example: planner init job.yaml
     """
     if not path:
         raise UserError("PATH is empty. Write the path of the new job file")

@@ -32,7 +32,8 @@ def plan(
 ) -> None:
     """Show how the job's global batch is split at each GPU count. Starts nothing.
 
-    It needs no GPU and no cluster. Example: planner plan job.yaml --gpus 1-16
+    It needs no GPU and no cluster.
+    Example: planner plan job.yaml --gpus 1-16
     """
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)

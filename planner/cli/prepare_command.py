@@ -38,7 +38,8 @@ def prepare(
 ) -> None:
     """Turn text or jsonl into one token file for data.kind: tokens. The samples stay the same at every context.
 
-    Each byte is one token. Example: planner prepare 'corpus/*.txt' corpus.tokens
+    Each byte is one token.
+    Example: planner prepare 'corpus/*.txt' corpus.tokens
     """
     data = _data(source, kind, field)
     if not output:

@@ -48,8 +48,9 @@ def run(
 ) -> None:
     """Train the job, or resume its run from the newest commit.
 
-    Ctrl-C stops the run after a commit (exit code 130), and the same command resumes it. With --json, stdout has what
-    `planner show RUN --json` prints at the end, and everything else goes to stderr.
+    Ctrl-C makes all workers commit and ends the run (exit code 130). The same command resumes it.
+    With --json, stdout has what `planner show RUN --json` prints at the end, and stderr has the rest.
+    Example: planner run job.yaml --set train.steps=400
     """
     fields = parse_accept(accept or [])
     spec = read_job(job, set_ or [])

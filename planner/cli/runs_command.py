@@ -17,7 +17,8 @@ def runs(
 ) -> None:
     """List the runs in a folder, the last active run first. Damaged runs are shown as broken. Changes nothing.
 
-    It reads only the ends of files, so it is fast on long runs. Example: planner runs s3://bucket/runs
+    It reads only the ends of files, so it is fast on long runs.
+    Example: planner runs s3://bucket/runs
     """
     if not folder:
         raise UserError("FOLDER is empty. Write the folder or URL that holds the runs")

@@ -9,7 +9,8 @@ from planner.job.objective_registry import require_all_objectives
 def schema() -> None:
     """Print the JSON Schema of the job file, with which editors complete and check job files.
 
-    The first line of a job file names it. Example: planner schema > job.schema.json
+    The first line of a job file names it.
+    Example: planner schema > job.schema.json
     """
     require_all_objectives()
     typer.echo(schema_text(), nl=False)

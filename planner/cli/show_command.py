@@ -19,7 +19,8 @@ def show(
 ) -> None:
     """Show how a run stands: its state, generations, last events and the command that resumes it. Changes nothing.
 
-    It also works while the run is going on. Example: planner show runs/my-run
+    It also works while the run is going on.
+    Example: planner show runs/my-run
     """
     if not run:
         raise UserError("RUN is empty. Write a run's folder or URL")

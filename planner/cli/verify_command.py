@@ -43,7 +43,8 @@ def verify(
     """Train the job twice, at one world size and through several, and compare the two runs.
 
     With batch.equality: bitwise, every bit must agree. With balanced, losses must agree to a stated tolerance.
-    Exits with 1 if they do not. It runs on the CPU. Example: planner verify job.yaml --history 4,3,5,1
+    Exits with 1 if they do not. It runs on the CPU.
+    Example: planner verify job.yaml --history 4,3,5,1
     """
     sizes = parse_history(history, most=_MOST_WORKERS)
     if len(set(sizes)) == 1:

@@ -35,7 +35,7 @@ def hanging(prefix: str, text: str, width: int | None) -> list[str]:
     If fewer than 40 columns are left for the text, it starts on the line below the prefix. No word is broken, so a
     path or a digest may pass the width. With None as the width, the result is one line.
     """
-    if width is None or len(prefix) + len(text) <= width:
+    if not text or width is None or len(prefix) + len(text) <= width:
         return [f"{prefix}{text}".rstrip()]
     if width - len(prefix) >= _LEAST_COLUMNS:
         return _wrapped(text, width, prefix, " " * len(prefix))

@@ -30,19 +30,24 @@ def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | N
     Args:
         plans: one per row.
         width: columns of the terminal. Notes are wrapped to it. None leaves each row on one line.
-        mixes: the nodes of each world size, for a column of its own.
+        mixes: the nodes of each world size, for a column of its own, or for the notes if the column does not fit.
     """
     columns = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
     rows = [columns, *map(_cells, plans)]
+    lines = aligned(rows, left={2})
+    notes = ["; ".join(plan.warnings) for plan in plans]
     if mixes is not None:
-        nodes = ["nodes", *(_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans)]
-        rows = [(*row, cell) for row, cell in zip(rows, nodes, strict=True)]
-    lines = aligned(rows, left={2, len(columns)})
-    noted = any(plan.warnings for plan in plans)
-    table = [f"{lines[0]}  notes" if noted else lines[0].rstrip()]
-    for plan, line in zip(plans, lines[1:], strict=True):
-        notes = "; ".join(plan.warnings)
-        table += hanging(f"{line}  ", notes, width) if notes else [line.rstrip()]
+        nodes = [_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans]
+        wide = aligned(
+            [(*row, cell) for row, cell in zip(rows, ["nodes", *nodes], strict=True)], left={2, len(columns)}
+        )
+        if width is None or len(wide[0]) <= width:
+            lines = wide
+        else:
+            notes = ["; ".join(filter(None, pair)) for pair in zip(map("nodes: {}".format, nodes), notes, strict=True)]
+    table = [f"{lines[0]}  notes" if any(notes) else lines[0].rstrip()]
+    for line, note in zip(lines[1:], notes, strict=True):
+        table += hanging(f"{line}  ", note, width)
     return table
 
 

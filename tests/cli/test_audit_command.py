@@ -139,4 +139,4 @@ def test_steps_without_a_commit_are_no_loss_while_the_run_goes_on(cli, run, monk
         assert "9 steps after the newest commit (the run is still going)\n" in cli("audit", run).out
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(run)).write(lease_name(9), seal(elsewhere))
-    assert "commit (a driver on another machine may still be at it)\n" in cli("audit", run).out
+    assert "commit (a driver on another machine may still run it)\n" in cli("audit", run).out

@@ -159,7 +159,7 @@ def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
         f"tiny: 4 steps of exactly 6 samples, in {recorded.run}-2",
         "4 local nodes with room for a worker each",
         "from step 0: one of them has notice to go in 30 s",
-        "from step 1: 2 nodes come",
+        "from step 1: 2 nodes join",
         "from step 2: a node is killed without notice",
         "at the end: the audit",
         "",

@@ -15,7 +15,7 @@ def test_without_a_cloud_it_says_so_and_ends_well(cli):
     """On a mixed cluster it is started everywhere."""
     answer = cli("notice-agent", "--endpoint", "http://127.0.0.1:1")
     assert answer.code == 0
-    assert "neither AWS nor Google Cloud nor Azure answers at http://127.0.0.1:1" in answer.out
+    assert "AWS, Google Cloud and Azure do not answer at http://127.0.0.1:1" in answer.out
 
 
 def test_what_is_no_url_is_a_users_mistake(cli):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from test_plan_command import on_a_terminal
 
 CLUSTER = """\
 cluster_name: small
@@ -132,6 +133,18 @@ def test_thousands_of_counts_are_a_table(cli, gpu_job):
     assert found[4095] == "3 x one + 1023 x four"
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_cluster_table_fits_the_terminal(gpu_job, columns):
+    """A column of nodes that does not fit moves to the notes."""
+    shown = on_a_terminal(columns, "plan", gpu_job, "--cluster", gpu_job.parent / "cluster.yaml", "--gpus", "1-11")
+    assert max(map(len, shown.splitlines())) <= columns
+    assert ("nodes: 3 x one + 2 x four; " in shown) == (columns == 80)
+    assert "3 x one + 2 x four" in shown
+    text = " ".join(shown.split())
+    assert "four (4 workers each); at most 6 nodes beside the head" in text
+    assert "other rows are what-if." in text
+
+
 @pytest.mark.parametrize(
     ("edit", "words", "says"),
     [
@@ -147,7 +160,7 @@ def test_thousands_of_counts_are_a_table(cli, gpu_job):
             ("--set", "workers.cpus=64"),
             (
                 "cluster small has no node with room for a worker, which takes 64 CPU, 1 GPU (workers.cpus, "
-                "workers.gpus, workers.resources); the nodes offer: head nothing; one 8 CPU, 1 GPU; four 32 CPU, 4 GPU"
+                "workers.gpus, workers.resources). The nodes offer: head nothing; one 8 CPU, 1 GPU; four 32 CPU, 4 GPU"
             ),
         ),
         (None, ("--set", "workers.resources={slot: 1}"), "which takes 1 CPU, 1 GPU, 1 slot"),
@@ -155,7 +168,7 @@ def test_thousands_of_counts_are_a_table(cli, gpu_job):
             None,
             ("--set", "workers.min=12", "--set", "workers.max=20"),
             (
-                "this job runs on 12 to 20 workers, and cluster small has room for 1-11; change its numbers of "
+                "this job runs on 12 to 20 workers, and cluster small has room for 1-11. Change its numbers of "
                 "nodes, or workers.min and workers.max"
             ),
         ),
@@ -163,7 +176,7 @@ def test_thousands_of_counts_are_a_table(cli, gpu_job):
         (
             None,
             ("--gpus", "20,12-14"),
-            "you asked for 12-14, 20, and cluster small has room for 1-11; change its numbers of nodes, or --gpus",
+            "you asked for 12-14, 20, and cluster small has room for 1-11. Change its numbers of nodes, or --gpus",
         ),
     ],
 )

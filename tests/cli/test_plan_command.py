@@ -198,7 +198,7 @@ def test_a_wrong_plan_says_so_on_stderr_alone(cli, demo):
     """Nothing of a table before the error."""
     answer = cli("plan", demo, "--gpus", "3,x")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "planner: --gpus '3,x': 'x' is not a count from 1 to 65536; write 1-16, 7 or 3,5,7\n"
+    assert answer.err == "planner: --gpus '3,x': 'x' is not a count from 1 to 65536. Write 1-16, 7 or 3,5,7\n"
 
 
 @pytest.mark.parametrize("words", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
@@ -266,6 +266,24 @@ def test_notes_below_a_row_keep_within_the_terminal(demo):
     notes = [line for line in shown.splitlines() if line.startswith("      ")]
     assert len(notes) == 3
     assert max(map(len, notes)) <= 80
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_every_line_fits_the_terminal(demo, columns):
+    """The heading, the rows with their notes, and the note below the table."""
+    shown = on_a_terminal(columns, "plan", demo, "--gpus", "5,9,100")
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_notes_wrap_in_their_column_if_it_is_wide_enough(demo):
+    """At 120 columns, the later lines of a note begin below its first line."""
+    header, *lines = on_a_terminal(120, "plan", demo, "--gpus", "100").splitlines()[2:7]
+    at = header.index("notes")
+    assert lines[0][at - 2 : at] == "  "
+    assert [line[:at].strip() for line in lines[1:]] == [""] * 3
+    text = " ".join(line[at:] for line in lines)
+    assert text.startswith("36 of 100 workers idle: a global batch of 64 feeds at most 64; ")
+    assert text.endswith("64 workers are just as fast")
 
 
 def test_the_module_and_the_console_script_are_the_same(demo, cli):

@@ -50,7 +50,7 @@ def test_its_json(cli):
             2,
             "planner: no file at 'missing' (relative to where planner is run); write a file",
         ),
-        (["rows.jsonl", "new"], 2, "rows.jsonl: write --kind jsonl"),
+        (["rows.jsonl", "new"], 2, "rows.jsonl: the kind is not clear. Write --kind jsonl"),
         (["text.txt", "new", "--kind", "csv"], 2, "csv"),
         (["text.txt", "new", "--kind", "jsonl"], 2, "planner: text.txt:1: not JSON"),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "no text under 'body' (found the keys"),

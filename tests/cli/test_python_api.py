@@ -121,7 +121,7 @@ def test_a_recipe_is_sent_to_convert(tmp_path):
     """The same sentence as the command's."""
     file = tmp_path / "recipe.yaml"
     file.write_text("train_batch_size: 64\nzero_optimization: {stage: 3}\n")
-    with pytest.raises(UserError, match=r"a configuration of DeepSpeed's, not a job; .* planner convert "):
+    with pytest.raises(UserError, match=r"a DeepSpeed configuration, not a job. .* planner convert "):
         planner.read_job(file)
 
 
@@ -161,7 +161,7 @@ def test_what_the_command_refuses_is_raised(cli, recorded, place):
 def test_the_bounds_of_nodes_are_those_of_the_command(job):
     """A thousand nodes would be started, or none."""
     for nodes in (-1, 65):
-        with pytest.raises(UserError, match=f"nodes is {nodes}; write 1 to 64"):
+        with pytest.raises(UserError, match=f"nodes is {nodes}. Write 1 to 64"):
             planner.run(job, nodes=nodes)
 
 

@@ -135,7 +135,7 @@ def test_init_replaces_nothing_unless_forced(cli, tmp_path):
     (tmp_path / "job.schema.json").write_text("mine")
     answer = cli("init")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "planner: job.yaml: it is there already; write another path, or replace it with --force\n"
+    assert answer.err == "planner: job.yaml: the file exists. Write another path, or replace it with --force\n"
     assert (tmp_path / "job.yaml").read_text() == "mine"
     assert cli("init", "other.yaml").out.startswith("wrote other.yaml\n")
     assert (tmp_path / "job.schema.json").read_text() == "mine"
@@ -155,7 +155,7 @@ def test_a_dry_init_writes_nothing(cli, tmp_path):
     ("path", "says"),
     [
         ("", "PATH is empty"),
-        (".", "found a directory"),
+        (".", "found a folder"),
         ("gone/job.yaml", "there is no folder gone"),
         ("a\0b", "cannot write there"),
         ("x" * 300, "cannot write there"),

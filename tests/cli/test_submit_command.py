@@ -61,7 +61,7 @@ class TestDryRun:
         """Without --json; nothing is connected to."""
         answer = cli("submit", job.name, *AT, *SHARED, "--dry-run")
         assert (answer.code, answer.err) == (0, "")
-        assert "would go to http://127.0.0.1:1; the run: /shared/tiny\n" in answer.out
+        assert "would go to http://127.0.0.1:1, with the run in /shared/tiny\n" in answer.out
         assert f"planner {planner.__version__}, job.yaml, text.txt: " in answer.out
         assert answer.out.endswith("nothing was sent\n")
 

@@ -32,10 +32,10 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
 
 
 def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
-    """Nobody knows what the run is about: before the first step workers start, afterwards nothing is made up."""
+    """Nobody knows what the run is about: before the first step workers are starting, afterwards nothing is made up."""
     run = RunFolder(Storage(str(tmp_path)))
     watch = Watch(run, console(), RunView())
-    assert "workers start" in watch._silence()
+    assert "workers are starting" in watch._silence()
     monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=3), []))
     watch._look()
     assert watch._silence() == "no step for 0 s"

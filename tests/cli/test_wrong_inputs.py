@@ -176,7 +176,7 @@ WRONG = [
     words(1, "number/run.json: torn or not written by", "audit", "number"),
     words(1, "folder-as-file: cannot use run.json: Is a directory", "audit", "folder-as-file"),
     words(1, "nope", "audit", "nope://x"),
-    words(1, r"cannot use 'a\x00b': it has a NUL byte in it", "audit", "a\0b"),
+    words(1, r"cannot use 'a\x00b': it contains a NUL byte", "audit", "a\0b"),
     words(1, r"\x1b[31mx: no run here", "audit", "\x1b[31mx"),
     words(1, "[red]x: no run here", "audit", "[red]x"),
 ]

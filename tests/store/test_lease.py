@@ -197,7 +197,7 @@ def test_a_lease_that_cannot_be_read_is_watched(storage, content):
     with silent.lease(storage):
         assert newest(storage)[0] == 2
     assert len(silent.slept_s) == 3
-    assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching its lease for ")
+    assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching its ")
 
 
 @pytest.mark.parametrize("value", [{"format": 2}, {"pid": 1}, {"format": True}])
