@@ -13,7 +13,7 @@ from planner.report.view import RunView
 from planner.runner.display import Display, Say, StartedRun
 
 React = Callable[[StartedRun, Say, RunView], None]
-"""called with every new view of a run; it may show lines"""
+"""called with every new view of a run, and may show lines"""
 
 
 def display_on(out: Console, react: React | None = None) -> Display:

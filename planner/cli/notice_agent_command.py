@@ -27,7 +27,7 @@ def notice_agent(
         typer.Option(
             envvar="RAY_ADDRESS",
             show_default=False,
-            help="the address of Ray's head, host:port; by default the cluster of this machine",
+            help="the address of Ray's head, host:port (by default the cluster of this machine)",
         ),
     ] = "",
     node_id: Annotated[

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RESUME_VARIABLE = "PLANNER_RESUME"
-"""environment variable with the command that resumes the run; `planner submit` sets it on the cluster"""
+"""environment variable with the command that resumes the run, which `planner submit` sets on the cluster"""
 
 # Shorter work gets no progress bar.
 _BAR_AFTER_S = 1.0

@@ -76,6 +76,6 @@ def _notes(job: Job, asked: list[int] | None, counts: list[int], reach: Reach) -
     most, room = workers_of(job).most, reach.counts[-1]
     if room > most:
         notes.append(
-            f"The cluster has room for {room} workers; this job takes at most {most} (workers.max, batch.global)."
+            f"The cluster has room for {room} workers. This job takes at most {most} (workers.max, batch.global)."
         )
     return notes

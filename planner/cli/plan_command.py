@@ -21,7 +21,7 @@ def plan(
     job: JobArgument,
     gpus: Annotated[
         str | None,
-        typer.Option(metavar="COUNTS", help="such as 1-16, 7 or 3,5,7; by default workers.min to workers.max"),
+        typer.Option(metavar="COUNTS", help="such as 1-16, 7 or 3,5,7 (by default workers.min to workers.max)"),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -73,5 +73,5 @@ def _outside(job: Job, counts: list[int]) -> str:
     if min(counts) >= least and max(counts) <= most:
         return ""
     return (
-        f"This job runs on {least} to {most} workers (workers.min, workers.max, batch.global); other rows are what-if."
+        f"This job runs on {least} to {most} workers (workers.min, workers.max, batch.global). Other rows are what-if."
     )

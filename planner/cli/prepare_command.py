@@ -31,7 +31,7 @@ class Kind(StrEnum):
 def prepare(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="a file, a folder or a glob, as data.path takes it")],
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="the token file to write")],
-    kind: Annotated[Kind | None, typer.Option(help="by default text; required if SOURCE ends with .jsonl")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="by default text (required if SOURCE ends with .jsonl)")] = None,
     field: Annotated[str, typer.Option(help="jsonl: the key that holds the text")] = "text",
     force: Annotated[bool, typer.Option("--force", help="replace OUTPUT if it exists")] = False,
     as_json: JsonOption = False,

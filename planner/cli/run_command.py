@@ -34,11 +34,11 @@ def run(
     job: JobArgument,
     address: Annotated[
         str,
-        typer.Option(envvar="RAY_ADDRESS", help="address of a Ray cluster; without one, a local cluster starts"),
+        typer.Option(envvar="RAY_ADDRESS", help="address of a Ray cluster (without one, a local cluster starts)"),
     ] = "",
     nodes: Annotated[
         int,
-        typer.Option(min=0, max=MOST_NODES, help="logical nodes of the local cluster; by default one per core or GPU"),
+        typer.Option(min=0, max=MOST_NODES, help="logical nodes of the local cluster (by default one per core or GPU)"),
     ] = 0,
     set_: SetOption = None,
     accept: AcceptOption = None,

@@ -28,7 +28,7 @@ _MOST_WORKERS = 16
 def verify(
     job: JobArgument,
     history: Annotated[
-        str, typer.Option(metavar="SIZES", help="world sizes in order; the first is also that of the fixed run")
+        str, typer.Option(metavar="SIZES", help="world sizes in order (the first is also that of the fixed run)")
     ] = "4,3,5,1",
     steps: Annotated[
         int, typer.Option(min=1, help="steps of each run instead of train.steps, shared out over the sizes")

@@ -37,7 +37,7 @@ class Watch:
         self.react: Callable[[RunView], None] = lambda _view: None
         """called with every new view"""
         self.state: Callable[[], str] = lambda: ""
-        """returns what happens while no step is done; empty if not known"""
+        """returns what happens while no step is done, or empty if not known"""
         self._said_state = ""
         self._has_stepped = False
         self._stepped_s = time.monotonic()

@@ -52,15 +52,15 @@ class Audit:
     uncommitted: int
     """steps of the newest generation after its last commit, which a crash now would lose"""
     global_batches: tuple[int, ...]
-    """the global batches along the lineage, in order; one entry if it never changed"""
+    """the global batches along the lineage, in order, with one entry if it never changed"""
     phases: tuple[GenerationSteps, ...]
     total_steps: int
     held_out: tuple[tuple[int, float], ...]
     """`(step, held-out loss)` along the lineage, ascending"""
     weights: str
-    """one SHA-256 over the final weights, 64 hex digits; empty unless a `bitwise` run has finished"""
+    """one SHA-256 over the final weights of a finished `bitwise` run, 64 hex digits, else empty"""
     findings: tuple[str, ...]
-    """what is wrong, one sentence each; empty if clean"""
+    """what is wrong, one sentence each, empty if clean"""
 
     @property
     def clean(self) -> bool:

@@ -39,7 +39,7 @@ def derive(
     Args:
         run: the run, which holds the jobs.
         segments: the committed segments, oldest first.
-        code: the Python file with the `dataset()` of a run with the user's own training loop; else empty.
+        code: the Python file with the `dataset()` of a run with the user's own training loop, else empty.
         progress: called with `(done, of)` after each step.
 
     Raises:

@@ -36,7 +36,7 @@ class Lineage:
     newest: Manifest
     """of the newest commit whose manifest can be read"""
     segments: tuple[Segment, ...]
-    """oldest first; if a segment cannot be read, it and all older ones are missing"""
+    """oldest first. If a segment cannot be read, it and all older ones are missing"""
     findings: tuple[str, ...]
 
     @property

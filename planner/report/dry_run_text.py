@@ -13,7 +13,7 @@ NOTHING_DONE = "dry run: nothing was started, nothing was written"
 
 
 def dry_run_text(job: Job, dry: DryRun, width: int | None = None) -> list[str]:
-    """Return the dry run as lines of at most `width` columns; None for whole lines."""
+    """Return the dry run as lines of at most `width` columns, or None for whole lines."""
     every = job.checkpoint.every
     pace = "auto (the interval that loses the least time)" if every == "auto" else f"every {every}"
     facts = [

@@ -35,7 +35,7 @@ class Event:
     """One event of a run's history."""
 
     time_s: float | None
-    """since the epoch; none if not known. The time of an evaluation is computed from the durations on record"""
+    """since the epoch, or None if not known. The time of an evaluation is computed from the durations on record"""
     text: str
 
 
@@ -47,18 +47,18 @@ class RunLine:
     """its folder or URL"""
     state: State
     reason: str
-    """why it is broken; empty in any other state"""
+    """why it is broken, empty in any other state"""
     step: int
     """optimizer steps done"""
     total_steps: int
     """0 if not known yet"""
     world_size: int
-    """of the newest generation; 0 before the first generation"""
+    """of the newest generation, or 0 before the first generation"""
     committed_step: int
     committed_time_s: float | None
     last_event: Event | None
     active_time_s: float
-    """the latest time on record, in seconds since the epoch; 0 if there is none"""
+    """the latest time on record, in seconds since the epoch, or 0 if there is none"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class RunDetail:
     held_out: tuple[tuple[int, float], ...]
     """the last `(step, held-out loss)`, ascending"""
     resume: str
-    """the command that resumes the run; empty if it is not known or there is nothing to do"""
+    """the command that resumes the run, or empty if it is not known or there is nothing to do"""
 
 
 def run_line(survey: Survey) -> RunLine:
@@ -357,7 +357,7 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
         ("held out", ", ".join(f"{loss:.4f} at step {step}" for step, loss in detail.held_out)),
         (
             "resume",
-            f"{detail.resume}   # here; on a cluster by planner submit, or with --address" if detail.resume else "",
+            f"{detail.resume}   # on a cluster: planner submit, or --address" if detail.resume else "",
         ),
     ]
     shown = [(name, printable(value)) for name, value in facts if value]

@@ -103,5 +103,5 @@ def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView,
         f"generation {record.generation} {begins}: {counted(record.world_size, 'worker')}, split {view.split}, "
         f"{counted(view.rounds, 'round')}, global batch {view.global_batch}"
     )
-    line += f"; {counted(again, 'step')} to do again" if again else ""
+    line += f", {counted(again, 'step')} to do again" if again else ""
     return view, "; ".join((line, *record.changed))

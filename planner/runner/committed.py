@@ -11,7 +11,7 @@ def newest_commit_text(url: str, total_steps: int) -> str:
 
     Args:
         url: the run's folder.
-        total_steps: of the job; 0 if the caller does not know it.
+        total_steps: of the job, or 0 if the caller does not know it.
 
     Raises:
         StoreError: the folder cannot be read.

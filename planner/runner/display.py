@@ -23,9 +23,9 @@ class StartedRun:
     total_steps: int
     """0 if not known"""
     state: Callable[[], str]
-    """returns what happens while no step is done; empty if that is not known"""
+    """returns what happens while no step is done, or empty if that is not known"""
     cluster: EmbeddedCluster | None
-    """the local cluster; none on another cluster"""
+    """the local cluster, or None on another cluster"""
 
 
 def silent(_line: str) -> None:
@@ -51,7 +51,7 @@ class Display:
     progress: Callable[[str], AbstractContextManager[Progress]] = _no_progress
     """takes the name of the work, and returns a context whose value is called during the work"""
     watch: Callable[[StartedRun], AbstractContextManager[Say]] = _not_watched
-    """returns a context that shows the run's steps; its value shows messages between them"""
+    """returns a context that shows the run's steps, and whose value shows messages between them"""
 
 
 def spoken(say: Say) -> Display:

@@ -37,11 +37,11 @@ class DryRun:
     conversions: tuple[str, ...]
     """the job's lengths that are not in steps, converted to steps"""
     gradient: tuple[str, ...]
-    """what planner does to a step's gradient; see `gradient_text`"""
+    """what planner does to a step's gradient (see `gradient_text`)"""
     cluster: str
     """where it would run, as text"""
     waits: str
-    """what it would wait for; empty if it would begin at once"""
+    """what it would wait for, or empty if it would begin at once"""
     plan: Plan
     """of the first world size"""
     notes: tuple[str, ...]

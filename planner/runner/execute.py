@@ -39,9 +39,9 @@ class RunResult:
     url: str
     """the run's folder"""
     step: int
-    """of the newest commit; 0 if there is none"""
+    """of the newest commit, or 0 if there is none"""
     total_steps: int
-    """of the job; 0 if the number depends on data that was not read yet"""
+    """of the job, or 0 if the number depends on data that was not read yet"""
     committed: str
     """the newest commit as text, such as `step 8 of 60 is committed in runs/demo`"""
     resume_command: str
@@ -62,7 +62,7 @@ class _Start:
     launch: Launch
     subject: RunSummary
     address: str
-    """of a Ray cluster; empty for a local one"""
+    """of a Ray cluster, or empty for a local one"""
     local: LocalShape | None
     verbose: bool
 
@@ -85,11 +85,11 @@ def execute(
     """Run to the end, or until Ctrl-C, SIGTERM or SIGHUP. Call it in the main thread.
 
     Args:
-        prepared: the job; see `prepare`.
+        prepared: the job (see `prepare`).
         display: shows the run.
         opening: the first line that is shown.
-        address: of a Ray cluster; empty for a local one.
-        nodes: logical nodes of the local cluster; 0 for one per core or GPU.
+        address: of a Ray cluster, or empty for a local one.
+        nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
         verbose: whether Ray's own messages are shown.
         resume_command: the command that resumes the run, for the message about its end.
 

@@ -25,7 +25,7 @@ class LocalShape:
 
     num_workers: int
     gpus: int
-    """GPUs of this machine that the job uses; 0 on the CPU"""
+    """GPUs of this machine that the job uses, or 0 on the CPU"""
     workers: Workers
 
     @property

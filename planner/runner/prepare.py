@@ -29,17 +29,17 @@ class Prepared:
     accept: frozenset[str]
     run: RunFolder
     num_samples: int
-    """of one epoch; 0 if the data cannot be read from here"""
+    """of one epoch, or 0 if the data cannot be read from here"""
     total_steps: int
     """0 if the number of steps depends on data that cannot be read from here"""
     committed: Manifest | None
-    """the newest commit; none if there is none"""
+    """the newest commit, or None if there is none"""
     notes: tuple[str, ...] = ()
     """how rows of the data are changed, left out or repeated, one text each"""
     changes: tuple[str, ...] = ()
     """what differs from the job that the run was made with, and the consequences, one text each"""
     adapters: str = ""
-    """which layers have adapters, as text; empty if the job has none or the model is not on this machine"""
+    """which layers have adapters, as text, or empty if the job has none or the model is not on this machine"""
 
     @property
     def step(self) -> int:

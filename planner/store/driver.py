@@ -22,7 +22,7 @@ class DriverLease(Sealed):
     launch: str
     host: str
     place: str
-    """the boot, the pid namespace and the user in which `pid` is valid; empty if unknown"""
+    """the boot, the pid namespace and the user in which `pid` is valid, or empty if unknown"""
     pid: int = Field(ge=1)
     started: str
     """the start of the process in ticks since the boot, because a later process may get the same pid"""
@@ -107,7 +107,7 @@ def this_driver(launch_id: str, beat_s: float) -> DriverLease:
 
 
 def _place() -> str:
-    """See `DriverLease.place`; empty without /proc. It has the uid because /proc may hide other users' processes."""
+    """Return `DriverLease.place`, empty without /proc. The uid is in it, as /proc may hide other users' processes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"boot {boot} {Path('/proc/self/ns/pid').readlink()} uid {os.getuid()}"
@@ -116,7 +116,7 @@ def _place() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """See `DriverLease.started` (proc(5), stat, field 22); empty if the process is dead or a zombie."""
+    """Return `DriverLease.started` (proc(5), stat, field 22). Empty if the process is dead or a zombie."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):

@@ -26,7 +26,7 @@ class EarlierGenerations:
     observed_s: float
     """seconds since the oldest generation that was read began, pauses included"""
     saves_s: tuple[float, ...]
-    """seconds that the last commits took, oldest first; empty if there are none"""
+    """seconds that the last commits took, oldest first, or empty if there are none"""
 
 
 def read_earlier(run: RunFolder, *, before: int, now_s: float) -> EarlierGenerations:

@@ -20,7 +20,7 @@ class Newest:
     """The result of a search for the newest commit."""
 
     manifest: Manifest | None
-    """of the newest good commit; none if no commit is good"""
+    """of the newest good commit, or None if no commit is good"""
     passed_over: tuple[tuple[str, StoreError], ...]
     """newer commits that are not good: name and reason, newest first"""
 

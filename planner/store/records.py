@@ -28,7 +28,7 @@ def require_format(found: object, what: str, where: str) -> None:
     """Check the format number of a stored value. Call it before any other check.
 
     Args:
-        found: the stored format number; none if there is none.
+        found: the stored format number, or None if there is none.
         what: the value's name in `planner.base.format_versions.STORED`.
         where: the file, for the message.
 
@@ -87,7 +87,7 @@ class GenerationRecord(Value):
     generation: int
     run_id: str
     parent: str
-    """the commit that it resumed from; empty for a fresh start"""
+    """the commit that it resumed from, or empty for a fresh start"""
     parent_sha256: str = Field(pattern=r"^([0-9a-f]{64})?$")
     """digest of the parent's manifest, so that the chain covers every manifest of the lineage except the newest"""
     step: Count
@@ -95,7 +95,7 @@ class GenerationRecord(Value):
     world_size: int
     max_micro: int
     layout_version: int
-    """the version of its plan's arithmetic; see `planner.plan.layout`"""
+    """the version of its plan's arithmetic (see `planner.plan.layout`)"""
     plan_digest: str
     identity: TrainingIdentity
     job_digest: Digest
@@ -124,7 +124,7 @@ class StepRecord(Value):
     grad_norm: float
     lr: float
     metrics: dict[str, float] = {}
-    """what the objective measures besides the loss: means over the global batch; a mean over nothing is left out"""
+    """what the objective measures besides the loss: means over the global batch (no entry for a mean over nothing)"""
     skipped: bool = False
     """the gradient was not finite and the job skips such steps, so the weights did not change"""
     seconds: float
@@ -190,7 +190,7 @@ class Manifest(Sealed):
     name: str
     generation: int
     parent: str
-    """the commit that the generation resumed from; empty for a fresh start"""
+    """the commit that the generation resumed from, or empty for a fresh start"""
     step: Count
     cursor: Count
     total_steps: int
@@ -202,7 +202,7 @@ class Manifest(Sealed):
     ledger_head: Digest
     files: tuple[FileDigest, ...] = Field(strict=False)
     tensors: dict[str, Digest]
-    """name -> digest of the unsharded tensor, in the last commit of a `bitwise` run; else empty"""
+    """name -> digest of the unsharded tensor, in the last commit of a `bitwise` run, else empty"""
     versions: dict[str, str]
     time_s: float
 

@@ -25,7 +25,7 @@ MAX_BLOB_BYTES = 2**30
 class Storage:
     """Named blobs below one root. Names are relative, with forward slashes. A name or link out of it is refused.
 
-    A new folder on this machine is private to its owner; see `planner.base.permissions`.
+    A new folder on this machine is private to its owner (see `planner.base.permissions`).
     """
 
     def __init__(self, url: str) -> None:

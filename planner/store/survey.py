@@ -22,7 +22,7 @@ from planner.store.storage import Storage
 # A header has about 2 KB, a step 350 bytes: the tail holds about 180 steps.
 _HEAD_BYTES, _TAIL_BYTES = 2**14, 2**16
 MOST_GENERATIONS = 32
-"""the newest generations that a detailed survey reads; a run on spot nodes may have a thousand"""
+"""how many of the newest generations a detailed survey reads, since a run on spot nodes may have a thousand"""
 # An object store answers in about 30 ms, and a run takes a dozen requests.
 _AT_ONCE = 16
 _OF_A_RUN = frozenset({"run.json", "drivers", "generations", "ledger", "manifests"})
@@ -38,9 +38,9 @@ class SegmentEnds:
     tail: tuple[Record, ...]
     """the last records after the header, oldest first"""
     committed_step: int
-    """of its last commit, by the names of manifests; -1 if it has none"""
+    """of its last commit, by the names of manifests, or -1 if it has none"""
     refusal: str = ""
-    """why its records are not read if another version of planner wrote them; else empty"""
+    """why its records are not read if another version of planner wrote them, else empty"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ class Survey:
 
     url: str
     problem: str
-    """why the run cannot be resumed; empty if it can"""
+    """why the run cannot be resumed, empty if it can"""
     lease: DriverLease | None = None
-    """of the driver that runs it or ran it last; none if there is no readable lease"""
+    """of the driver that runs it or ran it last, or None if there is no readable lease"""
     driver: Literal["none", "alive", "ended", "unknown"] = "none"
     """unknown: on another machine, so only watching the lease would show it"""
     newest: Manifest | None = None
@@ -63,9 +63,9 @@ class Survey:
     segments: tuple[SegmentEnds, ...] = ()
     """of the newest generations, oldest first"""
     job_digest: str = ""
-    """names the file of the newest generation's job; empty before the first generation"""
+    """names the file of the newest generation's job, or empty before the first generation"""
     job: Job | None = None
-    """the newest generation's job; none if its file is gone or cannot be read"""
+    """the newest generation's job, or None if its file is gone or cannot be read"""
 
 
 def is_run(storage: Storage) -> bool:
@@ -159,7 +159,7 @@ def _format_refusal(head: bytes, name: str) -> str:
 
 
 def _format_problem(segments: Sequence[SegmentEnds], lease: FoundLease | None) -> str:
-    """Why this version of planner cannot resume a run that another version drove last; empty if it can."""
+    """Why this version of planner cannot resume a run that another version drove last. Empty if it can."""
     if lease is not None and lease.refusal:
         return lease.refusal
     return segments[-1].refusal if segments else ""

@@ -72,7 +72,7 @@ def test_what_the_cluster_has_beyond_the_job_is_said(cli, gpu_job):
     """Eleven GPUs, and a job for eight."""
     out = cli("plan", gpu_job, "--cluster", "cluster.yaml").out
     assert out.endswith(
-        "\n\nThe cluster has room for 11 workers; this job takes at most 8 (workers.max, batch.global).\n"
+        "\n\nThe cluster has room for 11 workers. This job takes at most 8 (workers.max, batch.global).\n"
     )
     assert "room for 11" not in cli("plan", gpu_job, "--cluster", "cluster.yaml", "--set", "workers.max=11").out
 
@@ -90,7 +90,7 @@ def test_gpus_chooses_among_what_is_reached(cli, gpu_job):
     answer = cli("plan", gpu_job, "--cluster", "cluster.yaml", "--gpus", "11,3,10-20")
     assert nodes(answer) == {11: "3 x one + 2 x four", 3: "3 x one", 10: "2 x one + 2 x four"}
     assert "\nOut of the cluster's reach: 12-20.\n" in answer.out
-    assert "other rows are what-if" in answer.out
+    assert "Other rows are what-if" in answer.out
 
 
 def test_cpu_jobs_count_cpus(cli, gpu_job):
@@ -138,11 +138,11 @@ def test_a_cluster_table_fits_the_terminal(gpu_job, columns):
     """A column of nodes that does not fit moves to the notes."""
     shown = on_a_terminal(columns, "plan", gpu_job, "--cluster", gpu_job.parent / "cluster.yaml", "--gpus", "1-11")
     assert max(map(len, shown.splitlines())) <= columns
-    assert ("nodes: 3 x one + 2 x four; " in shown) == (columns == 80)
+    assert ("nodes: 3 x one + 2 x four" in shown) == (columns == 80)
     assert "3 x one + 2 x four" in shown
     text = " ".join(shown.split())
     assert "four (4 workers each); at most 6 nodes beside the head" in text
-    assert "other rows are what-if." in text
+    assert "Other rows are what-if." in text
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_counts_come_in_the_order_written_each_once(cli, demo, text, expected):
     assert counts(cli("plan", demo, "--gpus", text)) == expected
 
 
-NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global); other rows are what-if."
+NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global). Other rows are what-if."
 
 
 @pytest.mark.parametrize(("text", "noted"), [("2-6", False), ("1-6", True), ("2-7", True), ("4", False), ("1", True)])
@@ -256,7 +256,7 @@ def test_a_narrow_terminal_shows_everything(demo, columns):
     text = " ".join(shown.split())
     assert "36 of 100 workers idle: a global batch of 64 feeds at most 64; micro-batch 1 is communication-bound" in text
     assert "8 workers are just as fast" in text
-    assert "other rows are what-if." in text
+    assert "Other rows are what-if." in text
     assert "…" not in shown
 
 

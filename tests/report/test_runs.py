@@ -1,8 +1,10 @@
 """From a survey to a state, a history and lines of text."""
 
+import dataclasses
+
 import pytest
 
-from planner.report.layout_text import ago, printable
+from planner.report.layout_text import ago, hanging, printable
 from planner.report.run_table import detail_text, run_detail, run_line, run_table
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.survey import SegmentEnds, Survey
@@ -134,3 +136,28 @@ def test_an_age_has_the_unit_that_people_say(seconds, text):
     """A clock that is ahead is now."""
     assert ago(BEGAN_S - seconds, BEGAN_S) == text
     assert ago(None, BEGAN_S) == "-"
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_long_texts_of_a_run_are_wrapped(width):
+    """Every word stays, at most `width` columns are used, and the command to resume stays on one line."""
+    event = EventRecord(message="resize: " + "node-17 has notice, " * 12, time_s=BEGAN_S)
+    seen = survey(segment(1, 0, event))
+    detail = dataclasses.replace(run_detail(seen), resume="planner run " + "x" * 300)
+    whole, narrow = detail_text(detail, BEGAN_S), detail_text(detail, BEGAN_S, width)
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(whole).split())
+    assert [line.partition(" ")[0] for line in narrow if len(line) > width] == ["resume"]
+    line = run_line(seen)
+    assert len(run_table([line], ["x"], BEGAN_S)) == 2
+    table = run_table([line], ["x"], BEGAN_S, width)
+    assert len(table) > 2
+    assert max(map(len, table)) <= width
+
+
+def test_a_text_hangs_below_its_first_line():
+    """If fewer than 40 columns are left, it starts on the next line. Without a width, it is one line."""
+    text = "one two three four five six seven eight nine ten"
+    assert hanging("name  ", text, None) == [f"name  {text}"]
+    assert hanging("name  ", text, 46) == ["name  one two three four five six seven eight", "      nine ten"]
+    assert hanging("name  ", text, 45) == ["name", "      one two three four five six seven eight", "      nine ten"]
+    assert hanging("a line that is too long  ", "", 10) == ["a line that is too long"]

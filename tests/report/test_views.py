@@ -287,7 +287,7 @@ def test_a_run_from_its_first_step_to_its_second_generation():
     parent = commit(3).name
     view, lines = fold(view, [generation(2, world_size=3, step=3, parent=parent, changed=("train.steps: 1 -> 2",))])
     begins = "generation 2 goes on from step 3: 3 workers, split 1 x 22 + 2 x 21, 3 rounds, global batch 64"
-    assert lines == [f"{begins}; 2 steps to do again; train.steps: 1 -> 2"]
+    assert lines == [f"{begins}, 2 steps to do again; train.steps: 1 -> 2"]
     assert (view.generation, view.step, view.committed_step, view.samples_per_s) == (2, 3, 3, 0.0)
     assert view.held_out == 3.25
 
