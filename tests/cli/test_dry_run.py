@@ -1,4 +1,4 @@
-"""`--dry-run`: what can be checked is, what would happen is shown, and nothing does."""
+"""`--dry-run` checks what can be checked, shows what would happen, and does nothing."""
 
 import json
 import shutil
@@ -25,13 +25,13 @@ END = "dry run: nothing was started, nothing was written"
 
 @pytest.fixture
 def longer(recorded, tmp_path):
-    """A copy of a run of four steps, and the words that want nine of it."""
+    """A copy of a run of four steps, and the arguments that ask for nine."""
     run = shutil.copytree(recorded.run, tmp_path / "run")
     return run, (str(recorded.job), "--set", f'checkpoint.path="{run}"', "--set", "train.steps=9")
 
 
 def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
-    """Where, how many workers, the plan at that size, where it would write: and the folder is not made."""
+    """The text has the place, the workers and the plan. The run's folder is not made."""
     before = sorted(tmp_path.rglob("*"))
     answer = cli("run", job, "--nodes", "4", "--dry-run")
     assert (answer.code, answer.err) == (0, "")
@@ -68,7 +68,7 @@ def test_all_that_happens_to_the_gradient_is_listed(cli, job):
 
 
 def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
-    """Its optimizer is the user's: what they did not ask for is not done."""
+    """The user owns the optimizer, so planner adds nothing that they did not ask for."""
     (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")
     file = tmp_path / "own.yaml"
     file.write_text(OWN)
@@ -79,14 +79,14 @@ def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
 
 
 def test_a_batch_larger_than_the_data_is_a_note(cli, job):
-    """It is trained as it is asked for."""
+    """It is still trained."""
     answer = cli("run", job, "--set", "batch.global=500", "--dry-run")
     assert answer.code == 0
     assert "note     data: batch.global 500 is more than the " in answer.out
 
 
 def test_lengths_are_shown_in_steps(cli, job):
-    """As the workers will write them down; without data, what can be known."""
+    """As the workers will record them. Without data, only lengths that do not depend on it."""
     words = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
     settings = [part for word in words for part in ("--set", word)]
     lines = cli("run", job, *settings, "--dry-run").out.splitlines()
@@ -105,7 +105,7 @@ def test_lengths_are_shown_in_steps(cli, job):
 
 
 def test_a_resume_says_where_it_would_begin(cli, longer):
-    """As JSON, with the plan's own keys; no more workers than samples."""
+    """As JSON, with the keys of `planner plan --json`. There are at most as many workers as samples."""
     run, words = longer
     before = sorted(run.rglob("*"))
     found = json.loads(cli("run", *words, "--nodes", "20", "--set", "workers.max=20", "--dry-run", "--json").out)
@@ -123,7 +123,7 @@ def test_what_differs_from_the_runs_job_is_listed(cli, longer):
 
 
 def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
-    """Another job, a live driver, a folder that cannot be, a dead address: each with the start's own exit code."""
+    """Another job, a live driver, an unusable folder, a dead address: with the exit code of a real start."""
     run, words = longer
     assert "another seed" in cli("run", *words, "--set", "train.seed=1", "--dry-run").err
     with Lease(Storage(str(run)), "launch", print):
@@ -138,7 +138,7 @@ def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
 
 
 def test_a_lease_of_another_machine_is_a_note(cli, longer):
-    """Only the start watches it."""
+    """Only a real start watches it."""
     run, words = longer
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(run)).write(lease_name(9), seal(elsewhere))
@@ -146,14 +146,14 @@ def test_a_lease_of_another_machine_is_a_note(cli, longer):
 
 
 def test_a_finished_run_is_told_to_scripts(cli, recorded):
-    """With --json, stdout is what `planner show --json` says, and the words are on stderr."""
+    """With --json, stdout has the output of `planner show --json`, and the text is on stderr."""
     answer = cli("run", recorded.job, "--json")
     assert (answer.code, answer.err) == (0, f"{recorded.run}: finished at step 4, nothing to do\n")
     assert json.loads(answer.out) == json.loads(cli("show", recorded.run, "--json").out)
 
 
 def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
-    """In order, and it makes no folder."""
+    """In order. It makes no folder."""
     answer = cli("demo", recorded.job, "--dry-run")
     assert answer.out.splitlines() == [
         f"tiny: 4 steps of exactly 6 samples, in {recorded.run}-2",
@@ -169,7 +169,7 @@ def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
 
 
 def test_the_demo_brings_its_job_along(cli, tmp_path):
-    """From any folder; and the file of the package is the one that README names."""
+    """It works from any folder, with the job file that README names."""
     answer = cli("demo", "--dry-run")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("demo: 160 steps of exactly 64 samples, in runs/demo\n")
@@ -179,7 +179,7 @@ def test_the_demo_brings_its_job_along(cli, tmp_path):
 
 
 def test_the_dry_verify_shows_both_histories(cli, job):
-    """And what would be compared, by what the job promises; on Ray, no more workers than samples."""
+    """Also what would be compared. On Ray there are at most as many workers as samples."""
     lines = cli("verify", job, "--history", "2,1", "--steps", "5", "--dry-run").out.splitlines()
     assert lines[:2] == ["fixed    2 workers until step 5", "history  2 workers until step 2, 1 worker until step 5"]
     assert "losses within 1e-05" in lines[2]

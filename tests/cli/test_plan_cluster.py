@@ -1,4 +1,4 @@
-"""`planner plan --cluster`: the counts that a cluster reaches, the nodes behind them, and what cannot be."""
+"""`planner plan --cluster`: the counts that a cluster reaches, their nodes, and what is refused."""
 
 import json
 import re
@@ -22,7 +22,7 @@ available_node_types:
 
 @pytest.fixture
 def gpu_job(job):
-    """64 samples, at most 8 in a micro-batch, 1 to 8 workers of a GPU each; a cluster file beside it."""
+    """64 samples, at most 8 in a micro-batch, 1 to 8 workers with a GPU each, and a cluster file."""
     text = job.read_text().replace("{global: 6, max_micro: 4}", "{global: 64, max_micro: 8}")
     job.write_text(text.replace("workers: {gpus: 0}", "workers: {gpus: 1}"))
     (job.parent / "cluster.yaml").write_text(CLUSTER)
@@ -30,7 +30,7 @@ def gpu_job(job):
 
 
 def nodes(answer):
-    """Count -> the cell with the nodes."""
+    """Return count -> the cell of the nodes column."""
     assert (answer.code, answer.err) == (0, "")
     lines = [re.split(r" {2,}", line.strip()) for line in answer.out.splitlines() if re.match(r" *\d+  ", line)]
     return {int(cells[0]): cells[7] for cells in lines}
@@ -49,7 +49,7 @@ ALL = {
 
 
 def test_every_count_of_the_job_that_the_cluster_reaches_is_a_row(cli, gpu_job):
-    """With the fewest nodes; the plan itself is as without a cluster."""
+    """With the fewest nodes. The plans are those without a cluster."""
     answer = cli("plan", gpu_job, "--cluster", "cluster.yaml")
     assert nodes(answer) == ALL
     plain = cli("plan", gpu_job).out
@@ -58,7 +58,7 @@ def test_every_count_of_the_job_that_the_cluster_reaches_is_a_row(cli, gpu_job):
 
 
 def test_the_second_line_says_how_the_file_was_read(cli, gpu_job):
-    """Every group, how many there may be, and what one has room for."""
+    """Every group, how many nodes it can have, and how many workers fit on one."""
     assert cli("plan", gpu_job, "--cluster", "cluster.yaml").out.splitlines()[:2] == [
         "tiny: global batch 64, at most 8 in a micro-batch",
         (
@@ -69,7 +69,7 @@ def test_the_second_line_says_how_the_file_was_read(cli, gpu_job):
 
 
 def test_what_the_cluster_has_beyond_the_job_is_said(cli, gpu_job):
-    """Eleven GPUs, and a job for eight."""
+    """The cluster has eleven GPUs, and the job takes eight workers."""
     out = cli("plan", gpu_job, "--cluster", "cluster.yaml").out
     assert out.endswith(
         "\n\nThe cluster has room for 11 workers. This job takes at most 8 (workers.max, batch.global).\n"
@@ -86,7 +86,7 @@ def test_the_jobs_most_is_a_row_though_some_gpus_are_idle(cli, gpu_job):
 
 
 def test_gpus_chooses_among_what_is_reached(cli, gpu_job):
-    """In the order asked for; the rest is named."""
+    """In the given order. A note names the counts out of reach."""
     answer = cli("plan", gpu_job, "--cluster", "cluster.yaml", "--gpus", "11,3,10-20")
     assert nodes(answer) == {11: "3 x one + 2 x four", 3: "3 x one", 10: "2 x one + 2 x four"}
     assert "\nOut of the cluster's reach: 12-20.\n" in answer.out
@@ -102,14 +102,14 @@ def test_cpu_jobs_count_cpus(cli, gpu_job):
 
 
 def test_a_head_with_gpus_is_a_node_as_any_other(cli, gpu_job):
-    """It is always there."""
+    """It always exists."""
     (gpu_job.parent / "cluster.yaml").write_text(CLUSTER.replace("{CPU: 0}", "{CPU: 8, GPU: 2}"))
     found = nodes(cli("plan", gpu_job, "--cluster", "cluster.yaml", "--gpus", "2,3"))
     assert found == {2: "1 x head", 3: "1 x head + 1 x one"}
 
 
 def test_json_has_the_nodes_only_with_a_cluster(cli, gpu_job):
-    """As pairs of a number and a name, like the shares."""
+    """As pairs of number and name, like the shares."""
     plans = json.loads(cli("plan", gpu_job, "--cluster", "cluster.yaml", "--json").out)
     assert [(plan["world_size"], plan["nodes"]) for plan in plans][4] == (5, [[1, "one"], [1, "four"]])
     plain = json.loads(cli("plan", gpu_job, "--json").out)
@@ -117,14 +117,14 @@ def test_json_has_the_nodes_only_with_a_cluster(cli, gpu_job):
 
 
 def test_no_line_ends_in_blanks(cli, gpu_job):
-    """With the column of nodes, too, whether notes follow it or not."""
+    """Also with the nodes column, with and without notes."""
     for gpus in ("1-11", "4"):
         out = cli("plan", gpu_job, "--cluster", "cluster.yaml", "--gpus", gpus).out
         assert not [line for line in out.splitlines() if line != line.rstrip()]
 
 
 def test_thousands_of_counts_are_a_table(cli, gpu_job):
-    """A cluster of 20,000 GPUs: one row per count, none of them out of reach."""
+    """A cluster of 20,000 GPUs reaches every count, one row each."""
     text = CLUSTER.replace("max_workers: 6", "max_workers: 9999").replace("max_workers: 3", "max_workers: 4000")
     (gpu_job.parent / "cluster.yaml").write_text(text.replace("max_workers: 2", "max_workers: 4000"))
     overrides = ("--set", "batch.global=100000", "--set", "workers.max=4096")
@@ -181,7 +181,7 @@ def test_a_cluster_table_fits_the_terminal(gpu_job, columns):
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(cli, gpu_job, edit, words, says):
-    """Exit code 2, nothing on stdout."""
+    """Exit code 2, and nothing on stdout."""
     if edit:
         assert CLUSTER.count(edit[0]) == 1
         (gpu_job.parent / "cluster.yaml").write_text(CLUSTER.replace(*edit))
@@ -193,7 +193,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(cli, gpu_job, edit, words, sa
 
 
 def test_a_long_list_of_counts_is_cut():
-    """The first ones and the last."""
+    """The first ranges and the last number stay."""
     from planner.report.layout_text import spans
 
     assert spans([1, 2, 3, 5, 7, 8]) == "1-3, 5, 7-8"
@@ -201,7 +201,7 @@ def test_a_long_list_of_counts_is_cut():
 
 
 def test_a_plan_with_a_cluster_loads_nothing_heavy(gpu_job):
-    """Reading a cluster file is no reason to load Ray."""
+    """Reading a cluster file needs no Ray."""
     code = (
         "import sys; from planner.cli import main\n"
         f"sys.argv = ['planner', 'plan', {str(gpu_job)!r}, '--cluster', {str(gpu_job.parent / 'cluster.yaml')!r}]\n"

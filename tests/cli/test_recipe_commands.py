@@ -1,4 +1,4 @@
-"""`planner convert` and `planner check`: what a user reads, what a script parses, and what is refused."""
+"""`planner convert` and `planner check`: their text, their JSON and what they refuse."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ def shipped(tmp_path):
 
 
 def test_the_page_shows_both_sides(shipped, cli):
-    """The table, the sums under it, units and traps."""
+    """The table, its summary, units and traps."""
     recipe = shipped["dpo-1-sft-pythia69-hh"]
     answer = cli("check", recipe.path, *recipe.words, *recipe.check_options, "--rows", "1000")
     assert answer.code == 0
@@ -37,7 +37,7 @@ def test_the_page_shows_both_sides(shipped, cli):
 
 @pytest.mark.parametrize("words", [(), ("--rows", "1000", "--group-size", "6", "--transformers", "4.51.3")])
 def test_every_page_fits_100_columns(shipped, cli, words):
-    """Whatever the recipe, whatever goes wrong in its system."""
+    """For every recipe, also with errors of its system."""
     for recipe in shipped.values():
         answer = cli("check", recipe.path, *recipe.words, *recipe.check_options, *words)
         assert answer.code == 0, answer.err
@@ -45,7 +45,7 @@ def test_every_page_fits_100_columns(shipped, cli, words):
 
 
 def test_the_json_has_the_same(shipped, cli):
-    """The verdict and the very plan of each count."""
+    """The verdict and the plan of each count."""
     recipe = shipped["hb-zephyr-7b-beta-dpo-config_full"]
     answer = cli("check", recipe.path, *recipe.check_options, "--gpus", "7,8", "--json")
     made = json.loads(answer.out)
@@ -56,7 +56,7 @@ def test_the_json_has_the_same(shipped, cli):
 
 
 def test_convert_then_plan(shipped, cli, tmp_path):
-    """The two commands after one another, as a user types them."""
+    """The two commands one after the other."""
     recipe = shipped["halos-launch_llama_sft_kto"]
     answer = cli("convert", recipe.path, *recipe.words, *recipe.options, "-o", "job.yaml")
     assert answer.code == 0, answer.err
@@ -67,7 +67,7 @@ def test_convert_then_plan(shipped, cli, tmp_path):
 
 
 def test_the_readmes_example_is_what_is_printed(cli):
-    """Its command, and its output down to the sum."""
+    """Its command, and its output including the summary."""
     readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
     shown = readme.partition("$ planner check ")[2].partition("\n...\n")[0]
     command, _, output = shown.partition("--gpus 3-8\n")
@@ -77,7 +77,7 @@ def test_the_readmes_example_is_what_is_printed(cli):
 
 
 def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):
-    """So that `> job.yaml` makes a job; the lists are on stderr."""
+    """So `> job.yaml` makes a job. The report is on stderr."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     answer = cli("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--learning_rate", "3e-6")
     job = parse_job(answer.out)
@@ -86,7 +86,7 @@ def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):
 
 
 def test_a_file_that_is_there_is_not_replaced_unasked(cli, tmp_path):
-    """As `planner init`."""
+    """As with `planner init`."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     (tmp_path / "job.yaml").write_text("mine")
     words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", "job.yaml")
@@ -97,7 +97,7 @@ def test_a_file_that_is_there_is_not_replaced_unasked(cli, tmp_path):
 
 
 def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
-    """Nothing was wrong with what was written; the nearest counts are named."""
+    """The input is correct. The message names the nearest counts."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
     answer = cli(*words, "--at", "6")
@@ -109,7 +109,7 @@ def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
 
 
 def test_an_accelerate_file_says_the_count(cli, tmp_path):
-    """And contradicts a flag, or a number of accumulation steps."""
+    """It may contradict an option, or the number of accumulation steps."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     file = tmp_path / "accelerate.yaml"
     file.write_text("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  zero_stage: 3\n")
@@ -123,7 +123,7 @@ def test_an_accelerate_file_says_the_count(cli, tmp_path):
 
 
 def test_a_variable_of_a_script_is_asked_for_by_name(cli, tmp_path):
-    """Two of them are two lines; given behind the recipe, they are taken."""
+    """Two missing variables are two lines. They can be given after the recipe."""
     script = "accelerate launch --num_processes 4 launch.py loss=dpo model=llama ++lr=$LR ++loss.beta=${BETA} "
     (tmp_path / "run.sh").write_text(script + "++model.name_or_path=m train_datasets=[a]")
     answer = cli("convert", "run.sh")
@@ -134,7 +134,7 @@ def test_a_variable_of_a_script_is_asked_for_by_name(cli, tmp_path):
 
 
 def test_a_valid_evaluation_batch_is_wanted(cli, tmp_path):
-    """HALOs would refuse 33 at its own count; the DPO repository would leave GPUs without rows."""
+    """HALOs refuses 33 at its own count. In the DPO repository, some GPUs would get no rows."""
     halos = "accelerate launch --num_processes 4 launch.py loss=dpo model=llama ++model.name_or_path=m "
     (tmp_path / "halos.sh").write_text(halos + "train_datasets=[a] ++model.eval_batch_size=33")
     assert "33 is no multiple of 4, which HALOs wants at 4 GPUs" in cli("convert", "halos.sh").err
@@ -202,7 +202,7 @@ def test_a_wrong_recipe_is_a_sentence(cli, text, words, says):
 
 
 def test_columns_that_want_a_flag_say_which(cli):
-    """A DPO command does not say what one GPU held."""
+    """A DPO command does not contain the micro-batch of a GPU."""
     command = "python -u train.py model=pythia69 datasets=[hh] loss=sft batch_size=64 trainer=FSDPTrainer"
     command += " gradient_accumulation_steps=4"
     told = "To see planner's micro-batches and rounds, add --tuned-for W or --max-micro M"
@@ -213,13 +213,13 @@ def test_columns_that_want_a_flag_say_which(cli):
 
 
 def test_the_datasets_of_halos_are_those_to_train_on(cli):
-    """Its key for them has another name than the DPO repository's."""
+    """Their key differs from that of the DPO repository."""
     command = "accelerate launch launch.py loss=dpo model=llama datasets=[ultrabin] ++model.batch_size=32"
     assert "did you mean train_datasets?" in cli("check", command).err
 
 
 def test_variables_of_the_shell_are_given_by_env(cli, tmp_path):
-    """All that are missing are named at once."""
+    """All missing variables are named at once."""
     (tmp_path / "run.sh").write_text("python train.py model=pythia69 loss=dpo loss.beta=$BETA lr=${LR} batch_size=$B\n")
     answer = cli("convert", "run.sh")
     assert answer.code == 2
@@ -269,7 +269,7 @@ READ = [
 
 @pytest.mark.parametrize(("name", "text", "words", "says"), READ)
 def test_what_was_refused_for_a_false_reason_is_read(cli, name, text, words, says):
-    """A line of what it is, the table, and exit code 0."""
+    """One line names the recipe, the table follows, and the exit code is 0."""
     if name:
         Path(name).write_text(text)
     answer = cli("check", name or text, *words)
@@ -288,7 +288,7 @@ def test_deepspeeds_own_words_stand_beside_planners_plan(cli):
 
 
 def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
-    """It names the system, or says what the script is not."""
+    """The message names the system, or says that the script is not supported."""
     answer = cli("check", f"torchrun --nproc_per_node=8 train.py {OF_A_TRAINER}", "--gpus", "4,8")
     assert (answer.code, answer.out) == (2, "")
     assert "looks like a script of its own on transformers' Trainer" in answer.err
@@ -303,7 +303,7 @@ def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
 
 
 def test_a_loss_of_escape_codes_does_not_reach_the_terminal(tmp_path, cli):
-    """planner does not know the name, and shows it as Python would write it."""
+    """planner does not know that loss, and escapes its name."""
     script = tmp_path / "launch.sh"
     script.write_text(
         "accelerate launch --config_file accelerate_config/fsdp_4gpu.yaml launch.py loss=\x1b[31mred model=llama "

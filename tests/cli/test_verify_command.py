@@ -1,4 +1,4 @@
-"""`planner verify` as a user types it, in real FSDP processes; and that it fails where it must."""
+"""`planner verify` in real FSDP processes, and that it finds planted faults."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fsdp
 
 @pytest.fixture
 def job(tmp_path):
-    """Bitwise, with dropout and a prime global batch."""
+    """A bitwise job with dropout and a prime global batch."""
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 60)
     return Job.model_validate(
         {
@@ -48,7 +48,7 @@ def test_a_bitwise_job_is_identical(job, tmp_path):
 
 
 def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
-    """The same samples; the tolerance is stated beside the difference."""
+    """The samples are equal. The tolerance stands beside the difference."""
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"equality": "balanced"})})
     job = job.model_copy(update={"model": job.model.model_copy(update={"dropout": 0.0})})
     checks = through_processes(job, [2, 3], tmp_path / "runs")
@@ -61,7 +61,7 @@ def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
 
 
 def test_weights_that_are_not_close_fail():
-    """The whole model's length is the measure, and the tensor that is furthest off is named."""
+    """The distance is measured over the whole model. The message names the tensor that differs most."""
     distances = {"model/a": (0.001, 3.0), "model/b": (0.02, 4.0)}
     assert close_weights(distances, "bf16").passed
     check = close_weights(distances, "fp32")
@@ -70,7 +70,7 @@ def test_weights_that_are_not_close_fail():
 
 
 def swapped_sample(rank, launch, end_step):
-    """Step 1 sees one other sample."""
+    """Step 1 uses one other sample."""
     from planner.rehearsal.on_processes import train_observed
     from planner.train.batches import Loader
 
@@ -83,7 +83,7 @@ def swapped_sample(rank, launch, end_step):
 
 
 def one_ulp(rank, launch, end_step):
-    """One element of one gradient is one unit in the last place off, at step 1, on the worker that holds it."""
+    """At step 1, one gradient element differs by one unit in the last place, on the worker that has it."""
     import torch
 
     from planner.rehearsal.on_processes import train_observed
@@ -106,7 +106,7 @@ def one_ulp(rank, launch, end_step):
 
 
 def rank_seeded_dropout(rank, launch, end_step):
-    """Dropout by worker instead of by sample."""
+    """Dropout depends on the worker instead of the sample."""
     from planner.rehearsal.on_processes import train_observed
     from planner.train import step
 
@@ -119,7 +119,7 @@ def rank_seeded_dropout(rank, launch, end_step):
 
 
 def skipped_round(rank, launch, end_step):
-    """The last round of every step is left out, on every worker."""
+    """Every worker leaves out the last round of every step."""
     from planner.rehearsal.on_processes import train_observed
     from planner.train import loop
 
@@ -147,14 +147,14 @@ def skipped_round(rank, launch, end_step):
     ],
 )
 def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, words):
-    """In the second history alone; the verdict is a failure."""
+    """Only the second history has the fault, and the verdict is a failure."""
     checks = through_processes(job, [2, 2], tmp_path / "runs", worker=fault)
     assert words in failed(checks)[check]
     assert verdict(job, checks, [2, 2])[-1].startswith("verify: FAILED")
 
 
 def test_nothing_passes_for_want_of_evidence(job, tmp_path):
-    """Traces with something missing on one side, or on both, are no proof."""
+    """Traces with missing parts, on one or both sides, do not pass."""
     through_processes(job, [2, 1], tmp_path)
     whole = trace(tmp_path / "fixed")
     assert all(check.passed for check in compare_bitwise(whole, whole))
@@ -182,7 +182,7 @@ def _without(manifest, beginning):
 
 
 def test_skipped_steps_are_compared_too(job, tmp_path):
-    """A loss that is infinite at step 1, in both histories: every bit agrees, and the verdict says so."""
+    """The loss is infinite at step 1 in both histories. Every bit agrees."""
     job = job.model_copy(update={"train": job.train.model_copy(update={"non_finite": "skip"})})
     from planner.rehearsal.local_workers import LocalWorkers
     from planner.rehearsal.on_processes import rehearse
@@ -213,6 +213,6 @@ def infinite_at_step_1(rank, launch, end_step):
 
 @pytest.mark.parametrize("text", ["", "0", "4,,3", "a", "4-3", "17", "-1"])
 def test_a_history_that_is_none_is_refused(text):
-    """With what to write instead."""
+    """The message says what to write."""
     with pytest.raises(UserError, match="--history"):
         parse_history(text, most=16)

@@ -1,4 +1,4 @@
-"""A driver whose run's folder hangs: it says so, and its end is not held up."""
+"""A driver whose run's folder hangs reports it, and its end is not delayed."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from planner.store.storage import Storage
 
 
 def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
-    """A read that never returns, as on a mount whose server is gone."""
+    """A read that never returns, as on a mount without a server."""
     monkeypatch.setattr(watching, "_SLOW_DISK_S", 1.0)
     monkeypatch.setattr(watching, "_LAST_LOOK_S", 0.2)
     run = RunFolder(Storage(str(tmp_path)))
@@ -32,7 +32,7 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
 
 
 def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
-    """Nobody knows what the run is about: before the first step workers are starting, afterwards nothing is made up."""
+    """Before the first step, workers are starting. After it, no reason is invented."""
     run = RunFolder(Storage(str(tmp_path)))
     watch = Watch(run, console(), RunView())
     assert "workers are starting" in watch._silence()

@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user wrote: a sentence, an exit code, and nothing else."""
+"""Every wrong input gives a message, an exit code, and nothing else."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ LONG = "x" * 5000
 
 @pytest.fixture
 def place(job):
-    """Beside a sound job: files and folders that are wrong in their own ways."""
+    """A correct job, with files and folders that are wrong in different ways."""
     tmp_path = job.parent
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
@@ -188,7 +188,7 @@ def names_of(folder):
 
 @pytest.mark.parametrize(("words", "code", "says"), WRONG)
 def test_a_wrong_input_is_refused_with_a_sentence(cli, place, words, code, says):
-    """The exit code tells a wrong input (2) from a run that cannot be used (1); stdout and the folder stay clean."""
+    """Exit code 2 for a wrong input, 1 for a run that cannot be used. stdout is empty, and no file is left."""
     before = names_of(place)
     answer = cli(*words)
     assert says in answer.err
@@ -200,7 +200,7 @@ def test_a_wrong_input_is_refused_with_a_sentence(cli, place, words, code, says)
 
 
 def test_the_sound_job_would_have_been_started(cli, place):
-    """What is refused above is the one thing that is wrong: without it, the run goes as far as its cluster."""
+    """Each input above has one mistake. Without it, the run reaches the start of its cluster."""
     answer = cli("run", "job.yaml")
     assert (answer.code, answer.err) == (1, "planner: a cluster would have been started\n")
     assert answer.out == f"tiny: a new run in {place / 'run'}\n"
@@ -209,7 +209,7 @@ def test_the_sound_job_would_have_been_started(cli, place):
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("samples", [109, 110])
 def test_the_last_row_can_be_trained_on(cli, samples):
-    """110 rows: 109 may be held out and no more, as the message says."""
+    """Of 110 rows, at most 109 may be held out, as the message says."""
     answer = cli("run", "job.yaml", "--set", f"eval.samples={samples}")
     assert ("hold out at most 109" in answer.err) is (samples == 110)
     assert answer.code == (2 if samples == 110 else 1)
@@ -217,7 +217,7 @@ def test_the_last_row_can_be_trained_on(cli, samples):
 
 @pytest.mark.usefixtures("place")
 def test_every_mistake_of_a_job_has_its_line(cli):
-    """Three mistakes are three lines, each with the file's name in front."""
+    """Three mistakes are three lines. Each begins with the file's name."""
     answer = cli("plan", "job.yaml", "--set", "batch.global=0", "--set", "train.seed=-1", "--set", "colour=red")
     lines = answer.err.splitlines()
     assert len(lines) == 3
@@ -237,7 +237,7 @@ def test_every_mistake_of_a_job_has_its_line(cli):
     ],
 )
 def test_a_process_ends_with_the_same_code(place, arguments, code, says):
-    """As a shell sees it; a handful, since each starts Python."""
+    """In real processes. Only a few, because each one starts Python."""
     before = names_of(place)
     command = [sys.executable, "-m", "planner.cli", *arguments]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
@@ -248,7 +248,7 @@ def test_a_process_ends_with_the_same_code(place, arguments, code, says):
 
 
 def test_a_message_in_another_encoding_is_still_a_message(place):
-    """A terminal of plain ASCII gets the name escaped, not a traceback."""
+    """On an ASCII terminal the name is escaped, without a traceback."""
     command = [sys.executable, "-m", "planner.cli", "plan", "nö.yaml"]
     settings = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, env=settings)
@@ -257,7 +257,7 @@ def test_a_message_in_another_encoding_is_still_a_message(place):
 
 
 def test_ctrl_c_is_130(cli, monkeypatch):
-    """Interrupted before there is anything to interrupt: no traceback, and the code that shells expect."""
+    """Also before anything has started. There is no traceback."""
 
     def interrupted(*_arguments):
         raise KeyboardInterrupt
