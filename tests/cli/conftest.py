@@ -46,8 +46,8 @@ def cli(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("planner.runner.execute.embedded", start)
 
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["planner", *map(str, words)])
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
         before = dict(os.environ)
         code = 0
         try:

@@ -34,13 +34,13 @@ def test_the_documents_example_is_a_cloud(site, cli):
     """`planner notice-agent` sees no notice, a notice with its deadline, and a malformed answer."""
     install_example(site, "A cloud")
     with CentreMetadata() as server:
-        words = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
-        answer = cli(*words)
+        arguments = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
+        answer = cli(*arguments)
         assert "cloud   our data centre\nnotice  none\n" in answer.out
         server.take(600)
-        assert re.search(r"notice  maintenance, (59\d|600) s left", cli(*words).out)
+        assert re.search(r"notice  maintenance, (59\d|600) s left", cli(*arguments).out)
         server.notice = b"tomorrow"
-        assert "notice  a malformed answer: b'tomorrow'" in cli(*words).out
+        assert "notice  a malformed answer: b'tomorrow'" in cli(*arguments).out
 
 
 def test_without_the_package_nobody_answers(cli):

@@ -20,9 +20,9 @@ DRIVER = """
 import contextlib, json, os, sys
 from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary
 subject, head = json.loads(sys.argv[1])
-with DriverWatch(RunSummary(**subject, driver=os.getpid())) as words, contextlib.ExitStack() as stack:
+with DriverWatch(RunSummary(**subject, driver=os.getpid())) as watch, contextlib.ExitStack() as stack:
     if head:
-        stack.enter_context(words.watching(RayListeners(**head)))
+        stack.enter_context(watch.watching(RayListeners(**head)))
     print("there", flush=True)
     for line in sys.stdin:
         if line == "leave\\n":

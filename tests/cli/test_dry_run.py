@@ -60,7 +60,7 @@ def test_all_that_happens_to_the_gradient_is_listed(cli, job):
         "scaled down to a global norm of 1 where it is above that (train.clip_norm)",
     ]
     other = ("train.clip_norm=null", "train.non_finite=skip", "batch.equality=bitwise")
-    assert found(*(part for word in other for part in ("--set", word)))[1:] == [
+    assert found(*(part for argument in other for part in ("--set", argument)))[1:] == [
         "summed over rounds and workers in int64 fixed point, never averaged",
         "if it is not finite, the step is skipped (train.non_finite: skip)",
         "not clipped (train.clip_norm: null)",
@@ -87,8 +87,8 @@ def test_a_batch_larger_than_the_data_is_a_note(cli, job):
 
 def test_lengths_are_shown_in_steps(cli, job):
     """As the workers will record them. Without data, only lengths that do not depend on it."""
-    words = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
-    settings = [part for word in words for part in ("--set", word)]
+    arguments = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
+    settings = [part for argument in arguments for part in ("--set", argument)]
     lines = cli("run", job, *settings, "--dry-run").out.splitlines()
     steps = int(lines[2].split()[2].removesuffix("),"))
     every = round(steps * 0.4)
@@ -106,9 +106,9 @@ def test_lengths_are_shown_in_steps(cli, job):
 
 def test_a_resume_says_where_it_would_begin(cli, longer):
     """As JSON, with the keys of `planner plan --json`. There are at most as many workers as samples."""
-    run, words = longer
+    run, arguments = longer
     before = sorted(run.rglob("*"))
-    found = json.loads(cli("run", *words, "--nodes", "20", "--set", "workers.max=20", "--dry-run", "--json").out)
+    found = json.loads(cli("run", *arguments, "--nodes", "20", "--set", "workers.max=20", "--dry-run", "--json").out)
     assert (found["begins"], found["step"], found["total_steps"]) == ("resuming at step 4 of 9", 4, 9)
     assert (found["plan"]["world_size"], found["plan"]["shares"], found["notes"]) == (6, [[6, 1]], [])
     assert sorted(run.rglob("*")) == before
@@ -116,33 +116,33 @@ def test_a_resume_says_where_it_would_begin(cli, longer):
 
 def test_what_differs_from_the_runs_job_is_listed(cli, longer):
     """Before anything is started."""
-    _, words = longer
-    answer = cli("run", *words, "--set", "checkpoint.keep=5", "--dry-run")
+    _, arguments = longer
+    answer = cli("run", *arguments, "--set", "checkpoint.keep=5", "--dry-run")
     lines = [line for line in answer.out.splitlines() if line.startswith("changed  ")]
     assert {"changed  checkpoint.keep: 2 -> 5", "changed  train.steps: 4 -> 9"} <= set(lines)
 
 
 def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
     """Another job, a live driver, an unusable folder, a dead address: with the exit code of a real start."""
-    run, words = longer
-    assert "another seed" in cli("run", *words, "--set", "train.seed=1", "--dry-run").err
+    run, arguments = longer
+    assert "another seed" in cli("run", *arguments, "--set", "train.seed=1", "--dry-run").err
     with Lease(Storage(str(run)), "launch", print):
-        answer = cli("run", *words, "--dry-run")
+        answer = cli("run", *arguments, "--dry-run")
     assert (answer.code, answer.out) == (1, "")
     assert "is running this run. Stop it first" in answer.err
     (tmp_path / "file").write_text("x")
-    answer = cli("run", *words, "--set", f"checkpoint.path={tmp_path}/file/run", "--dry-run")
+    answer = cli("run", *arguments, "--set", f"checkpoint.path={tmp_path}/file/run", "--dry-run")
     assert answer.code == 1
-    answer = cli("run", *words, "--address", "127.0.0.1:1", "--dry-run")
+    answer = cli("run", *arguments, "--address", "127.0.0.1:1", "--dry-run")
     assert (answer.code, answer.out) == (2, "")
 
 
 def test_a_lease_of_another_machine_is_a_note(cli, longer):
     """Only a real start watches it."""
-    run, words = longer
+    run, arguments = longer
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(run)).write(lease_name(9), seal(elsewhere))
-    assert "held this run, so the start would watch its lease first" in cli("run", *words, "--dry-run").out
+    assert "held this run, so the start would watch its lease first" in cli("run", *arguments, "--dry-run").out
 
 
 def test_a_finished_run_is_told_to_scripts(cli, recorded):
@@ -184,7 +184,7 @@ def test_the_dry_verify_shows_both_histories(cli, job):
     assert lines[:2] == ["fixed    2 workers until step 5", "history  2 workers until step 2, 1 worker until step 5"]
     assert "losses within 1e-05" in lines[2]
     assert lines[-1] == END
-    words = ("verify", job, "--history", "9,1", "--set", "batch.equality=bitwise", "--dry-run", "--json")
-    found = json.loads(cli(*words, "--ray").out)
+    arguments = ("verify", job, "--history", "9,1", "--set", "batch.equality=bitwise", "--dry-run", "--json")
+    found = json.loads(cli(*arguments, "--ray").out)
     assert found["fixed"] == [{"world_size": 6, "end_step": 12}]
     assert "weights to the last bit" in found["compared"]

@@ -17,13 +17,15 @@ def test_the_overview_says_what_the_command_says_of_itself(name):
     assert " ".join(help_.partition("\n\n")[0].split()) == COMMANDS[name]
 
 
-def loaded_by(*words):
+def loaded_by(*arguments):
     """The modules that are loaded when a command line ends."""
     code = (
         "import atexit, sys; from planner.cli import main\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv = ['planner', *sys.argv[1:]]; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=True
+    )
     return set(done.stderr.split())
 
 
@@ -47,10 +49,14 @@ def test_a_plan_imports_its_own_command_alone(job):
     }
 
 
-def completed(*words):
+def completed(*arguments):
     """What a shell offers to complete the last argument."""
     code = "import sys; from planner.cli import main; sys.argv = ['planner']; main()"
-    asked = {"_PLANNER_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    asked = {
+        "_PLANNER_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(arguments),
+        "COMP_CWORD": str(len(arguments) - 1),
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **asked}
     )

@@ -34,10 +34,10 @@ def test_what_is_no_url_is_a_users_mistake(cli):
 def test_a_dry_run_says_what_it_sees(cli, make, says):
     """The cloud, its notice, and that there is no Ray node at this address."""
     with make() as server:
-        words = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
-        assert "notice  none\n" in cli(*words).out
+        arguments = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
+        assert "notice  none\n" in cli(*arguments).out
         server.take(30)
-        answer = cli(*words)
+        answer = cli(*arguments)
     assert answer.code == 0
     assert f"notice  {says}" in answer.out
     assert "node    nobody answers at 127.0.0.1:1" in answer.out

@@ -146,7 +146,7 @@ def test_a_cluster_table_fits_the_terminal(gpu_job, columns):
 
 
 @pytest.mark.parametrize(
-    ("edit", "words", "says"),
+    ("edit", "arguments", "says"),
     [
         (None, ("--cluster", "missing.yaml"), "missing.yaml: found no such file; write the path of a cluster file"),
         (None, ("--cluster", ""), "found a directory; write the path of a cluster file in it"),
@@ -180,13 +180,13 @@ def test_a_cluster_table_fits_the_terminal(gpu_job, columns):
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(cli, gpu_job, edit, words, says):
+def test_what_cannot_be_is_refused_with_a_sentence(cli, gpu_job, edit, arguments, says):
     """Exit code 2, and nothing on stdout."""
     if edit:
         assert CLUSTER.count(edit[0]) == 1
         (gpu_job.parent / "cluster.yaml").write_text(CLUSTER.replace(*edit))
-    cluster = () if "--cluster" in words else ("--cluster", "cluster.yaml")
-    answer = cli("plan", gpu_job, *cluster, *words)
+    cluster = () if "--cluster" in arguments else ("--cluster", "cluster.yaml")
+    answer = cli("plan", gpu_job, *cluster, *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert says in answer.err
     assert "Traceback" not in answer.err

@@ -50,9 +50,9 @@ def counts(answer):
     return list(rows(answer.out))
 
 
-def planner(*words, **settings):
+def planner(*arguments, **settings):
     """Start a real process, as a shell does."""
-    return subprocess.Popen([sys.executable, "-m", "planner.cli", *map(str, words)], text=True, **settings)
+    return subprocess.Popen([sys.executable, "-m", "planner.cli", *map(str, arguments)], text=True, **settings)
 
 
 # -- the table
@@ -201,10 +201,10 @@ def test_a_wrong_plan_says_so_on_stderr_alone(cli, demo):
     assert answer.err == "planner: --gpus '3,x': 'x' is not a count from 1 to 65536. Write 1-16, 7 or 3,5,7\n"
 
 
-@pytest.mark.parametrize("words", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
-def test_a_reader_that_leaves_early_is_no_error_to_report(demo, words):
+@pytest.mark.parametrize("arguments", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
+def test_a_reader_that_leaves_early_is_no_error_to_report(demo, arguments):
     """`planner plan ... | head -1`: far more output than a pipe holds, and nothing on stderr."""
-    process = planner("plan", demo, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = planner("plan", demo, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
@@ -227,12 +227,12 @@ def test_without_a_stdout_nothing_breaks(demo):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def on_a_terminal(columns, *words):
+def on_a_terminal(columns, *arguments):
     """What a command writes to a terminal of that width, without colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
-    process = planner(*words, stdout=theirs, stderr=theirs, env=environment)
+    process = planner(*arguments, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
     try:

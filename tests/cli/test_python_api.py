@@ -106,8 +106,8 @@ def test_the_package_alone_loads_nothing():
 
 def test_plans_are_those_of_the_command(cli, job):
     """By default and at given counts, from a file and from a job."""
-    for words, gpus in (([], None), (["--gpus", "1-3,9"], [1, 2, 3, 9])):
-        shown = json.loads(cli("plan", job, *words, "--json").out)
+    for arguments, gpus in (([], None), (["--gpus", "1-3,9"], [1, 2, 3, 9])):
+        shown = json.loads(cli("plan", job, *arguments, "--json").out)
         for given in (job, str(job), planner.read_job(job)):
             found = planner.plans(given, gpus)
             assert [(plan.world_size, plan.digest) for plan in found] == [

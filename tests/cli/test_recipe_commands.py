@@ -35,11 +35,11 @@ def test_the_page_shows_both_sides(shipped, cli):
     assert all(len(line) <= 100 for line in answer.out.splitlines()[2:])
 
 
-@pytest.mark.parametrize("words", [(), ("--rows", "1000", "--group-size", "6", "--transformers", "4.51.3")])
-def test_every_page_fits_100_columns(shipped, cli, words):
+@pytest.mark.parametrize("arguments", [(), ("--rows", "1000", "--group-size", "6", "--transformers", "4.51.3")])
+def test_every_page_fits_100_columns(shipped, cli, arguments):
     """For every recipe, also with errors of its system."""
     for recipe in shipped.values():
-        answer = cli("check", recipe.path, *recipe.words, *recipe.check_options, *words)
+        answer = cli("check", recipe.path, *recipe.words, *recipe.check_options, *arguments)
         assert answer.code == 0, answer.err
         assert not [line for line in answer.out.splitlines()[1:] if len(line) > 100 or line != line.rstrip()]
 
@@ -89,21 +89,21 @@ def test_a_file_that_is_there_is_not_replaced_unasked(cli, tmp_path):
     """As with `planner init`."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     (tmp_path / "job.yaml").write_text("mine")
-    words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", "job.yaml")
-    assert cli(*words).code == 2
+    arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", "job.yaml")
+    assert cli(*arguments).code == 2
     assert (tmp_path / "job.yaml").read_text() == "mine"
-    assert cli(*words, "--force").code == 0
+    assert cli(*arguments, "--force").code == 0
     assert parse_job((tmp_path / "job.yaml").read_text()).batch.global_batch == 128
 
 
 def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
     """The input is correct. The message names the nearest counts."""
     (tmp_path / "recipe.yaml").write_text(TRL)
-    words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
-    answer = cli(*words, "--at", "6")
+    arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
+    answer = cli(*arguments, "--at", "6")
     assert (answer.code, answer.out) == (1, "")
     assert "Exact there: 4 or 8 GPUs" in answer.err
-    answer = cli(*words, "--at", "4")
+    answer = cli(*arguments, "--at", "4")
     assert answer.code == 0
     assert answer.out.splitlines()[-1].endswith("--per_device_train_batch_size 8 --gradient_accumulation_steps 4")
 
@@ -113,12 +113,12 @@ def test_an_accelerate_file_says_the_count(cli, tmp_path):
     (tmp_path / "recipe.yaml").write_text(TRL)
     file = tmp_path / "accelerate.yaml"
     file.write_text("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  zero_stage: 3\n")
-    words = ("convert", "recipe.yaml", "--method", "sft", "--accelerate", "accelerate.yaml")
-    assert parse_job(cli(*words).out).batch.global_batch == 64
-    assert "says num_processes 4" in cli(*words, "--gpus", "8").err
+    arguments = ("convert", "recipe.yaml", "--method", "sft", "--accelerate", "accelerate.yaml")
+    assert parse_job(cli(*arguments).out).batch.global_batch == 64
+    assert "says num_processes 4" in cli(*arguments, "--gpus", "8").err
     file.write_text(file.read_text() + "  gradient_accumulation_steps: 1\n")
-    assert "gradient_accumulation_steps: 2 here and 1 in accelerate.yaml" in cli(*words).err
-    checked = cli("check", *words[1:], "--gpus", "4")
+    assert "gradient_accumulation_steps: 2 here and 1 in accelerate.yaml" in cli(*arguments).err
+    checked = cli("check", *arguments[1:], "--gpus", "4")
     assert "ValueError: DeepSpeed's A=1, the recipe's A=2" in checked.out
 
 
@@ -149,8 +149,8 @@ SIZES = '{"train_batch_size": %s, "train_micro_batch_size_per_gpu": 8, "gradient
 SFT = ("--gpus", "8", "--method", "sft")
 
 
-def wrong(name, text, *words, says):
-    return pytest.param(text, words, says, id=name)
+def wrong(name, text, *arguments, says):
+    return pytest.param(text, arguments, says, id=name)
 
 
 WRONG = [
@@ -190,11 +190,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words", "says"), WRONG)
-def test_a_wrong_recipe_is_a_sentence(cli, text, words, says):
+@pytest.mark.parametrize(("text", "arguments", "says"), WRONG)
+def test_a_wrong_recipe_is_a_sentence(cli, text, arguments, says):
     """Exit code 2, nothing on stdout, no traceback, no file."""
     Path("recipe.yaml").write_text(text)
-    answer = cli("convert", "recipe.yaml", *words)
+    answer = cli("convert", "recipe.yaml", *arguments)
     assert says in answer.err
     assert (answer.code, answer.out) == (2, "")
     assert "Traceback" not in answer.err
@@ -267,12 +267,12 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "words", "says"), READ)
-def test_what_was_refused_for_a_false_reason_is_read(cli, name, text, words, says):
+@pytest.mark.parametrize(("name", "text", "arguments", "says"), READ)
+def test_what_was_refused_for_a_false_reason_is_read(cli, name, text, arguments, says):
     """One line names the recipe, the table follows, and the exit code is 0."""
     if name:
         Path(name).write_text(text)
-    answer = cli("check", name or text, *words)
+    answer = cli("check", name or text, *arguments)
     assert answer.code == 0, answer.err
     assert says in answer.out.splitlines()[0]
     assert not [line for line in answer.out.splitlines()[1:] if len(line) > 100]

@@ -46,13 +46,13 @@ def test_a_longer_run_resumes_where_it_ended(cli, recorded, finished):
 )
 def test_another_job_is_refused_before_anything_starts(cli, recorded, finished, override, field):
     """The message says how to accept the change by name, and accepting it works."""
-    words = ("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", override)
-    answer = cli(*words)
+    arguments = ("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", override)
+    answer = cli(*arguments)
     assert (answer.code, answer.out) == (1, "")
     assert f"the run was made with another {field} (" in answer.err
     assert f"{finished}: " in answer.err
     assert answer.err.endswith(f"or accept it: --accept {field}\n")
-    accepted = cli(*words, "--accept", field, "--set", "train.steps=9")
+    accepted = cli(*arguments, "--accept", field, "--set", "train.steps=9")
     assert accepted.out == f"tiny: resuming at step 4 of 9 in {finished}\n"
 
 
@@ -78,11 +78,20 @@ def test_the_command_that_resumes_can_be_pasted(cli, recorded, tmp_path, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr("planner.runner.execute.embedded", interrupted)
-    words = ["run", str(recorded.job), "--nodes", "2", "--set", f"checkpoint.path={tmp_path}/a run", "--accept", "data"]
-    answer = cli(*words)
+    arguments = [
+        "run",
+        str(recorded.job),
+        "--nodes",
+        "2",
+        "--set",
+        f"checkpoint.path={tmp_path}/a run",
+        "--accept",
+        "data",
+    ]
+    answer = cli(*arguments)
     assert answer.code == 130
     assert f"interrupted: nothing was committed yet in {tmp_path}/a run. Resume with: " in answer.out
-    assert shlex.split(answer.out.splitlines()[-1].partition("Resume with: ")[2]) == ["planner", *words]
+    assert shlex.split(answer.out.splitlines()[-1].partition("Resume with: ")[2]) == ["planner", *arguments]
 
 
 def test_a_line_said_while_watching_is_printed_as_it_is(tmp_path, capsys):

@@ -34,8 +34,8 @@ def say_more_steps(run):
     segment.write_text(segment.read_text().replace('"total_steps":4', '"total_steps":9', 1))
 
 
-def states(cli, *words):
-    return {line["run"].rpartition("/")[2]: line["state"] for line in json.loads(cli("runs", *words, "--json").out)}
+def states(cli, *arguments):
+    return {line["run"].rpartition("/")[2]: line["state"] for line in json.loads(cli("runs", *arguments, "--json").out)}
 
 
 def test_runs_are_listed_with_their_state(cli, runs):

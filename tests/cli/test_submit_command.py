@@ -20,8 +20,8 @@ SHARED = ("--set", "checkpoint.path=/shared/tiny")
 def dry(cli, job):
     """A dry run of the job with these further arguments, as JSON."""
 
-    def call(*words):
-        answer = cli("submit", job.name, *AT, *SHARED, "--dry-run", "--json", *words)
+    def call(*arguments):
+        answer = cli("submit", job.name, *AT, *SHARED, "--dry-run", "--json", *arguments)
         assert (answer.code, answer.err) == (0, "")
         return json.loads(answer.out)
 
@@ -78,12 +78,12 @@ class TestDryRun:
         assert [sum(name.startswith("corpus/") for name in names) for names in sent] == [3, 2]
 
 
-def wrong(says, *words, name=""):
-    return pytest.param(words, says, id=name or " ".join(words)[:60])
+def wrong(says, *arguments, name=""):
+    return pytest.param(arguments, says, id=name or " ".join(arguments)[:60])
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         wrong("Missing option '--address'", "job.yaml"),
         wrong("found no http://HOST:PORT; write that of the cluster's dashboard", "job.yaml", "--address", ""),
@@ -112,7 +112,7 @@ def wrong(says, *words, name=""):
         wrong("no Ray dashboard at http://127.0.0.1:1: Connection refused; check --address", "job.yaml", *AT, *SHARED),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, words, says, monkeypatch):
+def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, arguments, says, monkeypatch):
     """Exit code 2, and what to do."""
     above = job.parent
     here = above / "here"
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, words
     (above / "outside.txt").write_text("x" * 100)
     monkeypatch.chdir(here)
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    answer = cli("submit", *words)
+    answer = cli("submit", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert says in answer.err
     assert "Traceback" not in answer.err

@@ -53,11 +53,11 @@ def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
     job = job.model_copy(update={"model": job.model.model_copy(update={"dropout": 0.0})})
     checks = through_processes(job, [2, 3], tmp_path / "runs")
     assert failed(checks) == {}
-    words = {check.what: check.detail for check in checks}
-    assert "tolerance 1e-05" in words["losses"]
-    assert "tolerance 1e-03" in words["weights"]
+    detail = {check.what: check.detail for check in checks}
+    assert "tolerance 1e-05" in detail["losses"]
+    assert "tolerance 1e-03" in detail["weights"]
     # Weights that are equal to the bit would mean that nothing was compared, or that `bitwise` says nothing.
-    assert "difference 0.0e+00" not in words["weights"]
+    assert "difference 0.0e+00" not in detail["weights"]
 
 
 def test_weights_that_are_not_close_fail():
@@ -137,7 +137,7 @@ def skipped_round(rank, launch, end_step):
 
 
 @pytest.mark.parametrize(
-    ("fault", "check", "words"),
+    ("fault", "check", "detail"),
     [
         (swapped_sample, "samples", "differ first at step 1"),
         (one_ulp, "tensors by step", "differ first at step 1, in gradient/head.weight"),
@@ -146,10 +146,10 @@ def skipped_round(rank, launch, end_step):
         (skipped_round, "forward passes", "step 0, worker 0: 2, planned 4"),
     ],
 )
-def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, words):
+def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, detail):
     """Only the second history has the fault, and the verdict is a failure."""
     checks = through_processes(job, [2, 2], tmp_path / "runs", worker=fault)
-    assert words in failed(checks)[check]
+    assert detail in failed(checks)[check]
     assert verdict(job, checks, [2, 2])[-1].startswith("verify: FAILED")
 
 
