@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast path wheel-test lint bench gpu chaos fuzz clean
+.PHONY: demo test test-fast path wheel-test lint docs bench gpu chaos fuzz clean
 
 demo: .venv/ready
 	$(BIN)/planner demo
@@ -28,6 +28,12 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What follows from the code: the schema, the tables of docs/reference/ and the figures of docs/benchmarks.md.
+docs: .venv/ready
+	$(BIN)/planner schema > jobs/job.schema.json
+	$(BIN)/python docs/generate.py
+	$(BIN)/python bench/_table.py
 
 # Without the chaos runs, which take as long as you like.
 bench: .venv/ready

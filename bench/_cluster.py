@@ -29,7 +29,7 @@ _STOCK = dispatch.Timings(poll_s=2.0, start_timeout_s=60.0, resize_monitor_s=60.
 
 
 def demo_job(folder: Path, *, steps: int, most: int, every_steps: int) -> Job:
-    """The demo's model, data and batch; held-out samples are left out, since they are measured now and then."""
+    """The demo's model, data and batch, without held-out samples, whose evaluation would disturb the times."""
     demo = Path(__file__).parent.parent / "jobs" / "demo.yaml"
     settings = {
         "train.steps": steps,
@@ -97,7 +97,7 @@ class Log(threading.Thread):
         deadline_s = time.monotonic() + within_s
         while not what(self.steps()):
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"nothing of the kind within {within_s:.0f} s; last: {self.steps()[-3:]}")
+                raise TimeoutError(f"nothing of the kind within {within_s:.0f} s. Last steps: {self.steps()[-3:]}")
             time.sleep(0.05)
 
 
@@ -116,14 +116,14 @@ def set_policy(policy: str) -> dispatch.Timings:
 
 @contextmanager
 def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster, Log], None]) -> Iterator[Log]:
-    """Train under a policy while `script` does something to the cluster; the run is interrupted when it is done."""
+    """Train under a policy while `script` changes the cluster. Interrupt the run when the script is done."""
     timings = set_policy(policy)
     with EmbeddedCluster(nodes, NodeShape(cpus=1), quick_health_checks=policy != "stock") as cluster:
         yield train(policy, job, timings, cluster.address, partial(script, cluster))
 
 
 def train(policy: str, job: Job, timings: dispatch.Timings, address: str, script: Callable[[Log], None]) -> Log:
-    """Train on a cluster of this machine until `script`, told what is done, returns; then interrupt the run."""
+    """Train on a cluster of this machine until `script`, which is told each step, returns. Then interrupt the run."""
     log = Log(job)
     with connected(address, verbose=False):
         log.start()

@@ -2,7 +2,7 @@
 
 Needs torch alone. `direct` hands the tensor to torch: ok, wrong (another value), refused (an error), or died (the
 process ended, as it is known of `full_tensor`: pytorch/pytorch#152645). `staged` goes by `planner.train.collectives`,
-through the CPU, and must be right everywhere; so the first column says what that detour could be spared.
+through the CPU, and must be right everywhere. The first column shows where that copy could be left out.
 """
 
 import argparse

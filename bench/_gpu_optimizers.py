@@ -1,4 +1,4 @@
-"""Which optimizers give the same bits on shards as on whole tensors. A piece of `bench/gpu.py`; needs torch alone.
+"""Which optimizers give the same bits on shards as on whole tensors. A piece of `bench/gpu.py`. Needs torch alone.
 
 `planner.train.exact.determinism.SHARD_INVARIANT` was found on a CPU. Here each optimizer takes ten steps on whole
 tensors and on their rows cut as FSDP2 cuts them over 2, 3 and 7 workers. Those that planner allows for

@@ -1,6 +1,6 @@
 """A run through several world sizes on one GPU, against one that nothing disturbed. A piece of `bench/gpu.py`.
 
-Stops, commits, resharded resumes and held-out losses are planner's own; workers share the first GPU
+Stops, commits, resharded resumes and held-out losses are planner's own. Workers share the first GPU
 (PLANNER_SHARED_GPU). With `equality: bitwise` the final weights, every loss and every norm must be those of one rank
 that was left alone, and both audits clean. With `equality: balanced` the losses may differ by rounding, and the row
 says by how much. `--ray` goes through an embedded Ray cluster, whose nodes come, get notice and are killed.
@@ -26,7 +26,7 @@ from planner.train.setup import Launch
 from planner.train.world import SHARED_GPU
 
 LOCAL, ON_RAY = (2, 1, 2, 3), (2, 1, 2)
-# Two runs in float32 whose sums are rounded in another order; bf16 weights amplify it.
+# Two runs in float32 whose sums are rounded in another order. bf16 weights amplify the difference.
 LARGEST_DIFFERENCE = {"fp32": 1e-3, "bf16": 5e-2}
 
 
@@ -79,7 +79,7 @@ def outcome(url: str) -> dict[str, Any]:
 
 
 def go_through(sizes: tuple[int, ...], job: Job, url: str, *, on_ray: bool) -> float:
-    """Train the job with this history; seconds."""
+    """Train the job with this history. Returns the seconds that it took."""
     began_s = time.monotonic()
     launch = Launch(job=job, url=url)
     history = stages(sizes, job.train.steps or 1)

@@ -1,9 +1,9 @@
-"""One hash of the weights at 1, 2 and 3 ranks on one GPU. A piece of `bench/gpu.py`; needs torch alone.
+"""One hash of the weights at 1, 2 and 3 ranks on one GPU. A piece of `bench/gpu.py`. Needs torch alone.
 
-The model, the fixed-point sums and the collectives are planner's own; the loop around them is written out here, since
+The model, the fixed-point sums and the collectives are planner's own. The loop around them is written out here, because
 planner's needs pydantic. Every rank is a process on the first GPU, over gloo. `exact` sums must give one hash
 for each precision, whatever the number of ranks, the place where sums wait and the way they travel. `float` sums are
-FSDP's own, for comparison: their hash may depend on the ranks, and the row says it.
+FSDP's own, for comparison. Their hash may depend on the number of ranks, and the row says so.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Peers:
 
 
 def train(rank: int, task: Task) -> dict[str, Any]:
-    """The hash of the weights after some steps, and what they took; runs in every rank."""
+    """Train some steps on every rank. Returns the hash of the weights and the seconds that the steps took."""
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     device = torch.device("cuda", 0) if task.device == "cuda" else torch.device("cpu")
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()
-    # For the workers; cuBLAS reads it at its first call. `planner.train.exact.determinism` sets the same.
+    # For the workers: cuBLAS reads it at its first call. `planner.train.exact.determinism` sets the same.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     rows: list[dict[str, object]] = []
     with LocalWorkers(3) as workers:

@@ -1,18 +1,20 @@
-"""The table of figures in README, made from `bench/results/`.
+"""Write the table of figures in docs/benchmarks.md, made from `bench/results/`.
 
-python bench/_table.py        writes it in its place, between two comments
+python bench/_table.py        writes it between two comments; `make docs` calls it
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- figures: made by bench/_table.py -->\n", "<!-- end of figures -->\n"
 
 
 def table() -> str:
-    """The lines between the two comments."""
+    """The lines between the two comments: the machine, and a table with a row for each figure."""
     rows = [
         row
         for make in (
@@ -32,26 +34,40 @@ def table() -> str:
         )
         for row in make()
     ]
-    lines = ["| what | planner | beside it | bench |", "|---|---|---|---|", *rows]
+    names = {row.rpartition("[")[2].partition("]")[0] for row in rows}
+    lines = [_machine(names), "", "| what | planner | compared with | results |", "|---|---|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 
+def _machine(names: Iterable[str]) -> str:
+    """What these results were measured on, and when."""
+    found = [_result(name) for name in names]
+    words = ("{cpu}, {cores} cores, Python {python}".format(**each["machine"]) for each in found)
+    dates = sorted({each["date"] for each in found})
+    return f"Measured on {' and '.join(sorted(set(words)))}, {dates[0]} to {dates[-1]}."
+
+
+def _result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+    return found
+
+
 def _rows(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())["rows"]
+    found: list[dict[str, Any]] = _result(name)["rows"]
     return found
 
 
 def _row(name: str, what: str, ours: str, theirs: str) -> str:
-    return f"| {what} | {ours} | {theirs} | [{name}](bench/results/{name}.json) |"
+    return f"| {what} | {ours} | {theirs} | [{name}](../bench/results/{name}.json) |"
 
 
 def _step() -> list[str]:
     return [
         _row(
             "step",
-            f"a step at {r['world_size']} workers, all of our loop",
+            f"time of a step on {r['world_size']} workers",
             f"{r['ratio']:.2f}x (95 %: {r['ratio_95'][0]:.2f} to {r['ratio_95'][1]:.2f})",
-            "a minimal hand-written FSDP2 loop at the same plan",
+            "a minimal hand-written FSDP2 loop with the same plan",
         )
         for r in _rows("step")
     ]
@@ -83,7 +99,7 @@ def _same_as_trl() -> list[str]:
 
 
 def _resize() -> list[str]:
-    words = {"grow": "a node more", "preempt": "a node gets a notice of 20 s", "kill": "a node dies"}
+    words = {"grow": "a node joins", "preempt": "a node gets a notice of 20 s", "kill": "a node dies"}
     found = {(r["event"], r["policy"]): r for r in _rows("resize")}
 
     def cell(event: str, policy: str) -> str:
@@ -95,7 +111,7 @@ def _resize() -> list[str]:
             "resize",
             words[event],
             cell(event, "ours"),
-            f"Ray's own: {cell(event, 'stock')}; tuned: {cell(event, 'stock_tuned')}",
+            f"Ray's own: {cell(event, 'stock')}<br>tuned: {cell(event, 'stock_tuned')}",
         )
         for event in words
     ]
@@ -123,8 +139,8 @@ def _flapping() -> list[str]:
     def cell(policy: str) -> str:
         return f"{found[policy]['samples_per_s']:.0f} samples/s, {found[policy]['resizes']} resizes"
 
-    what = f"a node comes and goes every 10 s for {found['ours']['minutes']:.0f} minutes"
-    return [_row("flapping", what, cell("ours"), f"Ray's own: {cell('stock')}; tuned: {cell('stock_tuned')}")]
+    what = f"a node joins and leaves every 10 s for {found['ours']['minutes']:.0f} minutes"
+    return [_row("flapping", what, cell("ours"), f"Ray's own: {cell('stock')}<br>tuned: {cell('stock_tuned')}")]
 
 
 def _autoscaler() -> list[str]:
@@ -139,7 +155,7 @@ def _autoscaler() -> list[str]:
     how_long = f"{hours:g} h of a spot trace in {about['wall_s'] / 60:g} min"
     notice = f"notices of {about['notice_s']:g} real seconds"
     what = f"{how_long}, through Ray's autoscaler, scaled to at most {about['most_nodes']} nodes, {notice}"
-    return [_row("autoscaler", what, cell("ours"), f"Ray's own: {cell('stock')}; tuned: {cell('stock_tuned')}")]
+    return [_row("autoscaler", what, cell("ours"), f"Ray's own: {cell('stock')}<br>tuned: {cell('stock_tuned')}")]
 
 
 def _chaos() -> list[str]:
@@ -153,16 +169,16 @@ def _chaos() -> list[str]:
             f"{faults} faults of {len(kinds)} kinds in {len(rows)} x {rows[0]['minutes']:.0f} min",
             f"{same} of {len(rows)} runs: the same bits, {sum(r['lost'] for r in rows)} samples lost, "
             f"{sum(r['repeated'] for r in rows)} repeated, {sum(r['steps_done_again'] for r in rows)} of "
-            f"{sum(r['steps'] for r in rows)} steps done again",
-            "the same runs undisturbed",
+            f"{sum(r['steps'] for r in rows)} steps recomputed",
+            "the same runs without faults",
         )
     ]
 
 
 def _bitwise() -> list[str]:
     r = next(r for r in _rows("bitwise") if r.get("headline"))
-    what = f"exact bits, {r['world_size']} workers, {r['parameters'] / 1e6:.1f} M parameters"
-    return [_row("bitwise", what, f"{r['ratio']:.2f}x", "the step of `equality: balanced`")]
+    what = f"time of a step with `bitwise`, {r['world_size']} workers, {r['parameters'] / 1e6:.1f} M parameters"
+    return [_row("bitwise", what, f"{r['ratio']:.2f}x", "a step with `batch.equality: balanced`")]
 
 
 def _control() -> list[str]:
@@ -209,12 +225,11 @@ def _loading() -> list[str]:
     ]
 
 
-def place(readme: str) -> str:
-    """README with the table in its place."""
-    before, _, rest = readme.partition(BEGIN)
+def place(page: str) -> str:
+    """The page with the table in its place."""
+    before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":
-    file = ROOT / "README.md"
-    file.write_text(place(file.read_text()))
+    PAGE.write_text(place(PAGE.read_text()))

@@ -2,10 +2,10 @@
 
     python bench/autoscaler.py [--trace bamboo_aws_p3.csv] [--speed 6] [--since-hours 0] [--hours 1] [--most 4]
 
-A trace is a CSV with the columns `time_s,available_nodes`; without one it is an hour that was made up. Nodes are
-processes on this machine, `--most` of them where the trace has its largest count; a sample costs a worker 4 ms that are
-slept, as on a GPU of its own. Each policy runs the same job on a cluster of its own, one after the other; when it has
-trained 20 steps on what the trace begins with, the trace's time begins.
+A trace is a CSV file with the columns `time_s,available_nodes`. Without one, a made-up hour is used. Nodes are
+processes on this machine, `--most` of them where the trace has its largest count. A sample costs a worker 4 ms of
+sleep, as if it had a GPU of its own. Each policy runs the same job on a cluster of its own, one after the other. The
+trace's time begins when the policy has trained 20 steps on the trace's first count.
 
 Scaled: the trace's time (by `--speed`) and its number of nodes (to `--most`). Not scaled: the notice, which is AWS's
 two minutes in real seconds, and all that a policy does. Stock Ray looks for nodes once in 60 s: at a speed of 6 that
@@ -13,8 +13,8 @@ is ten times in an hour of the trace. At a speed of 60 it would be once, and the
 
 resizes             changes of the world size between one step and the next
 steps_lost          steps done again
-useful_over_ideal   steps that count, over those of a run that has all nodes at each moment and never pauses; at the
-                    medians of seconds per step at each size, over all policies
+useful_over_ideal   steps that count, over those of a run that has all nodes at each moment and never pauses, at
+                    the median seconds per step of each size, over all policies
 longest_pause_s     between two steps
 """
 

@@ -1,21 +1,21 @@
-"""What `bitwise` costs beside `balanced`: time per step, bytes sent, memory per worker; and that its hash repeats.
+"""What `bitwise` costs beside `balanced`: time per step, bytes sent, memory per worker. Checks that its hash repeats.
 
     python bench/bitwise.py                  4 processes on this machine's CPU (about ten minutes)
-    python bench/bitwise.py --device cuda    W = 1, 2, 4, 8 of this machine's GPUs in bf16; torch and planner, no Ray
+    python bench/bitwise.py --device cuda    W = 1, 2, 4, 8 of this machine's GPUs in bf16 (torch and planner, no Ray)
 
 Time: both ways train in the same processes, on a plan that is the same for both (W divides the number of micro-batches,
-so that no step is longer for `bitwise`). Steps are taken in pairs, one each, in turn A B, B A, ...; the ratio is the
+so that no step is longer for `bitwise`). Steps are taken in pairs, one each, in turn A B, B A, ... The ratio is the
 median over the pairs, its interval the 95 % bootstrap interval of that median. The first step of a bitwise run is done
 twice, once per run: it is not timed. Deterministic algorithms are on for the bitwise steps and off for the others.
 `cpu_s` is what all workers together spent on a CPU, system time included: steadier than a clock on a busy machine.
 
-Bytes: counted from the tensors handed to torch's collectives in one step; what a worker must send for them at least:
+Bytes: counted from the tensors handed to torch's collectives in one step. A worker must send at least:
 S (W - 1) / W of a reduce-scatter or an all-to-all of S bytes, s (W - 1) of an all-gather of its s bytes, and
 2 S (W - 1) / W of an all-reduce. gloo sends more than that for a reduce-scatter, which it does as an all-reduce:
 `loopback_mib` is what this machine's loopback really carried, per worker (whatever else used it included).
 
 Memory and hash: each way trains alone in fresh processes. Memory is the peak of a worker's resident memory, the largest
-of them (on a GPU: of allocated device memory); the hash is SHA-256 over the weights afterwards. All bitwise hashes of
+of them (on a GPU: of allocated device memory). The hash is SHA-256 over the weights afterwards. All bitwise hashes of
 one job must be the same one, for every way to hold the sums, every W, and every repetition.
 """
 
@@ -163,7 +163,7 @@ def _batches(task: Task, rank: int, step: int) -> list[TokenBatch]:
 
 
 def side_by_side(rank: int, task: Task, way: str) -> dict[str, Any]:
-    """(Seconds, seconds of this process on a CPU) of every pair `(balanced, bitwise)`; the bytes of a step of each."""
+    """(Seconds, CPU seconds of this process) of every pair `(balanced, bitwise)`, and the bytes of a step of each."""
     world = World.join(partial(_device, rank))
     sides = {name: Side(task, world, name) for name in (BALANCED, way)}
     num_tokens = task.plan.global_batch * task.model.context
@@ -233,7 +233,7 @@ _COLLECTIVES: dict[str, Callable[[int, int], float]] = {
 @contextmanager
 def _counted() -> Iterator[dict[str, float]]:
     """Count what is handed to torch's collectives, for the time of a `with`, as bytes to send by kind."""
-    # 2.13 renamed two of them; torch 2.9 has the older names only. (A scalar that torch sums for a norm is not seen.)
+    # 2.13 renamed two of them. torch 2.9 has the older names only. (A scalar that torch sums for a norm is not seen.)
     names = ["reduce_scatter_single", "reduce_scatter_tensor", "all_to_all_single", "all_gather_single"]
     names = [name for name in [*names, "all_gather_into_tensor", "all_reduce"] if hasattr(dist, name)]
     originals = {name: getattr(dist, name) for name in names}
@@ -288,7 +288,7 @@ def _mib(size: float) -> float:
 
 
 def on_cpu(function: Callable[..., Any], task: Task, way: str) -> list[Any]:
-    """Call it in fresh worker processes; results by rank."""
+    """Call the function in fresh worker processes. Returns the results by rank."""
     with LocalWorkers(task.world_size) as workers:
         return workers.run(function, task.world_size, task, way)
 
@@ -325,7 +325,7 @@ def compare(start: Start, task: Task, way: str) -> dict[str, object]:
     """One row: time and bytes of both ways."""
     workers = start(side_by_side, task, way)
     found = workers[0]
-    # (balanced, bitwise) of each pair: rank 0's clock, since every step ends at a barrier; everybody's work.
+    # (balanced, bitwise) of each pair: rank 0's clock (every step ends at a barrier) and the work of all ranks.
     seconds = [(a[0], b[0]) for a, b in found["pairs"]]
     busy = [
         tuple(sum(worker["pairs"][pair][side][1] for worker in workers) for side in (0, 1))
@@ -423,7 +423,7 @@ def _cpu_rows(num_pairs: int) -> list[dict[str, object]]:
 
 
 def _toy_rows() -> list[dict[str, object]]:
-    """What `--device cuda` compares, small; that hashes agree is for the piece `sums`."""
+    """Toy sizes of what `--device cuda` compares. The piece `sums` checks that hashes agree."""
     task = Task(
         model=GptModel(kind="gpt", layers=1, width=32, heads=2, context=16),
         train=_train("bf16"),

@@ -1,16 +1,16 @@
-"""Chaos: what a run survives, and that it is then, to the last bit, the run that nobody disturbed.
+"""Fault injection: which faults a run survives, and whether its weights equal an undisturbed run's bit for bit.
 
-    python bench/chaos.py --minutes 20 --seeds 1 2 3        one storm after another; --at-once runs them side by side
+    python bench/chaos.py --minutes 20 --seeds 1 2 3        one storm after another (--at-once: side by side)
 
-What is done and how it is judged: tests/chaos/storm.py. As root, each storm has a network and a disk of its own.
+tests/chaos/storm.py injects the faults and judges the run. As root, each storm has a network and a disk of its own.
 
 faults               how often each kind came
 driver_ends          how `planner run` ended, and was started again
-longest_pause_s      between two steps, at most: nobody looks while a node starts, which may take 90 s here, or fail;
-                     and which faults came in it
+longest_pause_s      between two steps, an upper bound (nothing is observed while a node starts, which may take
+                     90 s here, or fail), and the faults of that time
 steps_done_again     since the commit that a later generation went on from
 steps_witnessed      steps whose reads the data set saw, rank by rank, and which are those of the ledger
-findings             what is wrong; none
+findings             what is wrong. Must be empty
 """
 
 import argparse
@@ -28,7 +28,7 @@ _STORM = Path(__file__).parents[1] / "tests" / "chaos" / "storm.py"
 
 
 def begin(seed: int, minutes: float, found: Path) -> "subprocess.Popen[bytes]":
-    """One storm; it writes what it found there."""
+    """Start one storm. It writes its findings to the file `found`."""
     options = ["--minutes", str(minutes), "--seed", str(seed), "--json", str(found)]
     return subprocess.Popen([sys.executable, str(_STORM), *options], stdout=subprocess.DEVNULL)
 
@@ -54,7 +54,7 @@ def main() -> None:
     if any(codes):
         for row in rows:
             print(json.dumps(row))
-        raise SystemExit("not all storms were survived; bench/results/chaos.json is left as it is")
+        raise SystemExit("not all storms were survived, so bench/results/chaos.json was not changed")
     write("chaos", rows)
 
 
@@ -62,7 +62,7 @@ def _found(seed: int, path: Path) -> dict[str, Any]:
     """What a storm has written, or that it has not come so far."""
     if path.exists():
         return dict(json.loads(path.read_text()))
-    return {"seed": seed, "findings": ["the storm ended before its time; see what it printed"]}
+    return {"seed": seed, "findings": ["the storm ended before its time: see its output"]}
 
 
 if __name__ == "__main__":

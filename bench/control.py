@@ -3,8 +3,8 @@
     python bench/control.py        4 processes on this machine (a minute)
 
 Each "step" sleeps for 300 ms, as a CPU does while a GPU computes, the last 10 of them as the optimizer's: as in the
-real loop, the message's sum over the workers is under way meanwhile. With and without the message and the step's record
-in the ledger, in blocks of 20 steps in turn; rank 0's seconds.
+real loop, the message's sum over the workers is under way meanwhile. Blocks of 20 steps with and without the message
+and the step's ledger record take turns. The times are rank 0's, in seconds.
 """
 
 import statistics
@@ -21,7 +21,7 @@ _WORKERS, _STEP_S, _OPTIMIZER_S, _BLOCK, _BLOCKS = 4, 0.3, 0.01, 20, 4
 
 
 def blocks(rank: int, folder: str) -> list[tuple[float, float]]:
-    """Seconds of a block without and of one with, several times; runs in every worker."""
+    """Run in every worker. Returns the seconds of a block without and of one with, several times."""
     import torch.distributed as dist
 
     from planner.store.records import StepRecord

@@ -2,8 +2,8 @@
 
     python bench/flapping.py [--minutes 5]     stock Ray and ours, each on a cluster of its own
 
-A node is added, gets a notice of 5 s after 5 s and is killed when that is over; 10 s later the next one comes. Samples
-per second are those that count: steps that were done again count once.
+A node is added, gets a notice of 5 s after 5 s and is killed at its end. 10 s later the next one comes. Steps
+that were done again count once in the samples per second.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Everything that one GPU can tell, in pieces of at most nine minutes, the most telling first.
+"""All measurements on one GPU, in pieces of at most nine minutes, the most important first.
 
-    python bench/gpu.py                  what has no result yet, on this machine's GPU; without one, the toys
+    python bench/gpu.py                  the pieces without a result, on this machine's GPU (without a GPU: toy sizes)
     python bench/gpu.py --list           the pieces, what each needs, and why one is left out here
     python bench/gpu.py sums step        some of them
     python bench/gpu.py --again          those with a result, too
-    python bench/gpu.py --minutes 9      no longer than this, all together: another call goes on with the rest
-    python bench/gpu.py --toy            toy sizes on the CPU, over gloo; writes nothing
+    python bench/gpu.py --minutes 9      stop after this time in total. Another call resumes
+    python bench/gpu.py --toy            toy sizes on the CPU, over gloo. Writes nothing
 
 Each piece is a process of its own. When it ends its figures are in `bench/results/gpu-<piece>.json` (or `--out`), with
-the GPU, the driver, torch and a digest of the code; a result of the same code on the same machine is not made again.
+the GPU, the driver, torch and a digest of the code. A piece with a result of the same code here is skipped.
 This file needs Python alone, its first pieces torch. docs/gpu.md says how to run it on a machine without network.
 """
 
@@ -202,12 +202,12 @@ def listing(facts: dict[str, Any], folders: list[Path]) -> str:
 
 
 def why_not(piece: Piece, facts: dict[str, Any], options: argparse.Namespace) -> str:
-    """Why a piece is not run now; empty if it is."""
+    """Why a piece is skipped. Empty if it runs."""
     if lacking := missing(piece):
         return f"left out, no {', '.join(lacking)} here"
     if options.toy or options.again or not is_done(piece, facts, folders_of(options)):
         return ""
-    return "has a result of this code on this machine; --again runs it once more"
+    return "has a result of this code on this machine (--again runs it again)"
 
 
 def folders_of(options: argparse.Namespace) -> list[Path]:
@@ -216,7 +216,7 @@ def folders_of(options: argparse.Namespace) -> list[Path]:
 
 
 def run_and_keep(piece: Piece, facts: dict[str, Any], options: argparse.Namespace, limit_s: float) -> bool:
-    """Run one piece, and write its result if it is one; whether it passed."""
+    """Run one piece and write its result, if it has one. Returns whether it passed."""
     print(f"{piece.name}: {piece.what}", flush=True)
     passed, rows, seconds = run(piece, "cpu" if options.toy else "cuda", toy=options.toy, limit_s=limit_s)
     print(f"{piece.name}: {'passed' if passed else 'FAILED'} after {seconds:.0f} s", flush=True)
@@ -232,7 +232,7 @@ def run_and_keep(piece: Piece, facts: dict[str, Any], options: argparse.Namespac
 
 
 def run_all(facts: dict[str, Any], options: argparse.Namespace) -> list[str]:
-    """Run what is to be run; the names of those that failed."""
+    """Run the pieces. Returns the names of those that failed."""
     deadline_s = time.monotonic() + 60 * options.minutes
     failed = []
     for piece in PIECES:
@@ -252,22 +252,22 @@ def run_all(facts: dict[str, Any], options: argparse.Namespace) -> list[str]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pieces", nargs="*", metavar="PIECE", help="some of them; all by default")
+    parser.add_argument("pieces", nargs="*", metavar="PIECE", help="the pieces to run (default: all)")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     parser.add_argument("--again", action="store_true", help="those too that have a result")
-    parser.add_argument("--toy", action="store_true", help="toy sizes on the CPU; writes nothing")
+    parser.add_argument("--toy", action="store_true", help="toy sizes on the CPU, without results")
     parser.add_argument("--minutes", type=float, default=24 * 60.0, help="of all pieces together")
     parser.add_argument("--out", type=Path, default=BENCH / "results", help="where results go")
     options = parser.parse_args()
     if unknown := sorted(set(options.pieces) - {piece.name for piece in PIECES}):
-        parser.error(f"no piece {', '.join(unknown)}; there are {', '.join(piece.name for piece in PIECES)}")
+        parser.error(f"no piece {', '.join(unknown)}. The pieces are {', '.join(piece.name for piece in PIECES)}")
 
     facts = {"code": code_digest(), **probe()}
     if options.list:
         print(listing(facts, folders_of(options)))
         return 0
     if not facts["gpus"] and not options.toy:
-        print(f"no GPU here: torch {facts['torch']} sees none; toy sizes on the CPU, and no result is written")
+        print(f"no GPU here: torch {facts['torch']} sees none. Running toy sizes on the CPU, without results")
         options.toy = True
     failed = run_all(facts, options)
     if failed:

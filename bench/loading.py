@@ -1,8 +1,8 @@
 """What data cost before the first step and during each: text, jsonl and the token files that `planner prepare` makes.
 
 Opening: seconds until a row can be read, of sparse files but for jsonl, whose every line is parsed. Reading: samples a
-second that one worker's loader hands out, of a corpus in memory, on a thread and in a process of its own; it trains
-nothing, so this is the most that a step could take.
+second that one worker's loader hands out, of a corpus in memory, on a thread and in a process of its own. It trains
+nothing, so this is an upper bound for training.
 """
 
 import json
@@ -36,7 +36,7 @@ def sparse_text(path: Path, num_bytes: int) -> TextData:
 
 
 def sparse_tokens(path: Path, num_bytes: int) -> TokensData:
-    """The same prepared; its digest is made up, and nobody looks at it."""
+    """A token file of the corpus, with a made-up digest that this benchmark does not check."""
     num_bytes -= num_bytes % 8
     with path.open("w+b") as stream:
         stream.truncate(HEADER_BYTES + num_bytes)
@@ -59,7 +59,7 @@ def open_ms(data: TextData | JsonlData | TokensData, repeats: int) -> float:
 
 
 def samples_per_s(dataset: Dataset, processes: int) -> int:
-    """What the loop would get if it did nothing else; without the start of the processes."""
+    """Samples per second of a loop that only loads, without the start of the processes."""
     order = Order(num_rows=dataset.num_rows, seed=0)
     plan = make_plan(BatchSizes(global_batch=GLOBAL_BATCH, max_micro=MAX_MICRO), 1)
     loader = Loader(dataset=dataset, order=order, plan=plan, rank=0)

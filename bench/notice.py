@@ -3,10 +3,10 @@
     python bench/notice.py      about five minutes
 
 The demo's model trains on 3 workers. The agent of the newest node asks a metadata server on loopback, which begins to
-answer as the cloud does when it takes a machine; the node is killed when its worker has gone, and another one comes.
+answer as the cloud does when it takes a machine. The node is killed when its worker has gone, and another one is added.
 
 seconds_to_drain        from the notice to Ray's having taken it: at most the time between two looks
-seconds_to_commit       from the notice to a commit of the whole run; null if there was no time for one
+seconds_to_commit       from the notice to a commit of the whole run (null: no time for one)
 seconds_to_first_step   from the notice to the first step of 2 workers
 steps_lost              steps done before that and done again after it
 notice_s                what the cloud gives

@@ -1,7 +1,7 @@
 """Time and memory to the first batch, beside torch's DistributedSampler at the same number of samples.
 
 Each measurement runs in a process of its own, so that its peak memory is its own. The sampler materialises a
-permutation of all samples at the start of every epoch, and again on every resume; the order computes what it is asked.
+permutation of all samples at the start of every epoch, and again on every resume. planner computes positions on demand.
 A sampler that wants more than 20 GiB is stopped there, and its columns are null.
 """
 
@@ -34,7 +34,7 @@ print(json.dumps([seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss -
 
 
 def measure(source: str) -> tuple[float, float] | None:
-    """Seconds and MiB from imports done to the first batch of 1024 sample numbers; none if memory ran out."""
+    """Seconds and MiB from imports done to the first batch of 1024 sample numbers. None if memory ran out."""
     done = subprocess.run([sys.executable, "-c", source + MEASURE], capture_output=True, text=True, check=False)
     if done.returncode:
         if "MemoryError" in done.stderr or "not enough memory" in done.stderr or "allocate memory" in done.stderr:

@@ -1,11 +1,11 @@
-"""What a resize costs: a node more, a node that gives notice, a node that dies; stock Ray, tuned stock Ray, ours.
+"""What a resize costs: a node more, a node that gives notice, a node that dies. Stock Ray, tuned stock Ray, ours.
 
-    python bench/resize.py [--repeats N]     each policy in a process and on a cluster of its own; about ten minutes
+    python bench/resize.py [--repeats N]     each policy in a process and on a cluster of its own (ten minutes)
 
 Each run starts with 2 workers: one node is added (-> 3), then one gets a drain notice of 20 s and is killed at its
 deadline or when its worker has gone (-> 2), then one is killed (-> 1).
 
-seconds_to_first_step   from the event (the node is registered; the notice is given; the node is dead) to the first step
+seconds_to_first_step   from the event (node registered, notice given, or node dead) to the first step
                         at the new size
 pause_s                 the longest time without a step between the event and that first step
 steps_lost              steps done before the change and done again after it

@@ -2,11 +2,11 @@
 
     python bench/same_as_trl.py [PYTHON]
 
-PYTHON is that of a virtual environment with TRL; without it, one is made in .venv-trl. Four minutes.
+PYTHON is that of a virtual environment with TRL. Without it, one is made in .venv-trl. Takes four minutes.
 
 Twenty optimizer steps of SFT and of DPO from one tiny Llama (jobs/make_llama.py), rows in one order (ours, which TRL
 reads sequentially), each with its own tokenizing, templates, batching and losses. What is measured is the largest
-difference of a step's loss; TRL's recipe is 2 processes of 4 rows, accumulated twice. In float32, on this CPU.
+difference of a step's loss. TRL's recipe is 2 processes of 4 rows, accumulated twice. In float32, on this CPU.
 """
 
 import json
@@ -74,7 +74,7 @@ def job_for(method: str, folder: Path) -> Job:
 
 
 def losses_there(python: str, method: str, folder: Path) -> list[float]:
-    """TRL's, step by step; it gets the rows in the order in which ours come."""
+    """TRL's losses, step by step, on rows in planner's order."""
     rows = rows_of(method)
     order = Order(num_rows=_ROWS, num_held_out=0, seed=_SEED).rows(0, _ROWS)
     (folder / "there.jsonl").write_text("".join(json.dumps(rows[i]) + "\n" for i in order))

@@ -120,7 +120,7 @@ def steps_by_hand(job: Job, device: Any) -> Iterator[None]:
 
 
 def pairs(rank: int, job: Job, url: str, device_name: str, num_pairs: int) -> list[tuple[float, float]]:
-    """Seconds of a step of ours and of one by hand, in turn; runs in every worker."""
+    """Run in every worker. Returns the seconds of a step of ours and of a hand-written one, in turn."""
     import torch
     import torch.distributed as dist
 

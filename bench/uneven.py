@@ -3,7 +3,7 @@
     python bench/uneven.py        up to 5 processes on this machine (a minute)
 
 Two cores cannot compute for five workers at once, so a sample costs each worker 80 ms of sleep, forward and backward
-together, as if it had a GPU of its own; the loop around it, FSDP's collectives among it, is the real one.
+together, as if it had a GPU of its own. The loop around it is the real one, FSDP's collectives included.
 
 ideal             W times the samples per second of one worker
 largest_divisor   what a launcher gets that wants G % W == 0: the largest such count of workers, the others idle
@@ -43,7 +43,7 @@ def job_for(folder: Path) -> Job:
 
 
 def seconds_per_step(rank: int, job: Job, url: str) -> float:
-    """The median over some steps of our loop; runs in every worker."""
+    """Run in every worker. Returns the median seconds of a step of our loop."""
     del rank
     from planner.train.generation import make_state
     from planner.train.hooks import Hooks

@@ -1,26 +1,28 @@
-"""Which samples, in which steps, made these weights? Checked without trusting, or importing, any of planner's code.
+"""Check which samples each step of a run used, without importing planner.
 
     python docs/verify_run.py RUN [--data PATH] [--list]
 
-Exit code: 0 clean, 1 not clean, 2 wrong usage, 3 all that was checked is good, and the samples (4) were not checked.
-Needs Python 3.11 or newer, nothing else, and memory for the data twice over (where that is `python-stdlib`, the very
-Python that trained). Checked, each by what is written below:
-1. The newest commit: its manifest's seal, size and SHA-256 of its files. Every commit on record has the manifest whose
-   SHA-256 the ledger holds, and every commit that a generation went on from or past is on record.
-2. The lineage back to the start: one chain of SHA-256 through its ledgers, from 64 zeros to the head that the newest
-   manifest names. Generations begin at the commit that they name; what a run is changes only where that is said.
-3. The steps: each takes exactly the next `global_batch` samples; none is lost, none repeated.
-4. The samples: order, rows, tokens and checksums, anew from the job and your copy of the data, are those on record.
-   Of models over bytes (`kind: gpt`): `text`, `jsonl`, `tokens`, and `chat`, `pairs` and `feedback` in JSON files, but
-   not packed, of a split, or with `bad_rows: skip`. What a tokenizer, a parquet file or Python code made is not made
-   anew here: the verdict says so, and `planner audit` does it.
-5. The learning rates and the number of steps: those that the job's schedule and length give (but of a loop of the
-   user's own). Where samples were not made anew, the number of them in an epoch is the one on record.
-NOT checked: that anybody computed anything. Whoever has the data can make all of this up. To know, train again: with
-`batch.equality: bitwise` that must come to the same weights (`planner verify` rehearses it). That the weights' hash is
-the files': the workers took it from whole tensors, and torch's format is not read here. Losses, also held-out ones;
-norms of gradients; whether skipped steps had to be skipped; plans; what came after the newest commit; whether later
-ones were removed without a trace: compare with a hash that you were told elsewhere.
+Exit codes: 0 clean, 1 not clean, 2 wrong usage, 3 clean as far as checked, but the samples (4) were not checked.
+Needs Python 3.11 or newer, nothing else, and memory for twice the data. For data `python-stdlib` it needs the same
+Python that trained. It checks:
+1. The newest commit: the seal of its manifest, the size and SHA-256 of its files. Each commit on record has the
+   manifest whose SHA-256 the ledger holds. Each commit that a generation continued from or went past is on record.
+2. The lineage back to the start: one chain of SHA-256 through the run's ledgers, from 64 zeros to the head that the
+   newest manifest names. Each generation begins at the commit that it names. The run's identity changes only where
+   the ledger says so.
+3. The steps: each uses exactly the next `global_batch` samples. None is lost, none is repeated.
+4. The samples: order, rows, tokens and checksums, recomputed from the job and your copy of the data, match the
+   record. For models over bytes (`kind: gpt`) it recomputes `text`, `jsonl`, `tokens`, and `chat`, `pairs` and
+   `feedback` in JSON files, except packed data, splits, and `bad_rows: skip`. It cannot recompute samples that need a
+   tokenizer, a parquet file or Python code. Then the verdict says so. `planner audit` checks those.
+5. The learning rates and the number of steps match the job's schedule and length (not for a training loop of your
+   own). Where samples were not recomputed, it takes the number of samples in an epoch from the record.
+It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
+again. With `batch.equality: bitwise` the weights must come out the same (`planner verify` rehearses it). It does not
+check either: that the weights' hash matches the files (workers compute it from whole tensors, and this script does not
+read torch's format), losses and held-out losses, norms of gradients, whether skipped steps had to be skipped, plans,
+work after the newest commit, and whether later commits were removed without a trace. For the last, compare with a
+hash that you got from elsewhere.
 """
 
 import argparse
@@ -57,7 +59,7 @@ U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SHOWN = 5
 FORMAT = 1  # of manifests, ledgers, jobs and token files
 RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
-PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs; what it holds
+PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs, and its keys
 FORMS = {
     "chat": (
         ("sample", "prompt output"),
@@ -78,22 +80,22 @@ FORMS = {
 
 
 class Wrong(Exception):
-    """What is wrong, in words."""
+    """A check that failed. The message says what is wrong."""
 
 
 class Unread(Exception):
-    """What samples come from that this script does not read, in words."""
+    """Samples that this script cannot recompute. The message names what made them."""
 
 
 def require_format(found: object, what: str) -> None:
-    """What was written in another format means something else; and true is 1 in Python."""
+    """Raise Wrong unless `found` is the integer FORMAT. In Python `True == 1`, so the type is checked too."""
     if type(found) is not int or found != FORMAT:
         raise Wrong(f"{what} is of format {found!r}, and this script reads {FORMAT}: use the one of planner's version")
 
 
 @contextmanager
 def noting(findings: list[str], where: object) -> Iterator[None]:
-    """One line for whatever a missing, torn, altered or made-up file leads to; the other checks go on."""
+    """Turn any error from a missing, torn, altered or forged file into one finding, so that other checks continue."""
     try:
         yield
     except BrokenPipeError:
@@ -105,14 +107,14 @@ def noting(findings: list[str], where: object) -> Iterator[None]:
 
 
 def mix(word: int) -> int:
-    """The finaliser of splitmix64."""
+    """Return the finalizer of splitmix64."""
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & U64
     word = (word ^ word >> 27) * 0x94D049BB133111EB & U64
     return word ^ word >> 31
 
 
 def shuffled(index: int, size: int, *words: int) -> int:
-    """Where the shuffle of [0, size) that the words key puts an index: a Feistel network on a grid of a * b cells."""
+    """Return where the shuffle of [0, size), keyed by `words`, puts an index: a Feistel network on a grid of a * b."""
     root = math.isqrt(size - 1) + 1
     a = max(4, root + root % 2)
     b = max(4, -(-size // a))
@@ -131,14 +133,14 @@ def shuffled(index: int, size: int, *words: int) -> int:
 
 
 def row_at(position: int, num_rows: int, num_held_out: int, seed: int) -> int:
-    """The data row at a position of the endless order: each epoch shuffles the rows that are not held out."""
+    """Return the data row at a position of the order. Each epoch shuffles the rows that are not held out."""
     epoch, place = divmod(position, num_rows - num_held_out)
     index = shuffled(place, num_rows - num_held_out, seed, 1, epoch)
     return shuffled(index, num_rows, 0, 2, 0) if num_held_out else index
 
 
 def read_tokens(path: str, context: int) -> tuple[list[bytes], str]:
-    """The same of a file that `planner prepare` made; its SHA-256 is taken anew, and is part of the fingerprint."""
+    """Return the tokens of every row of a token file, and its fingerprint, which includes its recomputed SHA-256."""
     content = Path(path).read_bytes()
     if not content.startswith(b"planner-tokens "):
         raise Wrong(f"the data at {path}: no token file")
@@ -160,7 +162,7 @@ def read_tokens(path: str, context: int) -> tuple[list[bytes], str]:
 
 @lru_cache(maxsize=1)
 def read_data(path: str, field: str, context: int, kind: str = "") -> tuple[list[bytes], str]:
-    """The tokens of every row, and a fingerprint of content and cut; a field is jsonl's, and text has none."""
+    """Return the tokens of every row, and a fingerprint of content and cut. `field` is empty except for jsonl."""
     if kind == "tokens":
         return read_tokens(path, context)
     if path == "python-stdlib":
@@ -196,7 +198,7 @@ def read_data(path: str, field: str, context: int, kind: str = "") -> tuple[list
 
 
 def spoken(messages: list[dict]) -> list[tuple[bytes, bool]]:
-    """Messages as a model over bytes reads them, in pieces, each with whether it is the assistant's."""
+    """Return messages as a model over bytes reads them: pieces, each with whether it is the assistant's."""
     pieces = []
     for number, turn in enumerate(messages):
         is_answer = turn["role"] == "assistant"
@@ -206,19 +208,19 @@ def spoken(messages: list[dict]) -> list[tuple[bytes, bool]]:
 
 
 def as_prompt(words: str | list) -> bytes:
-    """Up to where the assistant goes on."""
+    """Return the bytes of a prompt, up to where the assistant continues."""
     text = words.encode() if isinstance(words, str) else b"".join(text for text, _ in spoken(words)) + b"\nassistant: "
     return b"\0" + text
 
 
 def as_completion(words: str | list) -> bytes:
-    """From there to its end."""
+    """Return the bytes of a completion, to its end."""
     text = words.encode() if isinstance(words, str) else b"".join(text for text, _ in spoken(words))
     return text.removeprefix(b"assistant: " if isinstance(words, list) else b"").removesuffix(b"\0") + b"\0"
 
 
 def pair_of(row: dict) -> tuple[object, list]:
-    """A prompt, the completion that was chosen, and the one that was rejected."""
+    """Return a prompt, the chosen completion, and the rejected one."""
     if "chosen" not in row:
         pair = [row["output_A"], row["output_B"]]
         return row["prompt"], pair if row["label"] else pair[::-1]
@@ -231,7 +233,7 @@ def pair_of(row: dict) -> tuple[object, list]:
 
 
 def examples(row: dict, kind: str) -> list[tuple]:
-    """What a row of TRL's or HALOs' holds: prompt (none: all is the completion), completions, whether it is good."""
+    """Return what a row of TRL or HALOs holds: prompt (None: no prompt), completions, whether it is good."""
     fits = (keys.split() for form, keys in FORMS[kind] if form in {"", row.get("type")})
     keys = next((keys for keys in fits if row.keys() >= {*keys}), None)
     if keys is None:
@@ -246,7 +248,7 @@ def examples(row: dict, kind: str) -> list[tuple]:
 
 
 def without_nulls(value: object) -> object:
-    """Columns of structs have every key that any row has."""
+    """Remove keys whose value is null: in columns of structs, every row has the keys of all rows."""
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     return (
@@ -257,7 +259,7 @@ def without_nulls(value: object) -> object:
 
 
 def read_json_rows(path: str) -> Iterator[dict]:
-    """The rows of JSON arrays and lines, files in the order of their names."""
+    """Yield the rows of JSON arrays and JSON lines, from files in the order of their names."""
     if Path(path).is_file():
         root, found = Path(path).parent, [Path(path)]
     else:
@@ -281,13 +283,13 @@ def read_json_rows(path: str) -> Iterator[dict]:
 
 @lru_cache(maxsize=1)
 def read_samples(path: str, kind: str, loss_on: str, most: int | None, side: str, context: int) -> tuple[list, str]:
-    """Rows of prompts and completions: `(texts, more)` of every sample, and the fingerprint of all of them.
+    """Read rows of prompts and completions. Return `(texts, more)` of every sample, and the fingerprint of all samples.
 
-    A text is its tokens, and for each of them whether predicting it bears loss; `more` is what a checksum has besides.
+    A text is its tokens, and for each token whether predicting it bears loss. `more` is what else the checksum covers.
     """
     samples, tokens, marks, ends = [], [], [], [0]
     for prompt, completions, is_good in (each for row in read_json_rows(path) for each in examples(row, kind)):
-        if prompt is None:  # a conversation, whose prompt ends where the assistant first speaks; or a text
+        if prompt is None:  # a text, or a conversation: its prompt ends where the assistant first speaks
             said = completions[0]
             pieces = [(said.encode() + b"\0", True)] if isinstance(said, str) else spoken(said)
             flags = b"\0" + b"".join(bytes([answers or loss_on == "all"]) * len(text) for text, answers in pieces)
@@ -317,7 +319,7 @@ def read_samples(path: str, kind: str, loss_on: str, most: int | None, side: str
 
 
 def read_any(job: dict, path: str) -> tuple[list, str]:
-    """What the job trains on, and its fingerprint without the rows that are held out."""
+    """Return what the job trains on, and its fingerprint without the held-out rows."""
     what, model = job["data"], job["model"]
     if "own" in (what["kind"], model["kind"]):
         raise Unread("Python code, which this script does not run: planner audit --code does")
@@ -335,7 +337,7 @@ def read_any(job: dict, path: str) -> tuple[list, str]:
 
 
 def fed(sample: bytes | tuple) -> tuple[int, bytes]:
-    """How many tokens of a sample bear loss, and what its checksum is taken over: inputs, then labels."""
+    """Return how many tokens of a sample bear loss, and the bytes of its checksum: inputs, then labels."""
     if isinstance(sample, bytes):
         return len(sample) - 1, sample[:-1] + sample[1:]
     texts, more = sample
@@ -348,7 +350,7 @@ def fed(sample: bytes | tuple) -> tuple[int, bytes]:
 
 
 def read_manifest(run: Path, name: str) -> dict:
-    """A commit's manifest with its seal, which is the digest of its value as one line of JSON."""
+    """Return a commit's manifest. Its seal is the digest of its value as one line of JSON."""
     document = json.loads((run / "manifests" / f"{name}.json").read_bytes())
     value = document["value"]
     if document["sha256"] != sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest():
@@ -360,7 +362,7 @@ def read_manifest(run: Path, name: str) -> dict:
 
 
 def read_segment(run: Path, end: dict, head: str) -> Iterator[dict]:
-    """A generation's records, each chained to the one before, from its parent's head to that of the commit `end`."""
+    """Return a generation's records, each chained to the one before, from its parent's head to the commit `end`."""
     lines = (run / "ledger" / f"{end['generation']:06d}.jsonl").read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], 1):
         found = re.fullmatch(rb'\{"head":"([0-9a-f]{64})","record":(.*)\}', line)
@@ -374,7 +376,7 @@ def read_segment(run: Path, end: dict, head: str) -> Iterator[dict]:
 
 
 def read_job(run: Path, digest: str) -> dict:
-    """A job of the run; its name is the digest of its text."""
+    """Return a job of the run. Its name is the digest of its text."""
     text = (run / "jobs" / f"{digest}.json").read_bytes()
     if sha256(text).hexdigest() != digest:
         raise Wrong("its job was altered: the digest does not match")
@@ -386,9 +388,9 @@ def read_job(run: Path, digest: str) -> dict:
 def check_generation(
     run: Path, parent: dict, end: dict, data: str, unread: list[str], *, listed: bool
 ) -> Iterator[str]:
-    """What is wrong with a generation, from the commit that it began at to the one that the lineage went on from.
+    """Yield what is wrong with a generation, from the commit `parent` that it began at to its commit `end`.
 
-    Where its samples cannot be made anew, `unread` gets the reason.
+    If its samples cannot be recomputed, `unread` gets the reason.
     """
     if (end["parent"], end["run_id"]) != (parent["name"], parent.get("run_id", end["run_id"])):
         raise Wrong(f"the commit that it went on from, {end['parent']!r}, has no good manifest, or one of another run")
@@ -418,12 +420,12 @@ def check_generation(
 
 
 def current_name(value: object) -> object:
-    """`balanced` for `batches`, the name of this `batch.equality` in early runs."""
+    """Return `balanced` for `batches`, the name of this `batch.equality` in early runs."""
     return "balanced" if value == "batches" else value
 
 
 def steps_in(stretch: str, size: int, samples: int, total: int) -> int:
-    """A stretch of training such as `10%` or `0.5 epochs` in steps, the nearest whole number."""
+    """Return a length such as `10%` or `0.5 epochs` in steps, rounded to the nearest whole number."""
     number, unit = re.fullmatch(r"([0-9.]+) ?(step|example|epoch|%).*", stretch).groups()
     per = {
         "step": Fraction(1),
@@ -436,7 +438,7 @@ def steps_in(stretch: str, size: int, samples: int, total: int) -> int:
 
 
 def total_of(train: dict, size: int, samples: int) -> int:
-    """The steps of a job; an epoch has so many samples."""
+    """Return the number of steps of a job, for epochs of a given number of samples."""
     if train["steps"] is not None:
         return train["steps"]
     if train["examples"] is not None:
@@ -445,7 +447,7 @@ def total_of(train: dict, size: int, samples: int) -> int:
 
 
 def rate_of(train: dict, step: int, warmup: int, total: int) -> float:
-    """The learning rate of a step."""
+    """Return the learning rate of a step."""
     schedule, peak = train["schedule"], train["optimizer"]["lr"]
     kind, final = schedule["kind"], schedule["final_fraction"]
     if step < warmup:
@@ -460,7 +462,7 @@ def rate_of(train: dict, step: int, warmup: int, total: int) -> float:
 
 
 def check_rates(steps: list[dict], header: dict, job: dict) -> Iterator[str]:
-    """What is wrong with the number of steps that was planned, or with learning rates."""
+    """Yield what is wrong with the planned number of steps, or with learning rates."""
     train, size, samples = job["train"], job["batch"]["global"], header["num_samples"]
     total = total_of(train, size, samples)
     if total != header["total_steps"]:
@@ -479,7 +481,7 @@ def check_rates(steps: list[dict], header: dict, job: dict) -> Iterator[str]:
 def check_samples(
     steps: list[dict], parent: dict, end: dict, header: dict, job: dict, data: str, unread: list[str], *, listed: bool
 ) -> Iterator[str]:
-    """What is wrong with the data or with the steps."""
+    """Yield what is wrong with the data or with the steps."""
     path, identity = data or job["data"]["path"], end["identity"]
     rows, digest = None, identity["data"]
     try:
@@ -497,7 +499,7 @@ def check_samples(
 
 
 def first_of(found: Iterator[str]) -> Iterator[str]:
-    """The first few, and how many more there are."""
+    """Yield the first few findings, and then how many more there are."""
     number = 0
     for number, words in enumerate(found, 1):
         if number <= SHOWN:
@@ -509,9 +511,9 @@ def first_of(found: Iterator[str]) -> Iterator[str]:
 def check_steps(
     steps: list[dict], parent: dict, end: dict, job: dict, rows: list | None, *, listed: bool
 ) -> Iterator[str]:
-    """What is wrong with the steps between two commits: their places, their counts, or the samples that they used.
+    """Yield what is wrong with the steps between two commits: their positions, their counts, or their samples.
 
-    Without `rows` nothing is said of the samples.
+    Without `rows` it does not check the samples.
     """
     size, held_out, at = job["batch"]["global"], job["eval"]["samples"], parent["cursor"]
     for number, step in enumerate(steps, parent["step"]):
@@ -532,7 +534,7 @@ def check_steps(
 
 
 def read_commits(run: Path, findings: list[str]) -> dict[str, dict]:
-    """The manifests that can be read, by name; note those that are not what the ledger records."""
+    """Return the readable manifests by name. Those that differ from the ledger's record become findings."""
     ledgers = b"".join(ledger.read_bytes() for ledger in (run / "ledger").glob("*.jsonl"))
     recorded = re.findall(rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})","seconds":[^,]*,"sha256":"(\w*)"', ledgers)
     names = {file.stem for file in (run / "manifests").glob(f"{'[0-9]' * 12}-{'[0-9]' * 6}.json")}
@@ -550,7 +552,7 @@ def read_commits(run: Path, findings: list[str]) -> dict[str, dict]:
 
 
 def check(run: Path, data: str, findings: list[str], unread: list[str], *, listed: bool) -> str:
-    """Note all that is wrong with the newest commit and what led to it; say what should have."""
+    """Collect what is wrong with the newest commit and its lineage, and return a summary of the run."""
     commits = read_commits(run, findings)
     if not commits:
         raise Wrong("no commit can be read here, so there are no weights to account for")
@@ -581,7 +583,7 @@ def check(run: Path, data: str, findings: list[str], unread: list[str], *, liste
 
 
 def main() -> int:
-    """The command line; returns the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder on this machine")
     parser.add_argument("--data", metavar="PATH", default="", help="the data, if not where the job says")

@@ -8,7 +8,7 @@ word is asked for twice: held-out words are new.
     pairs.jsonl     TRL's prompt, chosen, rejected      pairs.json     HALOs' pairwise_feedback
     feedback.jsonl  TRL's prompt, completion, label     feedback.json  HALOs' binary_feedback
 
-Python's standard library alone; the same files on every machine.
+Needs Python's standard library alone. Makes the same files on every machine.
 """
 
 import json

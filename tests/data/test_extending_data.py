@@ -139,7 +139,7 @@ def test_kept_rows_are_made_again_by_other_code(example, tmp_path, monkeypatch):
     path = csv_file(tmp_path)
     first = opened(path)
     assert opened(path).fingerprint == first.fingerprint
-    example.write_text(BLOCKS["python"].replace("yield Found", "if table.line_num == 2: yield Found"))
+    example.write_text(BLOCKS["python"].replace("yield RawRow", "if table.line_num == 2: yield RawRow"))
     del sys.modules["planner_csv"]
     assert (first.num_rows, opened(path).num_rows) == (2, 1)
 

@@ -224,7 +224,7 @@ class Listening:
         self.counts = range(1, most + 1)
         self._asking = NodeRequests(lambda: 0.0)
         self._room = {f"n{i}": 1 for i in range(present)}
-        self._controller = SimpleNamespace(tell=lambda _words: None)
+        self._controller = SimpleNamespace(note=lambda _text: None)
         self._autoscaler = SimpleNamespace(asked=0, words=(), verdict=self._verdict)
         self._bound = bound
 

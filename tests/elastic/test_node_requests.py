@@ -25,7 +25,7 @@ def converse(asking, counts, most, looks=20):
     """What is asked until it stays the same; an autoscaler that can have `most` answers."""
     asked = [asking.count(counts)]
     for _ in range(looks):
-        (asking.taken if asked[-1] <= most else asking.refused)(asked[-1])
+        (asking.mark_accepted if asked[-1] <= most else asking.mark_rejected)(asked[-1])
         asked.append(asking.count(counts))
     return asked
 

@@ -470,7 +470,7 @@ def test_our_ray_up_files_are_closed_to_strangers(path):
         assert "spot" in str(kind["node_config"]).lower()
 
 
-GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(text):
