@@ -46,12 +46,10 @@ def check(
         typer.Option("--rows", metavar="N", help=("rows of the training data, to count lost and repeated rows")),
     ] = None,
     group_size: Annotated[
-        int | None,
-        typer.Option("--group-size", metavar="N", help="completions per prompt (GRPO), to count split groups"),
+        int | None, typer.Option("--group-size", metavar="N", help="completions per prompt (GRPO), for split groups")
     ] = None,
     transformers: Annotated[
-        str | None,
-        typer.Option("--transformers", metavar="VERSION", help=("the transformers version in use, such as 4.53.3")),
+        str | None, typer.Option("--transformers", metavar="VERSION", help="transformers version, such as 4.53.3")
     ] = None,
     accelerate: AccelerateOption = None,
     method: MethodOption = None,

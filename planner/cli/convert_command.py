@@ -39,10 +39,7 @@ def convert(
         typer.Option("--to", metavar="SYSTEM", help="target: job, dpo, halos, trl, accelerate, deepspeed, torchtitan"),
     ] = "job",
     at: Annotated[
-        int | None,
-        typer.Option(
-            "--at", metavar="W", help=("with --to SYSTEM: the GPU count of the settings, by default that of --gpus")
-        ),
+        int | None, typer.Option("--at", metavar="W", help="with --to SYSTEM: its GPU count, by default that of --gpus")
     ] = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="the job file to write, instead of stdout")
