@@ -127,7 +127,7 @@ def test_other_files_than_the_runs_are_accepted_by_name_alone():
     """And what is not known is not compared."""
     assert require_same_model("a", "a", frozenset(), "runs/x") == []
     assert require_same_model("", "b", frozenset(), "runs/x") == []
-    with pytest.raises(ResumeRefused, match=r"runs/x: the model's files .* --accept model"):
+    with pytest.raises(ResumeRefused, match=r"runs/x: the run was made with other model files .* --accept model"):
         require_same_model("a", "b", frozenset({"data"}), "runs/x")
     assert require_same_model("a", "b", frozenset({"model"}), "runs/x") != []
 

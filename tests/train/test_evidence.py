@@ -211,7 +211,7 @@ def test_steps_behind_the_end_are_found(url):
     assert audit(run_at(url)).findings == ("generation 2: it went on to step 6, past its end at step 5",)
     findings = []
     script().check(url, "", findings, [], listed=False)
-    assert findings == ["generation 2: went on to step 6, past its end at step 5"]
+    assert findings == ["generation 2: went on to step 6, behind its end at step 5"]
 
 
 SCHEDULES = [
