@@ -68,7 +68,7 @@ class Peers:
     rank: int
     world_size: int
     device: torch.device
-    words: Any
+    object_group: Any
 
 
 def train(rank: int, task: Task) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def train(rank: int, task: Task) -> dict[str, Any]:
 
 
 def _train(rank: int, task: Task, device: torch.device) -> dict[str, Any]:
-    peers = Peers(rank=rank, world_size=dist.get_world_size(), device=device, words=dist.group.WORLD)
+    peers = Peers(rank=rank, world_size=dist.get_world_size(), device=device, object_group=dist.group.WORLD)
     model = _sharded(task, device)
     if task.sums == "exact":
         sums: Any = FixedPointSums(model, peers, NUM_MICRO_BATCHES, task.where)  # type: ignore[arg-type]

@@ -218,7 +218,7 @@ def _device(rank: int) -> torch.device:
 def _wait_for_all(world: World) -> None:
     if world.device.type == "cuda":
         torch.cuda.synchronize()
-    dist.barrier(group=world.words)
+    dist.barrier(group=world.object_group)
 
 
 _COLLECTIVES: dict[str, Callable[[int, int], float]] = {

@@ -153,7 +153,7 @@ def test_a_job_of_a_package_is_in_the_schema(hinge, site):
         ("objective.kind=hing", 'found "hing" (text); write one of dpo, hinge, ipo'),
         (
             "data.kind=chat",
-            "objective hinge does not learn from data.kind chat; write data.kind pairs, or objective: sft",
+            "objective hinge does not learn from data.kind chat. Write data.kind pairs, or objective: sft",
         ),
     ],
 )
@@ -210,7 +210,7 @@ BROKEN = {
     "no module": ("broken_gone:SPEC", "", "ModuleNotFoundError: No module named 'broken_gone'"),
     "no name": ("broken:OTHER", "", "AttributeError: module 'broken' has no attribute 'OTHER'"),
     "raises": ("broken:SPEC", "raise RuntimeError('of its own')", "RuntimeError: of its own"),
-    "no spec": ("broken:SPEC", "SPEC = 3", "(it is no ObjectiveSpec but int)"),
+    "no spec": ("broken:SPEC", "SPEC = 3", "(it is not an ObjectiveSpec but int)"),
     "another kind": (
         "broken:SPEC",
         "from planner.job.objectives.dpo import DPO as SPEC",
@@ -244,7 +244,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
         read_job(hinge, ["objective={kind: bad}"])
     (line,) = str(error.value).splitlines()
     assert "objective: planner.objectives: bad of planner-broken 0.1.0 cannot be used (" in line
-    assert line.endswith("; repair or uninstall the package")
+    assert line.endswith(". Repair or uninstall the package")
     assert says in line
     with pytest.raises(ObjectiveError, match="bad of planner-broken"):
         require_all_objectives()
@@ -303,7 +303,7 @@ def test_a_run_whose_package_is_gone_says_so(tmp_path):
     run = RunFolder(Storage(str(tmp_path / "run")))
     run.storage.write(f"jobs/{digest}.json", job)
     with pytest.raises(
-        StoreError, match=r"not a job of .* as it is installed here: found objective gone; .* or install"
+        StoreError, match=r"not a job of .* as it is installed here: found objective gone\. .* or install"
     ):
         run.job(digest)
 
@@ -333,7 +333,7 @@ def test_a_validator_that_raises_is_one_line(site):
     importlib.invalidate_caches()
     forget()
     read_job(DEMO, ["objective={kind: bad}"])
-    with pytest.raises(JobError, match=r"bad of planner-broken 0.1.0 cannot be used \(KeyError: 2.0\); repair"):
+    with pytest.raises(JobError, match=r"bad of planner-broken 0.1.0 cannot be used \(KeyError: 2.0\)\. Repair"):
         read_job(DEMO, ["objective={kind: bad, beta: 2}"])
 
 
@@ -343,11 +343,11 @@ def test_a_validator_that_raises_is_one_line(site):
         ({"reference": "none", "config": "dpo"}, "reference is none, but the section has a field for it"),
         ({"reference": "required", "config": "dpo"}, "reference is required, but .* may be none"),
         ({"reference": "optional", "config": "kto"}, "reference is optional, so the section needs a field"),
-        ({"reference": "optional", "config": "dpo", "data": ("chat",)}, "reference may be cached for pairs alone"),
+        ({"reference": "optional", "config": "dpo", "data": ("chat",)}, "may be cached only if data is pairs"),
         ({"data": ()}, "data must name kinds of"),
         ({"build": "module.Class"}, "write module:name instead of 'module.Class'"),
-        ({"least_batch": "2"}, "least_batch must be a whole number from 1; found '2'"),
-        ({"shown": ["margin"]}, "shown must map metrics to words; found list"),
+        ({"least_batch": "2"}, "least_batch must be a whole number from 1, found '2'"),
+        ({"shown": ["margin"]}, "shown must map metrics to labels, found list"),
     ],
 )
 def test_facts_that_contradict_each_other_are_refused(facts, says):

@@ -1,37 +1,109 @@
-"""README's figures are those of the last measurement."""
+"""README is short, and what it shows is true."""
 
+import ast
+import re
+import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
-from planner.job import Job
-from planner.job.objectives import OURS
+import pytest
+
+from planner.base.version import VERSION
+from planner.plan import BatchSizes, make_plan
+from planner.provenance.audit import Audit, GenerationSteps
+from planner.report.audits import phase_table, verdict
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUARANTEE = re.compile(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)")
 
 
-def test_the_table_of_figures_is_made_from_the_results(monkeypatch):
-    """`python bench/_table.py` renews it."""
-    monkeypatch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
-    from _table import place
-
-    readme = (ROOT / "README.md").read_text()
-    assert place(readme) == readme
+def test_it_is_short():
+    """150 lines at most, and 120 characters each."""
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120] == []
 
 
-def test_every_job_is_named():
-    """Whoever looks for one finds it."""
-    readme = (ROOT / "README.md").read_text()
-    jobs = [str(file.relative_to(ROOT)) for file in (ROOT / "jobs").rglob("*.yaml")]
-    assert [job for job in jobs if job not in readme] == []
+def test_the_plan_is_what_the_command_prints():
+    """All of it, to the letter."""
+    shown = re.search(r"```console\n\$ planner (plan .*)\n(?s:(.*?))```", README)
+    command = [sys.executable, "-m", "planner.cli", *shown[1].split()]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert shown[2] == printed
 
 
-def test_every_key_of_data_and_objectives_is_named():
-    """Where a user is sent: not in the schema alone."""
-    readme = (ROOT / "README.md").read_text()
-    sections = [*get_args(Job.model_fields["data"].annotation), *(spec.config for spec in OURS.values())]
-    keys = {name for section in sections for name in section.model_fields}
-    assert {"loss_on", "gamma_beta_ratio"} < keys
-    assert [key for key in sorted(keys) if f"`{key}" not in readme and f"{key}:" not in readme] == []
-    assert "docs/reference/data.md#prompts-and-completions" in readme
-    assert "make_llama.py" in readme
+def test_the_demos_end_is_what_a_report_prints():
+    """The lines that a run of these four phases ends with, in the report's words of today."""
+    sizes = BatchSizes(global_batch=64, max_micro=8)
+    phases = [
+        GenerationSteps(
+            generation=number,
+            world_size=workers,
+            shares=make_plan(sizes, workers).shares,
+            accumulation_steps=make_plan(sizes, workers).accumulation_steps,
+            first_step=first,
+            end_step=end,
+            recomputed_before=again,
+        )
+        for number, (workers, first, end, again) in enumerate(
+            [(4, 0, 35, 0), (3, 35, 84, 0), (5, 84, 110, 0), (4, 110, 160, 2)], start=1
+        )
+    ]
+    recorded = Audit(
+        steps=160,
+        samples=10240,
+        lost=0,
+        repeated=0,
+        mismatched=0,
+        recomputed=2,
+        uncommitted=0,
+        global_batches=(64,),
+        phases=tuple(phases),
+        total_steps=160,
+        held_out=((0, 5.5428), (160, 2.5699)),
+        weights="",
+        findings=(),
+    )
+    shown = re.search(r"```text\n(generation  workers(?s:.*?))\n```", README)[1]
+    assert shown.splitlines() == [*phase_table(recorded), "", *verdict(recorded)]
+
+
+def test_five_guarantees_name_tests_that_are_there():
+    """By file and function, so that no line number gets old."""
+    section = README.partition("## Five guarantees")[2].partition("\n## ")[0]
+    found = GUARANTEE.findall(section)
+    assert len(found) == 5
+    for name, file in found:
+        tree = ast.parse((ROOT / file).read_text())
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, file
+
+
+def test_the_picture_is_there_in_both_colours():
+    """For light pages and dark ones, and in words for readers who see neither."""
+    files = re.findall(r'(?:srcset|src)="(\S+)"', README)
+    assert [Path(file).name for file in files] == ["demo-dark.svg", "demo-light.svg"]
+    assert all("2 workers join" in (ROOT / file).read_text() for file in files)
+    assert re.search(r'alt="[^"]{100,}"', README)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "folder"),
+    [
+        pytest.param(r"exact_batch_planner-(\d+\.\d+\.\d+)-py3", "README.md", id="wheel"),
+        pytest.param(r"my-registry/planner:(\d+\.\d+\.\d+)", "docs", id="image"),
+    ],
+)
+def test_versions_agree(pattern, folder):
+    """Files that a user makes bear the version of `planner.base.version`."""
+    place = ROOT / folder
+    files = [place] if place.is_file() else [file for file in place.rglob("*.*") if file.suffix in {".md", ".yaml"}]
+    found = {version for file in files for version in re.findall(pattern, file.read_text(encoding="utf-8"))}
+    assert found == {VERSION}
+
+
+def test_the_newest_release_in_the_changelog_is_this_version():
+    """And releases stand newest first."""
+    releases = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert releases[0] == VERSION
+    assert releases == sorted(releases, key=lambda text: [int(part) for part in text.split(".")], reverse=True)

@@ -317,7 +317,7 @@ def test_a_recipe_has_no_such_numbers(value, tmp_path):
     """Nobody means them. The key is named, also of a list."""
     file = tmp_path / "recipe.yaml"
     file.write_text(f"{TRL}loss_type: {value}\n")
-    with pytest.raises(RecipeError, match=rf"loss_type: found \{value} .*; write a finite number"):
+    with pytest.raises(RecipeError, match=rf"loss_type: found \{value} .*Write a finite number"):
         read_recipe(str(file), (), Options(gpus=4, method="dpo"))
     file.write_text(f"{TRL}loss_type: [{value}]\n")
     with pytest.raises(RecipeError, match=rf"loss_type: found \{value} "):

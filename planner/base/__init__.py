@@ -1,1 +1,1 @@
-"""What every room may use, and that knows none of them: disk, permissions, reminders, text."""
+"""Helpers that every room may use: disk, permissions, plugins, reminders, text. They import no other room."""

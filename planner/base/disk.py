@@ -1,6 +1,6 @@
-"""Local paths, bounded reads, and the words for a full disk, for every room.
+"""Local paths, bounded reads, and the message for a full disk.
 
-Files that a stranger may have made are opened here: only regular files, and never more bytes than the caller allows.
+Files from untrusted sources are opened here: only regular files, and never more bytes than the caller allows.
 """
 
 import errno
@@ -14,39 +14,39 @@ _NO_ROOM = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is u
 
 
 def expanded(path: str) -> Path:
-    """The path with `~` or `~user` replaced by that home folder, or unchanged if there is no such home."""
+    """The path with `~` or `~user` replaced by that home folder. Unchanged if there is no such home."""
     try:
-        return Path(os.path.expanduser(path))  # noqa: PTH111  a Path's raises RuntimeError
+        return Path(os.path.expanduser(path))  # noqa: PTH111  Path.expanduser raises RuntimeError
     except ValueError:  # a NUL in a user's name
         return Path(path)
 
 
 def full_url(path: str) -> str:
-    """A URL unchanged; a local path in full, for a process with another working directory."""
+    """A URL unchanged, a local path made absolute, so that a process in another directory can use it."""
     return path if "://" in path else str(expanded(path).absolute())
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a regular file lies there. No disk takes a name that is too long or has a NUL: that is no file."""
+    """Whether `path` is a regular file. False for a name that is too long or contains a NUL."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a folder lies there, in the sense of `is_file`."""
+    """Whether `path` is a folder. False for a name that is too long or contains a NUL."""
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def local_folder(path: str) -> Path | None:
-    """The folder of a model that lies here, by its full path; none: `path` is a name on the hub."""
+    """The absolute path of a model's folder on this machine. None if there is none: `path` is a name on the hub."""
     folder = expanded(path)
     return folder.absolute() if folder.is_dir() else None
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a file for reading. A pipe or a device is refused at once: opening a pipe would wait for a writer.
+    """Open a regular file for reading in binary mode. Never blocks, as opening a pipe for reading would.
 
     Raises:
-        OSError: it cannot be opened, or is a folder, a pipe, a socket or a device.
+        OSError: the file cannot be opened, or is a folder, a pipe, a socket or a device.
     """
     descriptor = os.open(Path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -70,7 +70,7 @@ def _require_regular(descriptor: int, path: str) -> None:
 def _has_bytes(descriptor: int) -> bool:
     try:
         return bool(os.pread(descriptor, 1, 0))
-    except BlockingIOError:  # not now
+    except BlockingIOError:  # a device that has no byte yet
         return True
 
 
@@ -78,11 +78,11 @@ def read_bounded(path: str | Path, most_bytes: int) -> bytes:
     """The whole content of a regular file.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or has more than `most_bytes` bytes.
+        OSError: the file cannot be read, is not a regular file, or has more than `most_bytes` bytes.
     """
     content = read_part(path, 0, most_bytes + 1)
     if len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
+        raise OSError(errno.EFBIG, f"the file has more than {most_bytes} bytes", str(path))
     return content
 
 
@@ -90,17 +90,17 @@ def read_part(path: str | Path, start: int, most_bytes: int) -> bytes:
     """At most `most_bytes` bytes of a regular file, from byte `start` on.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: the file cannot be read, or is not a regular file.
     """
     with open_regular(path) as stream:
-        # `read` allocates all the bytes that it is asked for, so it is asked for no more than there are.
+        # `read` allocates as many bytes as it is asked for, so ask for no more than the file has.
         left = os.fstat(stream.fileno()).st_size - start
         stream.seek(start)
         return stream.read(max(min(left, most_bytes), 0))
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the names in it survive a power cut: that of a new file is on disk only when its folder is."""
+    """Make the names in a folder survive a power failure. A new file's name is on disk only once its folder is."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -109,9 +109,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def no_room(error: BaseException) -> OSError | None:
-    """The error of a full disk or a used-up quota in this error's chain of causes; none if there is no such error.
+    """The error of a full disk or a used-up quota in this error's chain of causes, or None.
 
-    torch's writer, for example, raises its own RuntimeError while it handles the disk's error.
+    The chain matters because torch's writer raises its own RuntimeError while it handles the disk's error.
     """
     found: BaseException | None = error
     while found is not None and not (isinstance(found, OSError) and found.errno in _NO_ROOM):
@@ -120,13 +120,13 @@ def no_room(error: BaseException) -> OSError | None:
 
 
 def disk_full_text(error: OSError, what: str, needed_bytes: int, folder: Path | None) -> str:
-    """Why there is no room, how much `what` needs, and how much is free.
+    """The message for a full disk: the cause, how much `what` needs, and how much is free.
 
     Args:
         error: what `no_room` returned.
-        what: the thing that could not be written.
+        what: the thing that could not be written, such as "a commit".
         needed_bytes: its size.
-        folder: where it was written; none if that is not on this machine.
+        folder: the folder it was written to. None if that is not on this machine.
     """
     full = f"{_NO_ROOM[error.errno or errno.ENOSPC]}: {what} needs {size_text(needed_bytes)}"
     place = next((place for place in (folder, *folder.parents) if place.is_dir()), None) if folder else None

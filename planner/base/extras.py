@@ -1,10 +1,10 @@
-"""How to install what planner needs only for some jobs: the extras of its `pyproject.toml`."""
+"""How to install the extras of planner's `pyproject.toml`, which only some jobs need."""
 
 
 def how_to_install(extra: str) -> str:
     """The command that installs an extra, for a message.
 
-    planner's distribution, exact-batch-planner, is not on PyPI yet, and `planner` there is another package: so the
-    command names a checkout or a wheel.
+    It names a checkout or a wheel: planner's distribution, exact-batch-planner, is not on PyPI yet, and `planner` on
+    PyPI is another package.
     """
     return f"pip install '.[{extra}]' in planner's checkout, or pip install 'PATH_OF_ITS_WHEEL[{extra}]'"

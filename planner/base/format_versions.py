@@ -1,4 +1,4 @@
-"""The format number of everything that planner stores and reads again, and the refusal of any other number.
+"""The format number of everything that planner stores and reads again. Any other number is refused.
 
 If you change what is stored under a name, raise its number here. docs/reference/stored-formats.md lists them.
 """
@@ -23,13 +23,13 @@ STORED: Mapping[str, int] = MappingProxyType(
 
 
 def refusal(found: object, reads: int) -> str:
-    """Why a stored format is not read, in words; empty if it is.
+    """The reason why a stored format cannot be read. Empty if it can.
 
     Args:
-        found: what stands there; none where nothing does.
-        reads: the format that this version reads.
+        found: the stored format number. None if there is none.
+        reads: the format number that this version reads.
     """
-    if type(found) is int and found == reads:  # true is 1, too, and no format
+    if type(found) is int and found == reads:  # `True == 1`, but true is not a format number
         return ""
     if found is None:
         return f"written before formats had numbers, and this version of planner reads format {reads}"

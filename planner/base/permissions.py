@@ -1,6 +1,6 @@
-"""Folders and files for their owner alone, or as open as the folder of a run that somebody has made for others, too.
+"""Permissions of new folders and files: private to their owner, or as open as the run folder that a team shares.
 
-The umask is not asked: with the usual one, everybody on the machine could read a run's weights and its data's names.
+The umask is ignored. With the usual one, every user of the machine could read a run's weights and its data's names.
 """
 
 import contextlib
@@ -12,16 +12,16 @@ from pathlib import Path
 _FOLDER = 0o700
 _FILE = 0o600
 _FOLDER_BITS = 0o2777
-"""of a mode: with them goes the group that files below a folder get, where a team shares one"""
+"""the bits of a folder's mode that are copied. Setgid is one of them, so that new files get the team's group"""
 
 
 def make_folder(folder: Path, root: Path) -> None:
-    """Make a folder and all that is missing above it; one that is there stays as it is.
+    """Make a folder and its missing parents. Existing folders keep their permissions.
 
-    Within `root` a new one is as open as that; `root` itself and what lies above it are made private.
+    A new folder within `root` gets the permissions of `root`. `root` itself and folders above it are made private.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     missing: list[Path] = []
     for place in (folder, *folder.parents):
@@ -31,7 +31,7 @@ def make_folder(folder: Path, root: Path) -> None:
     for place in reversed(missing):
         try:
             place.mkdir(_FOLDER)
-        except FileExistsError:  # another process was as quick, or something else is in the way
+        except FileExistsError:  # another process made it first, or a file has this name
             if not place.is_dir():
                 raise
             continue
@@ -40,9 +40,9 @@ def make_folder(folder: Path, root: Path) -> None:
 
 
 def opener_within(root: Path) -> Callable[[str, int], int]:
-    """For `open(..., opener=)`: a new file is as open as `root`; one that is there is not written to through a link.
+    """An opener for `open(..., opener=)`. New files get the permissions of `root`, or are private if `root` is missing.
 
-    Where there is no `root`, a file is private.
+    An existing file is not written through a symbolic link.
     """
 
     def opened(path: str, flags: int) -> int:
@@ -59,7 +59,7 @@ def opener_within(root: Path) -> Callable[[str, int], int]:
 
 
 def is_within(place: str, root: str) -> bool:
-    """Whether a path stays below a folder, symbolic links followed."""
+    """Whether `place` is `root` or lies below it, after following symbolic links."""
     real = os.path.realpath(root)
     return os.path.commonpath([os.path.realpath(place), real]) == real
 
@@ -72,7 +72,7 @@ def _mode_of(root: Path) -> int:
 
 
 def _open_up(made: Path | int, mode: int) -> None:
-    # Some mounts know no modes. What was made is private by then, so nothing is lost but the sharing.
+    # Some mounts have no modes. The file or folder then stays private, and only sharing is lost.
     if mode not in {_FOLDER, _FILE}:
         with contextlib.suppress(OSError):
             os.chmod(made, mode)  # noqa: PTH101  # a Path has no descriptor

@@ -1,4 +1,4 @@
-"""What other installed packages add to planner: the entry points of a group, such as `planner.recipes`."""
+"""Plugins: what other installed packages add to planner by the entry points of a group, such as `planner.recipes`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """A name that a package declares. Nothing is imported before `load`: a broken package harms only its users."""
+    """A name that a package declares. Nothing is imported before `load`, so a broken package affects only its users."""
 
     entries: tuple[EntryPoint, ...]
-    """one of each package that declares the name; more than one is a mistake"""
+    """one of each package that declares the name. More than one is an error"""
 
     def load(self) -> Any:
         """The object that the entry point names.
 
         Raises:
-            PlannerError: it cannot be imported, or several packages declare its name; the message names them.
+            PlannerError: the object cannot be imported, or several packages declare its name. The message names them.
         """
         if len(self.entries) > 1:
             raise self.error("several packages declare this name")
         try:
             return self.entries[0].load()
-        except (Exception, SystemExit) as error:  # a stranger's module may raise anything, and may exit
+        except (Exception, SystemExit) as error:  # a package's module may raise anything, and may exit
             raise self.failed(error) from error
 
     def guarded(self, function: Callable[_Given, _Made], makes: type | UnionType = object) -> Callable[_Given, _Made]:
-        """A function of the package's that raises nothing but a `PlannerError`: its own, or one that names the package.
+        """Wrap a function of the package, so that it raises only `PlannerError` and returns only a `makes`.
 
-        What it returns is checked to be what it should make.
+        A `PlannerError` of the function passes unchanged. Any other error becomes one that names the package.
         """
 
         @wraps(function)
@@ -56,17 +56,17 @@ class Plugin:
         return call
 
     def failed(self, error: BaseException) -> PlannerError:
-        """The refusal of it for what its code has raised."""
+        """The error for an exception that the package's code raised."""
         return self.error(f"{type(error).__name__}: {last_line(str(error))}")
 
     def error(self, why: str) -> PlannerError:
-        """The refusal of it, with the packages' names and what to do."""
+        """The error that this plugin cannot be used, with the packages' names and versions, and what to do."""
         packages = " and ".join(sorted(f"{its.dist.name} {its.dist.version}" for its in self.entries if its.dist))
         name = f"{self.entries[0].group}: {self.entries[0].name} of {packages}"
-        return PlannerError(f"{name} cannot be used ({why}); repair or uninstall the package")
+        return PlannerError(f"{name} cannot be used ({why}). Repair or uninstall the package")
 
 
 def installed(group: str) -> dict[str, Plugin]:
-    """The names that installed packages declare in a group, sorted; nothing is imported yet."""
+    """The plugins that installed packages declare in a group, by name, sorted. Imports none of them."""
     found = entry_points(group=group)
     return {name: Plugin(entries=tuple(found.select(name=name))) for name in sorted(found.names)}

@@ -1,4 +1,4 @@
-"""Words about a wait, less and less often: a wait of weeks must be explained, and must not fill a log."""
+"""Messages about a wait, at growing intervals, so that even a wait of weeks is explained without filling a log."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,29 +8,32 @@ _MOST_S = 3600.0
 
 
 class Reminders:
-    """Says when a wait is to be mentioned: after `first_s` seconds, then each time that it is twice as long; hourly."""
+    """When to mention a wait: after `first_s` seconds, then each time that it has doubled, but at least hourly."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = self.next_s = first_s
-        """the length of the wait at which it is mentioned again"""
+        """the length of the wait, in seconds, at which it is mentioned next"""
 
     def due(self, waited_s: float) -> bool:
-        """Whether to mention it now."""
+        """Whether to mention a wait of `waited_s` seconds now. If so, the next reminder is scheduled."""
         if waited_s < self.next_s:
             return False
         self.next_s = min(2 * waited_s, waited_s + _MOST_S)
         return True
 
     def reset(self) -> None:
-        """Another wait begins."""
+        """Begin a new wait."""
         self.next_s = self._first_s
 
 
 @contextmanager
-def reminded(say: Callable[[str], None], words: str, first_s: float = 10.0) -> Iterator[None]:
-    """While the block lasts, `say` how long it has: from another thread, since a call into a hung disk never returns.
+def reminded(say: Callable[[str], None], message: str, first_s: float = 10.0) -> Iterator[None]:
+    """While the block runs, `say` the message and how long it has run. A thread does so, as the block may hang.
 
-    `words` say what is waited for, and what to do.
+    Args:
+        say: prints or logs a line.
+        message: what the block waits for, and what the user can do.
+        first_s: seconds until the first reminder.
     """
     is_over = threading.Event()
 
@@ -39,7 +42,7 @@ def reminded(say: Callable[[str], None], words: str, first_s: float = 10.0) -> I
         while not is_over.wait(reminders.next_s - waited_s):
             waited_s = reminders.next_s
             reminders.due(waited_s)
-            say(f"{words} ({waited_s:.0f} s so far)")
+            say(f"{message} ({waited_s:.0f} s so far)")
 
     threading.Thread(target=remind, name="planner-remind", daemon=True).start()
     try:

@@ -6,7 +6,7 @@ _MINUTE_S, _HOUR_S = 60.0, 3600.0
 
 
 def duration(seconds: float) -> str:
-    """`0.35 s`, `1.4 s`, `25 s`, `40 min`, `2.8 h`, `for ever`: two digits, or what is before the point."""
+    """A duration as text, with two digits or all before the point: `0.35 s`, `25 s`, `40 min`, `2.8 h`, `for ever`."""
     if math.isinf(seconds):
         return "for ever"
     if seconds < 2 * _MINUTE_S:
@@ -26,6 +26,6 @@ def counted(number: int, thing: str) -> str:
 
 
 def last_line(text: str, otherwise: str = "no reason given") -> str:
-    """The last line that is not empty, up to 300 characters: below a traceback stands the cause."""
+    """The last line that is not empty, up to 300 characters. A traceback's last line names the cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else otherwise

@@ -1,3 +1,3 @@
-"""The version, in its one home: `pyproject.toml` reads it here."""
+"""The version of planner. `pyproject.toml` reads it from here."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

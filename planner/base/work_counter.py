@@ -1,6 +1,6 @@
-"""How much work this process has done, as one number that changes with each unit: a round, a row, a chunk of bytes.
+"""Counts the work that this process has done. Each unit (a round, a row, a chunk of bytes) changes the number.
 
-The controller of the workers reads it. A number that changes tells slow work from a hang, however long a step takes.
+The elastic controller reads it. A number that changes tells slow work from a hang, however long a step takes.
 """
 
 import itertools
@@ -13,7 +13,7 @@ _of_parent: c_uint64 | None = None
 
 
 def count_work(*_ignored: object) -> None:
-    """Count one unit of work. It takes any arguments, so that it can be used as a callback."""
+    """Count one unit of work. Takes and ignores any arguments, so that it can be a callback."""
     global _last  # noqa: PLW0603  # one process, one number
     _last = next(_numbers)
     if _of_parent is not None:
@@ -26,11 +26,11 @@ def work_done() -> int:
 
 
 def listen_to(counter: c_uint64) -> None:
-    """In the parent: count what child processes write into this piece of shared memory."""
+    """In the parent process: include this counter in shared memory, which child processes increase."""
     _of_children.append(counter)
 
 
 def report_to(counter: c_uint64, _child: int = 0) -> None:
-    """In a child: write each unit into this piece of shared memory, too. A DataLoader adds the child's number."""
+    """In a child process: also count into this counter in shared memory. A DataLoader passes the child's number."""
     global _of_parent  # noqa: PLW0603  # one process, one parent
     _of_parent = counter

@@ -1,7 +1,7 @@
-"""Whether the process that controls the workers still works: it beats, and the driver listens.
+"""Whether the controller of the workers still works: it sends heartbeats, and the driver listens.
 
-A controller that dies, Ray reports. One that is suspended, or that waits where nothing will come, it takes for alive:
-every worker would stand still behind it, since reports are collected by nobody, and the driver would wait for ever.
+Ray reports a controller that dies, but not one that is suspended or waits forever. Then all workers would stand still,
+because their reports are not collected, and the driver would wait forever.
 """
 
 import contextlib
@@ -16,46 +16,47 @@ from planner.base.reminders import Reminders
 from planner.base.text import duration
 
 _BEAT_S = 5.0
-# One turn of the controller's loop starts a group, which is given up after 15 minutes, or ends one.
+# One iteration of the controller's loop may start a group (limit 15 minutes) or end one.
 _TURN_MOST_S = 1800.0
 _SAID_AFTER_S = 30.0
-# The driver is on the same machine: what starves one of them for so long starves both.
+# The driver is on the same machine, so a busy machine delays both.
 _GIVE_UP_S = 300.0
-# Until the first beat: Ray starts the process in seconds, or in minutes where its libraries come from a slow disk.
+# Limit for the first beat. Ray starts the process in seconds, or in minutes if its libraries are on a slow disk.
 _BEGIN_MOST_S = 1800.0
-# Between two looks of the driver's own. What is more, it was suspended itself, and perhaps the controller with it.
+# The driver listens every 5 s. After a longer gap than this, the driver itself was suspended, perhaps together with the
+# controller. That time does not count as silence.
 _LOOK_MOST_S = 15.0
 
 
 class Heartbeat:
-    """The controller's side: beats from a thread of its own, as long as the loop turns."""
+    """The controller's side: a thread that beats as long as the controller's loop makes progress."""
 
     def __init__(self, beat: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._beat, self._clock = beat, clock
         self._turned_s = clock()
 
     def start(self) -> None:
-        """Beat until the process ends."""
+        """Start the thread. It beats until the process ends."""
         threading.Thread(target=self._run, name="planner-heartbeat", daemon=True).start()
 
     def turned(self) -> None:
-        """The loop has come round."""
+        """Record that the loop has started another iteration."""
         self._turned_s = self._clock()
 
     def beats(self) -> bool:
-        """Whether it is well."""
+        """Whether the loop made progress within the last 30 minutes."""
         return self._clock() - self._turned_s < _TURN_MOST_S
 
     def _run(self) -> None:
         for number in itertools.count():
             if self.beats():
-                with contextlib.suppress(Exception):  # a head that cannot be reached now is tried again
+                with contextlib.suppress(Exception):  # if the head does not answer, the next beat tries again
                     self._beat(str(number))
             time.sleep(_BEAT_S)
 
 
 class Listener:
-    """The driver's side: a context manager around `fit`. Who falls silent is ended, so that `fit` returns."""
+    """The driver's side: a context manager around `fit`. It ends a silent controller, so that `fit` returns."""
 
     def __init__(self, heard: Callable[[], str], say: Callable[[str], None]) -> None:
         self._heard, self._say = heard, say
@@ -66,10 +67,10 @@ class Listener:
         self._unheard_s: float | None = None
         self._reminders, self._head_reminders = Reminders(_SAID_AFTER_S), Reminders(_SAID_AFTER_S)
         self.verdict = ""
-        """why the controller was ended; empty if it was not"""
+        """why the driver ended the controller. Empty if it did not"""
 
     def listen_to(self, end: Callable[[], None]) -> None:
-        """A controller was started; `end` ends it."""
+        """Listen to a controller that was started. `end` ends it."""
         self._end = end
         threading.Thread(target=self._run, name="planner-listen", daemon=True).start()
 
@@ -89,15 +90,15 @@ class Listener:
     def _listen(self) -> None:
         began_s = time.monotonic()
         try:
-            words = self.judge(self._heard(), time.monotonic())
-        except Exception:  # noqa: BLE001  # a head that cannot be asked says nothing about the controller
-            words = self.unheard(began_s, time.monotonic())
-        with contextlib.suppress(Exception):  # a terminal that is gone
-            if words:
-                self._say(words)
+            text = self.judge(self._heard(), time.monotonic())
+        except Exception:  # noqa: BLE001  # the head does not answer, which says nothing about the controller
+            text = self.unheard(began_s, time.monotonic())
+        with contextlib.suppress(Exception):  # the terminal may be closed
+            if text:
+                self._say(text)
 
     def _has_ended_it(self) -> bool:
-        """Whether there is nothing left to do; a head that cannot be reached now is asked again."""
+        """End the controller. False if the head does not answer: the caller tries again."""
         with contextlib.suppress(Exception):
             if self._end is not None:
                 self._end()
@@ -105,15 +106,15 @@ class Listener:
         return False
 
     def unheard(self, began_s: float, now_s: float) -> str:
-        """What to say when the head was asked at `began_s`, and there is no answer."""
+        """The text to show when the head, asked at `began_s`, did not answer. Empty if none is due."""
         self._unheard_s = began_s if self._unheard_s is None else self._unheard_s
         silent_s = now_s - self._unheard_s
         if not self._head_reminders.due(silent_s):
             return ""
-        return f"the head of the Ray cluster has not answered for {duration(silent_s)}; it is asked again"
+        return f"the head of the Ray cluster has not answered for {duration(silent_s)}. planner keeps asking"
 
     def judge(self, beat: str, now_s: float) -> str:
-        """What to say of the beat that was heard last; sets `verdict` when it is enough."""
+        """The text to show about the last beat, empty if none is due. Sets `verdict` after too long a silence."""
         self._unheard_s = None
         self._head_reminders.reset()
         self._since_s += max(now_s - self._looked_s - _LOOK_MOST_S, 0.0)
@@ -123,11 +124,11 @@ class Listener:
             self._reminders.reset()
             return ""
         silent_s = now_s - self._since_s
-        what, most_s = ("answered", _GIVE_UP_S) if beat else ("begun", _BEGIN_MOST_S)
-        silence = f"the process that controls the workers has not {what} for {duration(silent_s)}"
+        what, most_s = ("answered for", _GIVE_UP_S) if beat else ("started after", _BEGIN_MOST_S)
+        silence = f"the controller of the workers has not {what} {duration(silent_s)}"
         if silent_s > most_s:
             self.verdict = silence
-            return f"{silence}: it is ended"
+            return f"{silence}: planner ends it"
         if not self._reminders.due(silent_s):
             return ""
-        return f"{silence} (suspended, or its machine has no time for it?); after {duration(most_s)} it is ended"
+        return f"{silence} (is it suspended, or its machine overloaded?). planner ends it after {duration(most_s)}"

@@ -23,7 +23,7 @@ def job_schema() -> dict[str, Any]:
     schema["properties"]["objective"] = {
         "anyOf": [{"enum": sorted(objective["discriminator"]["mapping"])}, {"oneOf": objective["oneOf"]}],
         "default": objective["default"],
-        "description": "what the loss is",
+        "description": "the loss to minimise",
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

@@ -1,4 +1,4 @@
-"""The job: frozen sections, checked once at birth. It knows no file format, no torch and no Ray."""
+"""The job: frozen sections that are validated when they are made. Knows no file format, no torch and no Ray."""
 
 from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnData, PairsData, TextData, TokensData
 from planner.job.job import Job, batch_sizes, workers_of

@@ -1,4 +1,4 @@
-"""What is trained on."""
+"""The job's section `data`: what to train on."""
 
 from typing import Literal, Self, get_args
 
@@ -8,39 +8,41 @@ from planner.job.section import Section
 
 
 class OwnData(Section):
-    """A Python file with a training loop of your own: `dataset()`, which returns a map, and `train(run)`."""
+    """Your own Python file: `dataset()` returns a map-style data set, and `train(run)` is the training loop."""
 
-    kind: Literal["own"] = Field(description="a loop of your own")
-    path: str = Field(min_length=1, description="the Python file")
+    kind: Literal["own"] = Field(description="your own data set and training loop")
+    path: str = Field(min_length=1, description="path of the Python file")
 
 
 class TextData(Section):
-    """Text files as one stream of bytes, cut into samples of `model.context` tokens."""
+    """Text files joined into one stream of bytes and cut into samples of `model.context` tokens."""
 
-    kind: Literal["text"] = Field(description="files as one stream")
-    path: str = Field(min_length=1, description="a file, a folder, a glob, or python-stdlib")
+    kind: Literal["text"] = Field(description="text files as one stream of bytes")
+    path: str = Field(
+        min_length=1, description="a file, a folder, a glob, or python-stdlib for Python's own library as a sample text"
+    )
 
 
 class JsonlData(Section):
-    """One JSON object per line; each row is a sample, cut to `model.context` tokens."""
+    """One JSON object per line. Each row is one sample, cut to `model.context` tokens."""
 
-    kind: Literal["jsonl"] = Field(description="a row per line")
+    kind: Literal["jsonl"] = Field(description="one JSON object per line")
     path: str = Field(min_length=1, description="a file or a glob")
-    field: str = Field(default="text", min_length=1, description="the key that holds the text")
+    field: str = Field(default="text", min_length=1, description="key of the text in each row")
 
 
 class TokensData(Section):
-    """A file that `planner prepare` made of text or jsonl: the same samples, opened at once at any size."""
+    """A token file that `planner prepare` made from text or jsonl data. It has the same samples and opens at once."""
 
-    kind: Literal["tokens"] = Field(description="a file that planner prepare made")
-    path: str = Field(min_length=1, description="the file that planner prepare made")
+    kind: Literal["tokens"] = Field(description="a token file made by planner prepare")
+    path: str = Field(min_length=1, description="path of the token file")
 
 
-_SPLIT = "of a data set folder or of rows that name theirs; null: the only one, or train"
+_SPLIT = "split of a data set folder, or of rows that name their split. null means the only split, or train"
 
 
 class _Rows(Section):
-    """What data sets of prompts and completions share."""
+    """The keys that all data sets of prompts and completions have."""
 
     path: str = Field(
         min_length=1, description="JSON array, jsonl or parquet files (a file or a glob), or a data set folder"
@@ -50,11 +52,14 @@ class _Rows(Section):
         default=None,
         ge=1,
         le=2**22,
-        description="tokens that a prompt is cut to where it and its completion do not fit",
+        description="tokens to keep of a prompt if prompt and completion together exceed model.context. null means all",
     )
-    cut_prompt: Literal["start", "end"] = Field(default="start", description="the end of a prompt that is cut off")
+    cut_prompt: Literal["start", "end"] = Field(
+        default="start", description="which end of a prompt loses tokens when it is cut to max_prompt"
+    )
     bad_rows: Literal["refuse", "skip"] = Field(
-        default="refuse", description="a row that cannot be used stops the run, or is left out and counted"
+        default="refuse",
+        description="refuse stops the run if a row cannot be used. skip leaves such rows out and counts them",
     )
 
 
@@ -63,27 +68,29 @@ class ChatData(_Rows):
 
     kind: Literal["chat"] = Field(description="conversations, or prompts with completions")
     loss_on: Literal["completions", "all"] = Field(
-        default="completions", description="tokens that bear loss: those of the assistant, or all"
+        default="completions", description="which tokens have a loss: those of the completions, or all"
     )
-    packing: bool = Field(default=False, description="several conversations in a row, which is the sample then")
+    packing: bool = Field(
+        default=False, description="pack several conversations into one row. A packed row counts as one sample"
+    )
 
     @model_validator(mode="after")
     def _packed_rows_are_whole(self) -> Self:
         if self.packing and self.max_prompt is not None:
-            raise ValueError("packing cuts no prompts; leave max_prompt out, or packing")
+            raise ValueError("packing does not cut prompts. Remove max_prompt or packing")
         return self
 
 
 class PairsData(_Rows):
-    """A prompt with a chosen and a rejected completion, for preference optimisation."""
+    """Prompts, each with a chosen and a rejected completion, for preference optimisation."""
 
     kind: Literal["pairs"] = Field(description="prompts with a chosen and a rejected completion")
 
 
 class FeedbackData(_Rows):
-    """Completions that are desirable or not; a pair counts as two of them."""
+    """Prompts, each with one completion that is desirable or not. A pair counts as two samples."""
 
-    kind: Literal["feedback"] = Field(description="prompts with a completion that is desirable or not")
+    kind: Literal["feedback"] = Field(description="prompts with one completion that is desirable or not")
 
 
 Data = TextData | JsonlData | TokensData | ChatData | PairsData | FeedbackData | OwnData

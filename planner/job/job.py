@@ -1,7 +1,7 @@
-"""The job: what to train, on what, towards which goal. One frozen model, checked once at birth.
+"""The job: what to train, on what data, with which objective. One frozen model, validated when it is made.
 
-A job names model, data, objective and goal; what can be derived (shares, rounds, accumulation) is derived
-by `planner.plan`. This room knows no file format (`planner.files` reads YAML), no torch and no Ray.
+A job names model, data, objective and batch. `planner.plan` derives the rest (shares, rounds, accumulation).
+`planner.files` reads jobs from YAML.
 """
 
 from typing import Annotated, Any, Self
@@ -20,15 +20,15 @@ from planner.plan import BatchSizes, WorkerRange, worker_range
 
 
 class Job(Section):
-    """One training run, complete. Equal jobs have equal digests."""
+    """All settings of one training run. Equal jobs have equal digests."""
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$",
-        description="1 to 63 of a-z, 0-9, dot, dash and underscore, of which a letter or digit first",
+        description="name of the run: 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit",
     )
-    model: Annotated[Model, Field(discriminator="kind", description="what is trained")]
-    data: Annotated[Data, Field(discriminator="kind", description="what to train on")]
-    objective: Annotated[Objective, ObjectiveField(), Field(description="what the loss is")] = LmObjective()
+    model: Annotated[Model, Field(discriminator="kind", description="the model to train")]
+    data: Annotated[Data, Field(discriminator="kind", description="the data to train on")]
+    objective: Annotated[Objective, ObjectiveField(), Field(description="the loss to minimise")] = LmObjective()
     batch: Batch
     train: Train
     eval: Eval = Eval()
@@ -51,8 +51,8 @@ class Job(Section):
         ours = [name for name, kind in kinds.items() if kind != "own"]
         if 0 < len(ours) < len(kinds):
             raise ValueError(
-                f"kind: own goes for all of {', '.join(kinds)} or for none; {' and '.join(ours)} "
-                f"{'is' if len(ours) == 1 else 'are'} not"
+                f"write kind: own in all of {', '.join(kinds)} or in none. {' and '.join(ours)} "
+                f"{'has' if len(ours) == 1 else 'have'} another kind"
             )
         return self
 
@@ -61,8 +61,8 @@ class Job(Section):
         least, size = self.workers.min, self.batch.global_batch
         if least > size:
             raise ValueError(
-                f"workers.min {least} is above batch.global {size}: a worker has at least one sample of each; write a "
-                f"workers.min of at most {size}"
+                f"workers.min {least} is above batch.global {size}, and each worker needs a sample of every step. "
+                f"Write a workers.min of at most {size}"
             )
         return self
 
@@ -72,20 +72,20 @@ class Job(Section):
         if data not in (kinds := spec_of(self.objective).data):
             fitting = [spec.kind for spec in usable_specs() if data in spec.data]
             raise ValueError(
-                f"objective {kind} does not learn from data.kind {data}; write data.kind "
+                f"objective {kind} does not learn from data.kind {data}. Write data.kind "
                 f"{' or '.join(kinds)}, or objective: {' or '.join(fitting)}"
             )
         if self.model.kind == "hf" and data in {"text", "jsonl", "tokens"}:
             raise ValueError(
-                "model.kind hf reads data.kind chat, pairs or feedback; plain texts are chat rows, too "
-                '({"text": ...}), with objective: sft and data.loss_on: all'
+                "model.kind hf reads only data.kind chat, pairs or feedback. Write plain texts as chat rows "
+                '({"text": ...}) with objective: sft and data.loss_on: all'
             )
         return self
 
     @model_validator(mode="after")
     def _objective_has_what_it_needs(self) -> Self:
         if self.model.kind != "hf" and self.reference.model is not None:
-            raise ValueError("objective.reference_model goes with model.kind hf; leave it out")
+            raise ValueError("objective.reference_model needs model.kind hf. Remove it")
         spec = spec_of(self.objective)
         if self.batch.global_batch < spec.least_batch:
             because = f": {spec.least_batch_because}" if spec.least_batch_because else ""
@@ -101,18 +101,18 @@ class Job(Section):
             **({} if every == "auto" else {"checkpoint.every": every}),
         }
         found = {key: duration.mismatch(duration.parse(text), self.batch.global_batch) for key, text in written.items()}
-        if wrong := [f"{key}: {words}" for key, words in found.items() if words]:
-            raise ValueError("; ".join(wrong))
+        if wrong := [f"{key}: {reason}" for key, reason in found.items() if reason]:
+            raise ValueError(". ".join(wrong))
         return self
 
     @property
     def is_own(self) -> bool:
-        """Whether its training loop is the user's."""
+        """Whether the user wrote the training loop."""
         return self.data.kind == "own"
 
     @property
     def reference(self) -> ReferenceChoice:
-        """The reference model that its objective is held to."""
+        """The reference model of the objective."""
         return spec_of(self.objective).reference_of(self.objective)
 
     @property
@@ -122,10 +122,10 @@ class Job(Section):
 
 
 def batch_sizes(job: Job) -> BatchSizes:
-    """All that a plan needs to know of a job."""
+    """The batch settings that a plan is made from."""
     return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
 
 
 def workers_of(job: Job) -> WorkerRange:
-    """The worker counts that a run of the job uses."""
+    """The worker counts that a run of the job may use."""
     return worker_range(workers_min=job.workers.min, workers_max=job.workers.max, global_batch=job.batch.global_batch)

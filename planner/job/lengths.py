@@ -1,6 +1,6 @@
-"""The lengths that a job names, in optimizer steps, and the rate over them: what driver, workers and reports derive.
+"""A job's durations in optimizer steps, and its learning rate. Driver, workers and reports all derive them here.
 
-No files, no torch, no Ray: whoever has not opened the data says so with 0 samples.
+Pure functions of the job and `num_samples`, the samples of an epoch, which is 0 until the data has been opened.
 """
 
 import math
@@ -15,7 +15,7 @@ from planner.job.duration import Duration, RunLength, in_examples, in_steps, is_
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """In optimizer steps."""
+    """The durations of a job in optimizer steps."""
 
     total_steps: int
     warmup_steps: int
@@ -24,83 +24,85 @@ class Lengths:
 
 
 def total_steps(job: Job, num_samples: int = 0) -> int:
-    """Optimizer steps of the job; its last step runs on, into the next epoch say, rather than be short.
+    """Optimizer steps of the job, rounded up: the last step is a whole one and may run into the next epoch.
 
     Args:
-        job: whose `train` says how long.
-        num_samples: of one epoch; 0 if the data has not been opened. Then 0 steps: it takes the data to know.
+        job: the job whose `train` section has the length.
+        num_samples: samples of one epoch. With 0, a length in epochs is 0 steps, as only the data can tell.
     """
     train, size = job.train, job.batch.global_batch
     if train.steps is not None:
         return train.steps
     if train.examples is not None:
         return math.ceil(Fraction(train.examples, size))
-    assert train.epochs is not None  # the job was checked at birth
+    assert train.epochs is not None  # the job was validated when it was made
     return math.ceil(_epochs(train.epochs) * num_samples / size)
 
 
 def lengths(job: Job, num_samples: int) -> Lengths:
-    """All of them, of a job whose data has `num_samples` samples in an epoch."""
-    extent = _extent(job, num_samples)
+    """All durations of a job, in steps, for data with `num_samples` samples in an epoch."""
+    run = _run_length(job, num_samples)
     every = job.checkpoint.every
     return Lengths(
-        total_steps=extent.total_steps,
-        warmup_steps=in_steps(parse(job.train.schedule.warmup), extent),
-        eval_every=in_steps(parse(job.eval.every), extent),
-        commit_every="auto" if every == "auto" else in_steps(parse(every), extent),
+        total_steps=run.total_steps,
+        warmup_steps=in_steps(parse(job.train.schedule.warmup), run),
+        eval_every=in_steps(parse(job.eval.every), run),
+        commit_every="auto" if every == "auto" else in_steps(parse(every), run),
     )
 
 
 def conversions(job: Job, num_samples: int = 0) -> tuple[str, ...]:
-    """What was not written in steps, in steps: `eval every 0.5 epochs = 312 steps (19968 examples)`.
+    """One line for each duration that is not in steps, such as `warmup 10% = 20 steps (1280 examples)`.
 
     Args:
-        job: whatever it says.
-        num_samples: of one epoch; 0 if the data has not been opened. Then what cannot be known yet says so.
+        job: any job.
+        num_samples: samples of one epoch. With 0, the lines of durations that need the data say so.
     """
-    extent = _extent(job, num_samples)
-    found = []
-    for name, cadence in _named(job):
-        if cadence.unit == "steps":
+    run = _run_length(job, num_samples)
+    lines = []
+    for name, length in _named(job):
+        if length.unit == "steps":
             continue
         if name == "train":
-            number = extent.total_steps  # which is never rounded down
+            number = run.total_steps  # which is rounded up
+        elif is_convertible(length, run):
+            number = in_steps(length, run)
         else:
-            number = in_steps(cadence, extent) if is_convertible(cadence, extent) else 0
-        if number or not cadence.amount:
+            number = 0
+        if number or not length.amount:
             steps = Duration(amount=Fraction(number), unit="steps")
-            found.append(f"{name} {cadence} = {steps} ({in_examples(steps, extent.global_batch)})")
+            lines.append(f"{name} {length} = {steps} ({in_examples(steps, run.global_batch)})")
         else:
-            found.append(f"{name} {cadence}, in steps once the data is open")
-    return tuple(found)
+            lines.append(f"{name} {length}, in steps once the data is open")
+    return tuple(lines)
 
 
 def repeated_data_note(job: Job, num_samples: int) -> str:
-    """Where a step is larger than an epoch, what that means, in words; else empty.
+    """A note for a job whose step is larger than an epoch: samples repeat within a step. Else empty.
 
     Args:
-        job: whatever it says.
-        num_samples: of one epoch.
+        job: any job.
+        num_samples: samples of one epoch.
     """
     size, steps = job.batch.global_batch, total_steps(job, num_samples)
     if size <= num_samples:
         return ""
-    words = f"batch.global {size} is more than the {num_samples} samples of an epoch, so every step has some twice"
+    note = f"batch.global {size} is larger than an epoch of {num_samples} samples, so every step repeats some of them"
     if job.train.epochs is None:
-        return words
+        return note
     wanted = _epochs(job.train.epochs) * num_samples
     more = steps * size / wanted - 1
-    return f"{words}, and {steps} steps are {steps * size} samples, {float(more):.0%} more than the epochs say"
+    return f"{note}. {steps} steps use {steps * size} samples, {float(more):.0%} more than train.epochs asks for"
 
 
-def _extent(job: Job, num_samples: int) -> RunLength:
+def _run_length(job: Job, num_samples: int) -> RunLength:
     return RunLength(
         global_batch=job.batch.global_batch, num_samples=num_samples, total_steps=total_steps(job, num_samples)
     )
 
 
 def _named(job: Job) -> Iterator[tuple[str, Duration]]:
-    """What the job says of lengths, as it says it."""
+    """The durations that the job file can set, by name, in the job's own units."""
     train = job.train
     if train.examples is not None:
         yield "train", Duration(amount=Fraction(train.examples), unit="examples")
@@ -114,12 +116,12 @@ def _named(job: Job) -> Iterator[tuple[str, Duration]]:
 
 
 def _epochs(epochs: float) -> Fraction:
-    """By its decimal: 0.1 of 1000 samples is 100 of them, and a hair more in binary."""
+    """The exact decimal: 0.1 of 1000 samples is 100, but slightly more if 0.1 is taken as a binary float."""
     return Fraction(repr(epochs))
 
 
 def learning_rate(train: Train, step: int, lengths: Lengths) -> float:
-    """The rate of step `step`, 0 <= step < total steps.
+    """The learning rate of step `step`, 0 <= step < total steps.
 
     warmup:    peak * (step + 1) / warmup_steps
     then, with p from 0 at the first step after it to 1 at the last, and f = final_fraction:
@@ -127,7 +129,7 @@ def learning_rate(train: Train, step: int, lengths: Lengths) -> float:
     linear:    peak * (1 - (1 - f) * p)
     cosine:    peak * (f + (1 - f) * (1 + cos(pi * p)) / 2)     (Loshchilov & Hutter 2017, one cycle)
     """
-    assert not isinstance(train.optimizer, OwnOptimizer)  # whose rates are not ours
+    assert not isinstance(train.optimizer, OwnOptimizer)  # the user's loop sets its own rates
     schedule, peak, warmup_steps = train.schedule, train.optimizer.lr, lengths.warmup_steps
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
@@ -144,14 +146,14 @@ def _shape(schedule: Schedule, progress: float) -> float:
 
 
 def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
-    """What another number of steps does to the learning rate of a run that goes on at `step`, in words; empty: nothing.
+    """A note if a resume with another number of steps changes the learning rate of the next step. Else empty.
 
     Args:
         before: the job that the run was made with.
-        now: the job that it is to go on with.
-        num_samples: of one epoch.
-        step: the next one.
-        planned_steps: the run's own number so far.
+        now: the job of the resume.
+        num_samples: samples of one epoch.
+        step: the next step.
+        planned_steps: the total steps of the run before the resume.
     """
     if before.train.schedule != now.train.schedule or before.train.optimizer != now.train.optimizer or now.is_own:
         return ""
@@ -167,6 +169,6 @@ def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, pla
     if length.total_steps == planned_steps or old == new:
         return ""
     return (
-        f"train.schedule: {now.train.schedule.kind}, it ends at step {length.total_steps} instead of {planned_steps}, "
-        f"so the rate at step {step} goes from {old:.3g} to {new:.3g}"
+        f"train.schedule: {now.train.schedule.kind} now ends at step {length.total_steps} instead of {planned_steps}, "
+        f"so the learning rate of step {step} changes from {old:.3g} to {new:.3g}"
     )

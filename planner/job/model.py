@@ -1,4 +1,4 @@
-"""What is trained."""
+"""The job's section `model`: what to train."""
 
 from typing import Annotated, Literal, Self
 
@@ -8,21 +8,21 @@ from planner.job.section import Section
 
 
 class GptModel(Section):
-    """A decoder-only transformer over bytes (vocabulary 256)."""
+    """A small decoder-only transformer over bytes (vocabulary 256)."""
 
-    kind: Literal["gpt"] = Field(description="the kind of model")
+    kind: Literal["gpt"] = Field(description="a small decoder-only transformer over bytes")
     layers: int = Field(ge=1, le=512, description="transformer blocks")
-    width: int = Field(ge=1, le=65_536, description="features per token; a multiple of heads")
+    width: int = Field(ge=1, le=65_536, description="features per token, a multiple of heads")
     heads: int = Field(ge=1, le=1024, description="attention heads per block")
     context: int = Field(ge=1, le=2**20, description="tokens per sample")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations set to zero in training")
-    tied_embeddings: bool = Field(default=False, description="one matrix for the token embedding and the head")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations that are set to zero in training")
+    tied_embeddings: bool = Field(default=False, description="use one matrix for the token embedding and the head")
 
     @model_validator(mode="after")
     def _width_splits_into_heads(self) -> Self:
         if self.width % self.heads:
             raise ValueError(
-                f"width {self.width} does not split into {self.heads} heads; write a multiple of {self.heads}"
+                f"width {self.width} does not split into {self.heads} heads. Write a multiple of {self.heads}"
             )
         return self
 
@@ -31,40 +31,45 @@ NAME = Annotated[str, Field(min_length=1)]
 
 
 class Lora(Section):
-    """Low-rank adapters beside frozen weights (Hu et al. 2021), by the peft library."""
+    """LoRA: low-rank adapters beside frozen weights (Hu et al. 2021), by the peft library."""
 
-    rank: int = Field(default=16, ge=1, le=4096, description="of the two factors")
-    alpha: float = Field(default=32.0, gt=0, le=2**20, description="the adapters are scaled by alpha / rank")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of an adapter's inputs set to zero in training")
+    rank: int = Field(default=16, ge=1, le=4096, description="rank of each adapter's two factors")
+    alpha: float = Field(default=32.0, gt=0, le=2**20, description="scale of the adapters, which is alpha / rank")
+    dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="share of an adapter's inputs that are set to zero in training"
+    )
     targets: Annotated[tuple[NAME, ...], Field(strict=False, min_length=1)] | None = Field(
         default=None,
-        description="ends of the names of the layers that get one; null: all linear layers but the head",
+        description="name endings of the layers that get an adapter. null means all linear layers except the head",
     )
 
 
 class HfModel(Section):
     """A causal language model of the Hugging Face transformers library, with its tokenizer."""
 
-    kind: Literal["hf"] = Field(description="the kind of model")
+    kind: Literal["hf"] = Field(description="a causal language model of transformers")
     path: str = Field(min_length=1, description="a local folder, or a name on the Hugging Face hub")
-    revision: str | None = Field(default=None, min_length=1, description="of a name on the hub: branch, tag or commit")
-    context: int = Field(ge=2, le=2**22, description="tokens per sample; longer ones are cut")
+    revision: str | None = Field(
+        default=None, min_length=1, description="branch, tag or commit on the hub. null means the default branch"
+    )
+    context: int = Field(ge=2, le=2**22, description="most tokens per sample. Longer samples are cut")
     weights: Literal["pretrained", "random"] = Field(
-        default="pretrained", description="random: the folder's configuration with first weights from train.seed"
+        default="pretrained",
+        description="first weights: those of the folder, or random ones drawn from train.seed for its configuration",
     )
     attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
-        default="sdpa", description="how transformers computes it"
+        default="sdpa", description="how transformers computes attention"
     )
     chat_template: str | None = Field(
-        default=None, min_length=1, description="a Jinja file; null: the one that comes with the tokenizer"
+        default=None, min_length=1, description="path of a Jinja file. null means the template of the tokenizer"
     )
-    lora: Lora | None = Field(default=None, description="train adapters alone; null: all weights")
+    lora: Lora | None = Field(default=None, description="train only LoRA adapters. null trains all weights")
 
 
 class OwnModel(Section):
-    """Made by the train function of `data.path`."""
+    """The model that your own training loop makes (the train function of `data.path`)."""
 
-    kind: Literal["own"] = Field(description="made by your own loop")
+    kind: Literal["own"] = Field(description="made by your own training loop")
 
 
 Model = GptModel | HfModel | OwnModel

@@ -1,4 +1,4 @@
-"""What planner knows of an objective before torch is loaded: its section of the job, and the facts about it."""
+"""What planner knows of an objective without loading torch: its section of the job, and its `ObjectiveSpec`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Literal, cast, get_args
 from planner.job.data import DATA_KINDS
 from planner.job.section import Section
 
-# Where the log-probabilities of the reference come from: a frozen model, a table that was computed once, or nowhere
-# (no reference, or a uniform one).
+# Where the log-probabilities of the reference come from: a frozen model, a table that is computed once, or neither
+# (there is no reference, or it is uniform).
 ReferenceSource = Literal["model", "cached", "none"]
 
 
 class Objective(Section):
-    """The section `objective` of a job. Each objective has a class of its own, with its settings."""
+    """The section `objective` of a job. Each objective has its own subclass with its settings."""
 
     kind: str
 
@@ -24,7 +24,7 @@ class ReferenceChoice:
 
     source: ReferenceSource
     model: str | None
-    """a folder or a name on the hub; none: the first weights of the model that is trained"""
+    """a folder or a name on the hub. None means the first weights of the trained model"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +32,29 @@ class ObjectiveSpec:
     """The facts about one objective. `planner.job.objective_registry` finds it by its kind.
 
     Raises:
-        ValueError: the facts contradict each other.
+        ValueError: a fact is invalid, or two contradict each other.
     """
 
     config: type[Objective]
-    """the class of its section; its `kind` is `Literal["NAME"]`"""
+    """the class of its section. Its `kind` is `Literal["NAME"]`"""
     data: tuple[str, ...]
     """the values of `data.kind` that it learns from"""
     reference: Literal["none", "optional", "required"]
-    """whether its loss takes the log-probabilities of a reference model. A field `reference` of the section lets the
-    user choose their source, a field `reference_model` another model than the first weights"""
+    """whether its loss needs the log-probabilities of a reference model. With a field `reference` in the section, the
+    user chooses their source. With a field `reference_model`, they choose another model than the first weights"""
     build: str | None
     """`module:Class`. It is called with the section and, unless `reference` is none, with a
-    `planner.train.reference.frozen.Reference`. None: the user's own loop computes the loss"""
+    `planner.train.reference.frozen.Reference`. None if the user's own loop computes the loss"""
     is_coupled: bool = False
-    """whether the class is a `planner.train.objectives.Coupled`: the loss of a sample depends on the global batch"""
+    """whether the class is a `planner.train.objectives.Coupled`: a sample's loss depends on the whole global batch"""
     least_batch: int = 1
     """the smallest `batch.global`"""
     least_batch_because: str = ""
-    """the reason, for the error"""
+    """the reason for `least_batch`, shown in an error"""
     check_rows: str | None = None
-    """`module:function`. It is called with the data set and its order before the first step, on one worker"""
+    """`module:function`. One worker calls it with the data set and its order before the first step"""
     shown: Mapping[str, str] = field(default_factory=dict)
-    """the metrics that a terminal shows beside the loss, in this order -> the word for each"""
+    """the metrics that a terminal shows beside the loss, in this order -> the label of each"""
 
     def __post_init__(self) -> None:
         if flaw := self._flaw():
@@ -62,29 +62,29 @@ class ObjectiveSpec:
 
     @property
     def kind(self) -> str:
-        """The name that a job file gives it."""
+        """The objective's name in a job file."""
         (kind,) = _values(self.config, "kind")
         return kind
 
     def reference_of(self, objective: Objective) -> ReferenceChoice:
-        """What a section of this kind says of its reference."""
+        """The reference model that a section of this kind chooses."""
         default: ReferenceSource = "none" if self.reference == "none" else "model"
         fields = dict(objective)
         return ReferenceChoice(source=fields.get("reference", default), model=fields.get("reference_model"))
 
     def _flaw(self) -> str:
-        """What is wrong, in words; empty if nothing is."""
+        """What is wrong with the facts. Empty if nothing is."""
         if len(_values(self.config, "kind")) != 1:
             return 'kind must be Literal["NAME"]'
         if not self.data or not set(self.data) <= set(DATA_KINDS):
-            return f"data must name kinds of {', '.join(DATA_KINDS)}; found {', '.join(self.data) or 'none'}"
+            return f"data must name kinds of {', '.join(DATA_KINDS)}, found {', '.join(self.data) or 'none'}"
         if wrong := [name for name in (self.build, self.check_rows) if name is not None and name.count(":") != 1]:
             return f"write module:name instead of {wrong[0]!r}"
         least, shown = cast("object", self.least_batch), cast("object", self.shown)  # a package may have no types
         if not isinstance(least, int) or least < 1:
-            return f"least_batch must be a whole number from 1; found {least!r}"
+            return f"least_batch must be a whole number from 1, found {least!r}"
         if not isinstance(shown, Mapping):
-            return f"shown must map metrics to words; found {type(shown).__name__}"
+            return f"shown must map metrics to labels, found {type(shown).__name__}"
         return self._reference_flaw()
 
     def _reference_flaw(self) -> str:
@@ -96,13 +96,13 @@ class ObjectiveSpec:
         if self.reference == "required" and "none" in sources:
             return "reference is required, but the section's field `reference` may be none"
         if unknown := sources - set(get_args(ReferenceSource)):
-            return f"reference must be one of {', '.join(get_args(ReferenceSource))}; found {', '.join(unknown)}"
+            return f"reference must be one of {', '.join(get_args(ReferenceSource))}, found {', '.join(unknown)}"
         if "cached" in sources and self.data != ("pairs",):
-            return "reference may be cached for pairs alone"
+            return "reference may be cached only if data is pairs"
         return ""
 
 
 def _values(config: type[Objective], name: str) -> tuple[str, ...]:
-    """The values that a field may have; empty if there is no such field, or it is no Literal."""
+    """The values that a field may have. Empty if there is no such field, or its type is not a Literal."""
     found = config.model_fields.get(name)
     return get_args(found.annotation) if found else ()

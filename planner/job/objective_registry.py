@@ -1,9 +1,9 @@
-"""The objectives there are: planner's own, and those of installed packages (the entry points `planner.objectives`).
+"""All objectives: planner's own, and those of installed packages (the entry points `planner.objectives`).
 
 The name of an entry point is the objective's kind, and its value names an `ObjectiveSpec`. So planner knows all kinds
 without importing a package. It imports one only when a job names its kind, or when it lists all objectives: in the
-schema, in the error of a wrong job, and for the metrics that a terminal shows. A package that cannot be used is left
-out of such lists. Its error is raised where a job names its kind, and by `planner schema`.
+schema, in the error for a wrong job, and for the metrics that a terminal shows. Such lists leave out a package that
+cannot be used. A job that names its kind, and `planner schema`, raise its error.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ from planner.job.objectives import OURS
 from planner.job.objectives.lm import LmObjective
 
 GROUP = "planner.objectives"
-"""the entry points of packages with objectives"""
+"""the entry point group of packages with objectives"""
 
 
 def spec_of(objective: Objective) -> ObjectiveSpec:
@@ -52,7 +52,7 @@ def spec_of_kind(kind: str) -> ObjectiveSpec:
         return OURS[kind]
     if plugin is None:
         raise ObjectiveError(
-            f"found objective {kind}; write one of {', '.join(_kinds())}, or install the package that has it"
+            f"found objective {kind}. Write one of {', '.join(_kinds())}, or install the package that has it"
         )
     try:
         return _loaded(kind, plugin)
@@ -74,7 +74,7 @@ def require_all_objectives() -> None:
     """Check that every objective of every package can be used.
 
     Raises:
-        ObjectiveError: one cannot.
+        ObjectiveError: an objective cannot be used.
     """
     for kind in _kinds():
         spec_of_kind(kind)
@@ -82,14 +82,14 @@ def require_all_objectives() -> None:
 
 @cache
 def shown_metrics() -> Mapping[str, str]:
-    """The metrics that a terminal shows beside the loss, of all objectives that can be used -> the word for each.
+    """The metrics that a terminal shows beside the loss, of all usable objectives -> the label of each.
 
-    Two objectives should give a metric of one name one word. Otherwise the first one's is shown.
+    If two objectives give one metric different labels, the first one's is shown.
     """
     shown: dict[str, str] = {}
     for spec in usable_specs():
-        for name, word in spec.shown.items():
-            shown.setdefault(name, word)
+        for name, label in spec.shown.items():
+            shown.setdefault(name, label)
     return shown
 
 
@@ -97,7 +97,7 @@ class ObjectiveField:
     """Marks the field of a job that holds an objective's section: pydantic's discriminated union, open to packages."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate by the class of the kind. Serialise by the class of the value."""
+        """Validate by the class that `kind` names, serialise by the class of the value."""
         del source
         ours = handler.generate_schema(_union(spec.config for spec in OURS.values()))
         return core_schema.no_info_wrap_validator_function(
@@ -105,23 +105,23 @@ class ObjectiveField:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The choices are planner's own objectives, then those of the packages that can be used."""
+        """The schema's choices are planner's own objectives, then those of the packages that can be used."""
         del schema
         return handler(TypeAdapter(_union(spec.config for spec in usable_specs())).core_schema)
 
 
 def _read(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
-    """The section, of the class that its kind names."""
+    """Validate a section by the class that its kind names."""
     kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
     if not isinstance(kind, str) or kind not in _packages():
         return ours(value)
-    # Within a union, an error's location names the kind, as it does for planner's own.
+    # Within a union, an error's location names the kind, as it does for planner's own objectives.
     section = TypeAdapter(_union((LmObjective, spec_of_kind(kind).config)))
     try:
         return section.validate_python(value)
     except (PlannerError, ValidationError):
         raise
-    except Exception as error:  # a stranger's validator may raise anything
+    except Exception as error:  # a package's validator may raise anything
         raise ObjectiveError(str(_packages()[kind].failed(error))) from error
 
 
@@ -131,7 +131,7 @@ def _union(configs: Iterable[type[Objective]]) -> Any:
 
 @cache
 def _packages() -> Mapping[str, Plugin]:
-    """Kind -> what packages declare under that name."""
+    """The plugins that installed packages declare, by kind."""
     return installed(GROUP)
 
 
@@ -140,16 +140,16 @@ def _kinds() -> tuple[str, ...]:
 
 
 def _loaded(kind: str, plugin: Plugin) -> ObjectiveSpec:
-    """The spec that a package declares under that name.
+    """The spec that a package declares for a kind.
 
     Raises:
-        PlannerError: it cannot be imported, is no spec of that kind, or the kind is not free.
+        PlannerError: it cannot be imported, is not a spec of that kind, or planner itself has that kind.
     """
     if kind in OURS:
         raise plugin.error(f"{kind} is an objective of planner's own")
     spec = plugin.load()
     if not isinstance(spec, ObjectiveSpec):
-        raise plugin.error(f"it is no ObjectiveSpec but {type(spec).__name__}")
+        raise plugin.error(f"it is not an ObjectiveSpec but {type(spec).__name__}")
     if spec.kind != kind:
         raise plugin.error(f"its ObjectiveSpec is of kind {spec.kind}")
     return spec

@@ -1,4 +1,4 @@
-"""What turns gradients into updates."""
+"""The job's section `train.optimizer`."""
 
 from typing import Annotated, Literal
 
@@ -6,10 +6,10 @@ from pydantic import Field
 
 from planner.job.section import Section
 
-# Said by more than one optimizer.
+# Descriptions that several optimizers share.
 _LR = "peak learning rate"
 _EPS = "added to the denominator of the update"
-_L2 = "times the weight, added to the gradient"
+_L2 = "factor of the L2 penalty: this times the weight is added to the gradient"
 
 
 class AdamW(Section):
@@ -18,20 +18,20 @@ class AdamW(Section):
     kind: Literal["adamw"] = Field(description="the optimizer")
     lr: float = Field(gt=0, le=100, description=_LR)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        default=(0.9, 0.999), strict=False, description="decay of the averages of the gradient and of its square"
+        default=(0.9, 0.999), strict=False, description="decay of the moving averages of the gradient and of its square"
     )
     eps: float = Field(default=1e-8, gt=0, le=1, description=_EPS)
     weight_decay: float = Field(
-        default=0.0, ge=0, le=100, description="times the learning rate: the share of a weight taken off at each step"
+        default=0.0, ge=0, le=100, description="this times the learning rate is the share of a weight lost in each step"
     )
 
 
 class RMSprop(Section):
-    """RMSprop, as the DPO repository trains with."""
+    """RMSprop, the optimizer of the DPO repository."""
 
     kind: Literal["rmsprop"] = Field(description="the optimizer")
     lr: float = Field(gt=0, le=100, description=_LR)
-    alpha: float = Field(default=0.99, ge=0, lt=1, description="decay of the average of the squared gradient")
+    alpha: float = Field(default=0.99, ge=0, lt=1, description="decay of the moving average of the squared gradient")
     eps: float = Field(default=1e-8, gt=0, le=1, description=_EPS)
     weight_decay: float = Field(default=0.0, ge=0, le=100, description=_L2)
 
@@ -41,14 +41,14 @@ class SGD(Section):
 
     kind: Literal["sgd"] = Field(description="the optimizer")
     lr: float = Field(gt=0, le=1000, description=_LR)
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="share of the last update that is kept")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="share of the last update that is kept. 0 means none")
     weight_decay: float = Field(default=0.0, ge=0, le=100, description=_L2)
 
 
 class OwnOptimizer(Section):
-    """Made by the train function of `data.path`, learning rates included."""
+    """The optimizer that your own training loop makes (the train function of `data.path`), with its learning rates."""
 
-    kind: Literal["own"] = Field(description="made by your own loop")
+    kind: Literal["own"] = Field(description="made by your own training loop")
 
 
 Optimizer = AdamW | RMSprop | SGD | OwnOptimizer

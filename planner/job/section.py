@@ -1,4 +1,4 @@
-"""What all sections of a job have in common: frozen, strict, without unknown keys; and lengths of time in a run."""
+"""The base class of a job's sections, which are frozen and strict, and the types of their durations."""
 
 from typing import Annotated
 
@@ -9,24 +9,24 @@ from planner.job import duration
 
 
 class Section(BaseModel):
-    """A part of a job."""
+    """A section of a job. Frozen. Unknown keys and values of a wrong type are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _cadence(value: object, least: int) -> str:
-    """In its one way to write it, so that equal jobs have equal digests."""
+def _normalised(value: object, least: int) -> str:
+    """A duration in its only written form, so that equal jobs have equal digests."""
     try:
         return str(duration.parse(value, least))
     except ValueError:
-        raise PydanticCustomError("cadence", "should be a cadence") from None
+        raise PydanticCustomError("duration", "should be a duration such as 100 steps") from None
 
 
-def _cadence_schema(least: int, *words: str) -> WithJsonSchema:
+def _schema(least: int, *constants: str) -> WithJsonSchema:
     return WithJsonSchema(
         {
             "anyOf": [
-                *({"const": word, "type": "string"} for word in words),
+                *({"const": constant, "type": "string"} for constant in constants),
                 {"type": "integer", "minimum": least, "maximum": duration.MAX_STEPS},
                 {"type": "string", "pattern": duration.PATTERN, "examples": list(duration.SUCH_AS)},
             ]
@@ -34,11 +34,11 @@ def _cadence_schema(least: int, *words: str) -> WithJsonSchema:
     )
 
 
-# `100 steps`, `20000 examples`, `0.5 epochs` or `10%` of the run; a whole number is steps. See `planner.job.lengths`.
-Stretch = Annotated[str, BeforeValidator(lambda value: _cadence(value, 0)), _cadence_schema(0)]
-Every = Annotated[str, BeforeValidator(lambda value: _cadence(value, 1)), _cadence_schema(1)]
+# `100 steps`, `20000 examples`, `0.5 epochs` or `10%` of the run. A whole number counts steps.
+DurationText = Annotated[str, BeforeValidator(lambda value: _normalised(value, 0)), _schema(0)]
+Every = Annotated[str, BeforeValidator(lambda value: _normalised(value, 1)), _schema(1)]
 AutoOrEvery = Annotated[
     str,
-    BeforeValidator(lambda value: value if value == "auto" else _cadence(value, 1)),
-    _cadence_schema(1, "auto"),
+    BeforeValidator(lambda value: value if value == "auto" else _normalised(value, 1)),
+    _schema(1, "auto"),
 ]

@@ -1,4 +1,4 @@
-"""How the job is run: how long, at which batch, on which workers, and what it leaves behind."""
+"""The job's sections `batch`, `train`, `eval`, `workers` and `checkpoint`."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -6,67 +6,77 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from planner.job import duration
 from planner.job.optimizer import Optimizer, OwnOptimizer
-from planner.job.section import AutoOrEvery, Every, Section, Stretch
+from planner.job.section import AutoOrEvery, DurationText, Every, Section
 from planner.plan.layout import Mode, current_mode
 from planner.plan.limits import LEAST_RESOURCE, MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 
 
 class Batch(Section):
-    """The two numbers that a plan is made from."""
+    """The global batch, and how it may be split over workers."""
 
     global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
-    max_micro: int = Field(ge=1, le=MAX_MICRO, description="the most samples that one forward pass can hold")
+    max_micro: int = Field(ge=1, le=MAX_MICRO, description="most samples that fit into one forward pass")
     equality: Annotated[Mode, BeforeValidator(current_mode)] = Field(
-        default="balanced", description="what is equal at every world size: each step's samples, or every bit"
+        default="balanced",
+        description="what is equal at every world size: each step's samples (balanced), or every bit too (bitwise)",
     )
 
 
 class Schedule(Section):
-    """Learning rate over optimizer steps: linear warmup, then one of three shapes down to `final_fraction`."""
+    """The learning rate over optimizer steps: a linear warmup, then one of three shapes."""
 
     kind: Literal["constant", "linear", "cosine"] = Field(default="constant", description="shape after the warmup")
-    warmup: Stretch = Field(default="0 steps", description="from 0 up to the peak rate; a whole number is steps")
-    final_fraction: float = Field(default=0.0, ge=0, le=1, description="of the peak rate, at the last step")
+    warmup: DurationText = Field(
+        default="0 steps", description="duration of the rise from 0 to the peak rate. A whole number counts steps"
+    )
+    final_fraction: float = Field(
+        default=0.0, ge=0, le=1, description="rate of the last step as a fraction of the peak rate (linear and cosine)"
+    )
 
 
 class Train(Section):
-    """How long, with what optimizer, in which precision. Exactly one of `steps`, `epochs` and `examples`."""
+    """Length, optimizer and precision of the training. Set exactly one of `steps`, `epochs` and `examples`."""
 
     steps: int | None = Field(
-        default=None, ge=1, le=duration.MAX_STEPS, description="optimizer steps; or write epochs or examples"
+        default=None,
+        ge=1,
+        le=duration.MAX_STEPS,
+        description="length of the run in optimizer steps. Set this, epochs or examples",
     )
     epochs: float | None = Field(
         default=None,
         gt=0,
         le=duration.MAX_EPOCHS,
-        description="passes over all samples that are not held out, such as 3 or 0.5; or write steps or examples",
+        description="length of the run in passes over the training samples, such as 0.5. Set this, steps or examples",
     )
     examples: int | None = Field(
         default=None,
         ge=1,
         le=duration.MAX_EXAMPLES,
-        description="samples to train on: the run ends with the step that reaches them; or write steps or epochs",
+        description="length of the run in samples, rounded up to whole steps. Set this, steps or epochs",
     )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="of the first weights, the data's order and dropout")
-    optimizer: Optimizer = Field(discriminator="kind", description="what turns gradients into updates")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of the first weights, the data order and dropout")
+    optimizer: Optimizer = Field(discriminator="kind", description="the optimizer and its learning rate")
     schedule: Schedule = Schedule()
     clip_norm: float | None = Field(
         default=1.0,
         gt=0,
-        description="of the global gradient; null: no clipping, which is the default where the optimizer is your own",
+        description="largest norm of the global gradient. null means no clipping, the default with optimizer kind own",
     )
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="of the forward and backward pass")
+    precision: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="floating-point format of the forward and backward pass"
+    )
     activation_checkpointing: bool = Field(
-        default=False, description="compute activations twice rather than keep them: less memory, more time"
+        default=False, description="compute activations again in the backward pass, for less memory and more time"
     )
     non_finite: Literal["stop", "skip"] = Field(
-        default="stop", description="a gradient that is not finite stops the run, or its step is skipped and logged"
+        default="stop", description="stop the run at a gradient that is not finite, or skip and log the step"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _own_optimizers_are_not_clipped(cls, value: Any) -> Any:
-        """Set no clipping for an optimizer of the user's own, unless they ask for it."""
+        """Turn clipping off for a user's own optimizer, unless the job sets it."""
         if not isinstance(value, dict) or "clip_norm" in value:
             return value
         optimizer = value.get("optimizer")
@@ -77,10 +87,10 @@ class Train(Section):
     def _one_length(self) -> Self:
         found = [name for name in ("steps", "epochs", "examples") if getattr(self, name) is not None]
         if len(found) != 1:
-            words = (
-                f"{' and '.join(found)} (null takes one away, as in --set train.{found[-1]}=null)" if found else "none"
+            way_out = f" (null removes one, as in --set train.{found[-1]}=null)" if found else ""
+            raise ValueError(
+                f"found {' and '.join(found) or 'no length'}. Write exactly one of steps, epochs and examples{way_out}"
             )
-            raise ValueError(f"write exactly one of steps, epochs and examples; found {words}")
         return self
 
     @model_validator(mode="after")
@@ -88,60 +98,66 @@ class Train(Section):
         if self.optimizer.kind == "own":
             for name in ("schedule", "precision", "activation_checkpointing"):
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} is your own loop's business, as the optimizer is; leave it out here")
+                    raise ValueError(f"your own training loop decides {name}. Remove it from the job")
         return self
 
 
 class Eval(Section):
-    """Held-out samples, taken out of the training order; 0 samples means no evaluation."""
+    """Evaluation on held-out samples, which are never trained on."""
 
-    samples: int = Field(default=0, ge=0, le=MAX_GLOBAL_BATCH, description="rows held out; 0: no evaluation")
-    every: Every = Field(default="100 steps", description="from one evaluation to the next; a whole number is steps")
+    samples: int = Field(
+        default=0, ge=0, le=MAX_GLOBAL_BATCH, description="samples held out of training. 0 means no evaluation"
+    )
+    every: Every = Field(
+        default="100 steps", description="duration between two evaluations. A whole number counts steps"
+    )
 
 
 class Workers(Section):
-    """How many workers the run may have, and what one of them takes from the cluster."""
+    """How many workers the run may have, and what each of them takes from the cluster."""
 
-    min: int = Field(default=1, ge=1, le=MAX_WORKERS, description="with fewer workers the run waits")
-    max: int = Field(default=8, ge=1, le=MAX_WORKERS, description="the most workers; above batch.global, none is used")
+    min: int = Field(default=1, ge=1, le=MAX_WORKERS, description="fewest workers. With fewer, the run waits")
+    max: int = Field(
+        default=8, ge=1, le=MAX_WORKERS, description="most workers. The run never uses more than batch.global"
+    )
     cpus: float = Field(default=1.0, ge=0, le=4096, description="CPU cores per worker")
-    gpus: int = Field(default=1, ge=0, le=1, description="1: a GPU each; 0: train on the CPU")
+    gpus: int = Field(default=1, ge=0, le=1, description="GPUs per worker. 0 means to train on the CPU")
     resources: dict[str, Annotated[float, Field(ge=LEAST_RESOURCE, le=2**40)]] = Field(
-        default_factory=dict, description="custom Ray resources per worker: name and amount"
+        default_factory=dict, description="custom Ray resources per worker, by name"
     )
     loader_processes: int = Field(
-        default=0, ge=0, le=256, description="beside each worker, to read its next steps; 0: a thread in the worker"
+        default=0, ge=0, le=256, description="processes per worker that load its next steps. 0 means one thread"
     )
     keep_processes: Literal["auto", "never"] = Field(
         default="auto",
-        description="auto: a worker that stays through a resize keeps its process, where that is known to work",
+        description="whether a worker that stays through a resize keeps its process. auto: where that is known to work",
     )
 
     @model_validator(mode="after")
     def _range(self) -> Self:
         if self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}; write a min of at most max")
+            raise ValueError(f"min {self.min} is above max {self.max}. Write a min of at most {self.max}")
         if 0 < self.cpus < LEAST_RESOURCE:
             raise ValueError(
-                f"cpus {self.cpus:g} is below {LEAST_RESOURCE:g}, the least that Ray counts; write 0 or more"
+                f"cpus {self.cpus:g} is below {LEAST_RESOURCE:g}, the least that Ray counts. Write 0 or at least that"
             )
         if not self.cpus and not self.gpus and not self.resources:
-            raise ValueError("a worker must take something: set cpus, gpus or resources above 0")
+            raise ValueError("a worker takes no resource. Set cpus, gpus or resources above 0")
         return self
 
     @property
     def taken(self) -> dict[str, float]:
-        """What one worker takes from its node: Ray's name of a resource -> amount, above 0."""
+        """The resources that one worker takes from its node: Ray's name of a resource -> amount, above 0."""
         wanted = {"CPU": self.cpus, "GPU": float(self.gpus), **self.resources}
         return {name: amount for name, amount in wanted.items() if amount > 0}
 
 
 class Checkpoint(Section):
-    """Where the run lives and how often it commits."""
+    """Where the run is stored, and how often it commits."""
 
-    path: str = Field(default="", description="a folder or an fsspec URL; empty: runs/<name>")
+    path: str = Field(default="", description="a folder or an fsspec URL. Empty means runs/<name>")
     every: AutoOrEvery = Field(
         default="auto",
-        description="from one commit to the next; a whole number is steps; auto: by measured saves and losses",
+        description="duration between commits. A whole number counts steps, auto follows measured saves and failures",
     )
-    keep: int = Field(default=2, ge=1, le=10_000, description="newest commits whose files are kept")
+    keep: int = Field(default=2, ge=1, le=10_000, description="number of newest commits whose files are kept")

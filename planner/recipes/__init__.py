@@ -1,11 +1,10 @@
-"""Other systems' recipes: what they say, what their own systems would do with them, and how to say a batch to those.
+"""Reads recipes of other training systems, converts them to planner jobs, and writes their batch for another system.
 
-    look -> system_of -> System.read -> Recipe -> job_of, or rewrite -> System.render
+    find_source -> system_of -> System.read -> Recipe -> job_of, or rewrite -> System.render
 
-A `System` (system.py) holds what planner can do with one training system; `systems.py` lists them, with those that
-installed packages add, and `detect.py` finds the one that a recipe is of. The room reads their files, and knows no
-torch, no Ray and no terminal. A recipe becomes a job of ours (`job_of`), a list of what became of every key, and the
-behaviour of its own system at any GPU count (`Recipe.foreign`).
+A `System` (system.py) holds what planner can do with one training system. `systems.py` lists all systems, also those
+of installed packages. `detect.py` finds the system of a recipe. A `Recipe` holds a draft of the job, a note for every
+key, and what its own system does at any GPU count (`Recipe.foreign`). The room imports no torch and no Ray.
 """
 
 from planner.recipes.drafting import Options

@@ -1,4 +1,4 @@
-"""accelerate's configuration files: how many processes are started, and in which way."""
+"""Reads and writes accelerate's configuration files, which say how many processes start, and how."""
 
 import re
 from collections.abc import Mapping
@@ -16,37 +16,38 @@ _CLIP = "deepspeed_config.gradient_clipping"
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings:
-    """What starts a script, as far as batches depend on it."""
+    """The launcher's settings on which batches or gradients depend."""
 
     num_processes: int | None
-    """over all machines"""
+    """on all machines together"""
     kind: str = ""
-    """FSDP, DEEPSPEED, MULTI_GPU, NO, or empty where it is not known"""
+    """FSDP, DEEPSPEED, MULTI_GPU, NO, or empty if unknown"""
     accumulation: int | None = None
-    """of DeepSpeed's section; none where it is `auto` or not there"""
+    """accumulation steps in DeepSpeed's section, None if `auto` or missing"""
     mixed_precision: str = ""
-    """bf16, fp16, no, or empty where it is not known"""
+    """bf16, fp16, no, or empty if unknown"""
     clip: float | None = None
-    """DeepSpeed's gradient_clipping; none where it is `auto` or not there"""
+    """DeepSpeed's gradient_clipping, None if `auto` or missing"""
     machines: int = 1
     source: str = ""
+    """the file or option that says so, for messages"""
 
 
 def is_accelerate(tree: Mapping[str, Any]) -> bool:
-    """Whether these are the keys of such a file."""
+    """Whether these are the keys of an accelerate file."""
     return "distributed_type" in tree or {"num_processes", "num_machines"} <= set(tree)
 
 
 def read_launch(path: str) -> LaunchSettings:
-    """The file's facts.
+    """The settings in an accelerate file.
 
     Raises:
-        RecipeError: it cannot be read, or is none.
+        RecipeError: the file cannot be read, is no accelerate file, or has a wrong value.
     """
     tree = mapping_of(text_of(path), path)
     keys = Keys(source=path, entries=flat(tree, path), fix="KEY: VALUE")
     if not is_accelerate(tree):
-        keys.wrong("found no accelerate file (distributed_type, num_processes); write the path of one")
+        keys.wrong("found no keys of an accelerate file (distributed_type, num_processes). Write the path of one")
         keys.raise_mistakes()
     keys.entries = {**keys.entries, **_deepspeed_file(keys, path)}
     accumulation = keys.value("deepspeed_config.gradient_accumulation_steps")
@@ -56,7 +57,7 @@ def read_launch(path: str) -> LaunchSettings:
         accumulation=keys.whole("deepspeed_config.gradient_accumulation_steps")
         if isinstance(accumulation, int)
         else None,
-        mixed_precision=_word(keys.value("mixed_precision")),
+        mixed_precision=_precision_of(keys.value("mixed_precision")),
         clip=keys.number(_CLIP) if isinstance(keys.value(_CLIP), int | float) else None,
         machines=keys.whole("num_machines", 1),
         source=path,
@@ -64,45 +65,47 @@ def read_launch(path: str) -> LaunchSettings:
     for size in ("tp_size", "cp_size", "sp_size"):
         name = f"parallelism_config.parallelism_config_{size}"
         if keys.whole(name, 1) > 1:
-            keys.refuse(name, "those GPUs share a micro-batch; take it out, and write the count of data-parallel GPUs")
+            keys.refuse(name, "Those GPUs share a micro-batch: remove it, and write the count of data-parallel GPUs")
     if launch.num_processes and launch.num_processes % launch.machines:
         keys.wrong(
-            f"num_processes: {launch.num_processes} do not divide over num_machines {launch.machines}; mend one of them"
+            f"num_processes: {launch.num_processes} is no multiple of num_machines {launch.machines}. Correct one"
         )
     keys.raise_mistakes()
     return launch
 
 
 def _deepspeed_file(keys: Keys, path: str) -> dict[str, Entry]:
-    """The keys of the DeepSpeed file that it names, which hold in place of its own, if that lies here."""
+    """The keys of the DeepSpeed file that an accelerate file names, if it is on this machine. They replace its own."""
     name = keys.value("deepspeed_config.deepspeed_config_file")
     places = [Path(name), Path(path).parent / name] if isinstance(name, str) else []
     file = next((str(place) for place in places if is_file(place)), None)
     return flat(mapping_of(text_of(file), file), file, prefix="deepspeed_config.") if file else {}
 
 
-def _word(value: Any) -> str:
-    """YAML reads a bare `no` as false."""
+def _precision_of(value: Any) -> str:
+    """`mixed_precision` as text. YAML reads a bare `no` as false."""
     return "no" if value is False else str(value or "").lower()
 
 
 def local_file(recipe: Recipe) -> str:
-    """Where the accelerate file that a recipe names lies on this machine; empty if it does not."""
+    """The path of the recipe's accelerate file on this machine, empty if there is none."""
     path = beside(recipe.source, recipe.launch_file) if recipe.launch_file else ""
     return path if path and is_file(path) else ""
 
 
 def machine_notes(path: str, gpus: int) -> list[str]:
-    """What to do with a launch file for several machines. Its `--num_processes` counts all of them together."""
+    """Notes on an accelerate file for several machines. Its `num_processes` counts all of them together."""
     machines = read_launch(path).machines
     if gpus % machines:
         return [f"num_machines is {machines} in {path}, which does not divide {gpus}"]
-    each = f"start the command on each of them (--machine_rank), with {gpus // machines} GPUs there"
-    return [f"num_machines is {machines} in {path}: {each}; for one machine write 1"] if machines > 1 else []
+    each = (
+        f"Start the command on each machine (--machine_rank) with {gpus // machines} GPUs, or write 1 for one machine"
+    )
+    return [f"num_machines is {machines} in {path}. {each}"] if machines > 1 else []
 
 
 def with_counts(text: str, gpus: int, accumulation: int) -> str:
-    """A file that starts so many processes, and is else as it was."""
+    """The text of an accelerate file with other counts of processes and accumulation steps."""
     text = re.sub(r"^num_processes:.*", f"num_processes: {gpus}", text, flags=re.MULTILINE)
     text = re.sub(r"^(\s+gradient_accumulation_steps:).*", rf"\1 {accumulation}", text, flags=re.MULTILINE)
     has_count = re.search(r"^num_processes:", text, re.MULTILINE)
@@ -110,7 +113,7 @@ def with_counts(text: str, gpus: int, accumulation: int) -> str:
 
 
 def file_text(gpus: int, accumulation: int, *, kind: str = "DEEPSPEED", precision: str = "bf16") -> str:
-    """A file that starts so many processes on one machine; `precision` is a job's, by default bf16."""
+    """A new accelerate file for one machine. `precision` is a job's: bf16 or fp32."""
     mixed = "'no'" if precision == "fp32" else "bf16"
     lines = ["compute_environment: LOCAL_MACHINE", f"distributed_type: {kind}"]
     if kind == "DEEPSPEED":

@@ -1,4 +1,4 @@
-"""accelerate as a system: its file is written, but read only beside a recipe, as it does not say what is trained."""
+"""accelerate as a `System`: planner writes its file, but reads one only beside a recipe (`--accelerate`)."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -13,27 +13,27 @@ from planner.recipes.texts import recipe_error, text_of
 
 
 def detect(found: RecipeSource) -> bool:
-    """By the keys of one file."""
+    """Whether the file has the keys of an accelerate file."""
     return is_accelerate(found.tree)
 
 
 def read(found: RecipeSource, options: Options) -> NoReturn:
-    """Say where such a file belongs.
+    """Refuse an accelerate file that is given as a recipe.
 
     Raises:
-        RecipeError: always.
+        RecipeError: always. The message says where the file belongs.
     """
     del options
     text = (
-        "found an accelerate file, which says how many processes there are and not what is trained; write "
-        "the recipe, and this file behind --accelerate"
+        "found an accelerate file, which says how many processes start but not what they train. Write the recipe, "
+        "and this file behind --accelerate"
     )
     raise recipe_error(found.source, text)
 
 
-def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
-    """A file: the user's own with the counts changed, or one of ours; and what else must hold."""
-    del words
+def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
+    """The user's accelerate file with other counts, or a new one, with notes on what the script must do."""
+    del arguments
     recipe, gpus, steps = split.recipe, split.gpus, split.accumulation
     command = f"accelerate launch --config_file accelerate.yaml --num_processes {gpus} YOUR_SCRIPT"
     must = f"the script must use micro-batches of {split.micro}"
@@ -41,7 +41,7 @@ def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
         file = file_text(gpus, steps, precision=recipe.precision)
         return Rewrite(command=command, file=file, notes=(must, *guessed_precision(recipe)))
     is_in_file = read_launch(path).accumulation is not None
-    note = must if is_in_file else f"{must}, and {steps} accumulation steps, which {path} does not say"
+    note = must if is_in_file else f"{must} and {steps} accumulation steps, because {path} does not set them"
     file = with_counts(text_of(path), gpus, steps)
     return Rewrite(command=command, file=file, notes=(note, *machine_notes(path, gpus)))
 

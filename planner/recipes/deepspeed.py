@@ -1,6 +1,6 @@
 """DeepSpeed's JSON: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x GPUs.
 
-Any of them may be left out (runtime/config.py): what is missing is worked out by `//`, and all are asserted to fit.
+Each of the three may be missing. DeepSpeed (runtime/config.py) derives missing ones by `//`, then asserts the product.
 """
 
 import json
@@ -16,40 +16,39 @@ _BATCH, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
 _REASONS = {
     "zero_optimization": "planner shards by FSDP2",
-    "bf16": "precision is your loop's",
-    "fp16": "precision is your loop's",
-    "optimizer": "the optimizer is your loop's",
-    "scheduler": "the schedule is your loop's",
-    "steps_per_print": "the ledger has every step",
-    "wall_clock_breakdown": "the ledger has every step's time",
+    "bf16": "your loop decides the precision",
+    "fp16": "your loop decides the precision",
+    "optimizer": "your loop has its own optimizer",
+    "scheduler": "your loop has its own schedule",
+    "steps_per_print": "the ledger records every step",
+    "wall_clock_breakdown": "the ledger records every step's time",
 }
 
 
 def is_deepspeed(tree: Mapping[str, Any]) -> bool:
-    """Whether these are the keys of such a file."""
+    """Whether these are the keys of a DeepSpeed file."""
     return _BATCH in tree or _MICRO in tree or ("zero_optimization" in tree and _STEPS in tree)
 
 
 def read(keys: Keys, options: Options) -> Recipe:
-    """The batch facts; a DeepSpeed file says nothing of model, data or loss. Mistakes are noted in `keys`."""
+    """The recipe in a DeepSpeed file, which sets batch sizes but no model, data or loss. Notes mistakes in `keys`."""
     written = {name: _number(keys, name) for name in (_BATCH, _MICRO, _STEPS)}
     if not any(written.values()) and not keys.mistakes:
-        keys.wrong(f"found none of {_BATCH}, {_MICRO} and {_STEPS}; write two of them")
+        keys.wrong(f"found none of {_BATCH}, {_MICRO} and {_STEPS}. Write two of them")
     facts = DeepSpeedFacts(batch=written[_BATCH], micro=written[_MICRO], accumulation=written[_STEPS])
     each = (facts.micro or 1) * (facts.accumulation or 1)
     if facts.batch and facts.batch % each:
         keys.lacks(
-            f"{_BATCH}: {facts.batch} is no multiple of {_MICRO} x {_STEPS} = {each}, at any GPU count; mend one"
+            f"{_BATCH}: {facts.batch} is no multiple of {_MICRO} x {_STEPS} = {each}, so no GPU count fits. Correct one"
         )
     gpus = options.gpus
     if facts.batch is None and gpus is None and not keys.mistakes:
         keys.wrong(
-            f"the GPU count: without {_BATCH} the global batch is GPUs x {_MICRO} x {_STEPS}; write the count "
-            "that the file "
-            "was tuned for (convert --gpus W, check --tuned-for W)"
+            f"the GPU count: without {_BATCH} the global batch is GPUs x {_MICRO} x {_STEPS}. Write the count that "
+            "the file was tuned for (convert --gpus W, check --tuned-for W)"
         )
     if gpus is not None and (error := facts.error(gpus)) and not keys.mistakes:
-        keys.lacks(f"at {gpus} GPUs, {error}; write numbers that fit, or leave one out")
+        keys.lacks(f"at {gpus} GPUs, {error}. Write numbers that fit, or leave one out")
     batch, micro, steps = _sizes_of(facts, gpus)
     draft = Draft()
     draft.set("name", job_name(keys.source.rpartition("/")[2].removesuffix(".json")))
@@ -57,17 +56,17 @@ def read(keys: Keys, options: Options) -> Recipe:
     how = f"{batch} = {gpus} GPUs x {micro} x {steps}" if fits else f"{batch}: {_BATCH}"
     set_batch(draft, keys, options, batch, micro, how)
     if keys.value("gradient_clipping") == "auto":
-        text = "gradient_clipping auto is max_grad_norm of the Trainer's recipe, 1 by default there"
+        text = "gradient_clipping auto means max_grad_norm of the Trainer's recipe, whose default is 1"
         draft.derive("train.clip_norm", 1.0, f"train.clip_norm 1: {text}")
-        draft.to_do.append(f"train.clip_norm: {text}; write yours if it is another")
+        draft.to_do.append(f"train.clip_norm: {text}. Change it if your recipe sets another one")
     else:
         clip = keys.number("gradient_clipping", 0.0)
         draft.derive("train.clip_norm", clip or None, f"train.clip_norm {clip or 'null'}: gradient_clipping")
-    draft.derive("train.epochs", 1, "train.epochs 1: a DeepSpeed file does not say how long; mend it")
+    draft.derive("train.epochs", 1, "train.epochs 1: a DeepSpeed file does not set the length. Write yours")
     set_workers(draft, batch, gpus)
     order_sections(draft)
-    finish(draft, keys, _REASONS, "nothing here stands for it")
-    make_own(draft, "what your script trains", "a DeepSpeed file says nothing of model, data and loss")
+    finish(draft, keys, _REASONS, "planner has no such setting")
+    make_own(draft, "what your script trains", "a DeepSpeed file names no model, data or loss")
     fixed = replace(facts, tuned=batch, tuned_gpus=gpus)
     return Recipe(
         source=keys.source,
@@ -84,10 +83,7 @@ def read(keys: Keys, options: Options) -> Recipe:
 
 
 def _sizes_of(facts: "DeepSpeedFacts", gpus: int | None) -> tuple[int, int | None, int]:
-    """The global batch, what one GPU held (none if the file does not tell), and the accumulation steps.
-
-    A file that does not fit its own GPU count still says its batch and its micro-batch.
-    """
+    """Global batch, micro-batch (None if unknown) and accumulation steps, also if the file does not fit `gpus`."""
     if gpus is not None and not facts.error(gpus):
         return facts.filled(gpus)
     batch = facts.batch or 1
@@ -96,25 +92,25 @@ def _sizes_of(facts: "DeepSpeedFacts", gpus: int | None) -> tuple[int, int | Non
 
 def _number(keys: Keys, name: str) -> int | None:
     if keys.value(name) == "auto":
-        keys.wrong(f"{name}: found auto, which the Trainer fills in; write the TRL recipe, or a number")
+        keys.wrong(f"{name}: found auto, which the Trainer fills in. Write the TRL recipe, or a number")
         return None
     return keys.whole(name) if keys.has(name) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeepSpeedFacts:
-    """A file as DeepSpeed reads it; None is what it does not say."""
+    """The batch numbers of a DeepSpeed file (None if missing), and what DeepSpeed does with them."""
 
     batch: int | None
     micro: int | None
     accumulation: int | None
     tuned: int = 0
-    """the batch that it was tuned for"""
+    """the batch that the file was tuned for"""
     tuned_gpus: int | None = None
-    """the GPU count that it is said to be tuned for"""
+    """the GPU count that the user says it was tuned for"""
 
     def filled(self, gpus: int) -> tuple[int, int, int]:
-        """Batch, micro-batch and accumulation, completed as DeepSpeed does. They may not fit each other."""
+        """Batch, micro-batch and accumulation steps, completed as DeepSpeed does. Their product may be wrong."""
         batch, micro, steps = self.batch, self.micro, self.accumulation
         if batch is None:
             micro, steps = micro or 1, steps or 1
@@ -125,7 +121,7 @@ class DeepSpeedFacts:
         return batch, micro, batch // micro // gpus if steps is None else steps
 
     def error(self, gpus: int) -> str:
-        """The arithmetic by which DeepSpeed refuses a GPU count; empty if it starts."""
+        """The arithmetic of DeepSpeed's refusal at a GPU count, empty if it starts."""
         batch, micro, steps = self.filled(gpus)
         if not micro:
             return f"AssertionError: m = {batch} // {gpus} // {steps} = 0"
@@ -135,8 +131,8 @@ class DeepSpeedFacts:
             return f"AssertionError: {_BATCH} {batch} != {micro} x {steps} x {gpus}"
         return ""
 
-    def words(self, gpus: int) -> str:
-        """What DeepSpeed prints at a GPU count at which it refuses (runtime/config.py, _batch_assertion)."""
+    def message(self, gpus: int) -> str:
+        """What DeepSpeed prints when it refuses a GPU count (runtime/config.py, _batch_assertion)."""
         batch, micro, steps = self.filled(gpus)
         for what, value in (("Micro batch size per gpu", micro), ("Gradient accumulation steps", steps)):
             if not value:
@@ -146,35 +142,35 @@ class DeepSpeedFacts:
             f"* world_size {batch} != {micro} * {steps} * {gpus}"
         )
 
-    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:  # noqa: ARG002  # whatever it is
-        """Whether DeepSpeed would start with another split of the same batch: with any that fits."""
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:  # noqa: ARG002
+        """True: DeepSpeed starts with any split of the batch."""
         return True
 
     def outcome(self, gpus: int) -> BatchOutcome:
-        """What happens at a GPU count."""
+        """What DeepSpeed does at a GPU count."""
         if text := self.error(gpus):
             return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
         batch = self.filled(gpus)[0]
         return BatchOutcome(gpus=gpus, verdict="exact" if batch == self.tuned else "other batch", batch=batch)
 
     def units(self) -> list[AmbiguousUnit]:
-        """Nothing in a DeepSpeed file misleads by its unit."""
+        """Empty: no unit in a DeepSpeed file is ambiguous."""
         return []
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
-        """What the outcome alone does not show."""
+    def traps(self, options: CheckOptions) -> list[Trap]:
+        """What the outcomes do not show."""
         made = []
         if (gpus := self.tuned_gpus) and self.error(gpus):
-            text = f'DeepSpeed does not start with this file on {gpus} GPUs: "{self.words(gpus)}".'
+            text = f'DeepSpeed does not start with this file on {gpus} GPUs: "{self.message(gpus)}".'
             made.append(Trap(name="tuned for", text=text))
-        if self.batch is None and any(self.outcome(count).verdict != "exact" for count in question.counts):
-            text = f"Without {_BATCH} nothing holds the batch: it grows with the GPUs."
+        if self.batch is None and any(self.outcome(count).verdict != "exact" for count in options.counts):
+            text = f"Without {_BATCH} the batch grows with the GPU count."
             made.append(Trap(name="no global batch", text=text))
         return made
 
 
 def file_text(gpus: int, micro: int, accumulation: int, *, precision: str = "bf16") -> str:
-    """A DeepSpeed file with all three batch numbers, in the job's `precision`."""
+    """A new DeepSpeed file with all three batch numbers. `precision` is a job's: bf16 or fp32."""
     rest = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": precision != "fp32"}}
     return with_sizes(rest, gpus, micro, accumulation)
 

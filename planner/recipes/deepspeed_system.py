@@ -1,4 +1,4 @@
-"""DeepSpeed as a system: its JSON is recognised, read, and written with other batch numbers."""
+"""DeepSpeed as a `System`: planner recognises its JSON, reads it, and writes it with other batch numbers."""
 
 from collections.abc import Sequence
 
@@ -14,23 +14,27 @@ from planner.recipes.texts import mapping_of, text_of
 
 
 def detect(found: RecipeSource) -> bool:
-    """By the keys of one file."""
+    """Whether the file has the keys of a DeepSpeed file."""
     return deepspeed.is_deepspeed(found.tree)
 
 
 def read(found: RecipeSource, options: Options) -> Recipe:
-    """The recipe, with overrides laid over the file."""
+    """The recipe in a DeepSpeed file, with the overrides applied.
+
+    Raises:
+        RecipeError: a value is wrong or missing.
+    """
     entries = flat(found.tree, found.source)
-    overrides(found.words, entries)
+    overrides(found.arguments, entries)
     keys = Keys(source=found.source, entries=entries, fix="KEY=VALUE", is_for_job=options.is_for_job)
     recipe = deepspeed.read(keys, options)
     keys.raise_mistakes()
     return recipe
 
 
-def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
-    """The user's file with the three batch numbers replaced, or a new file; and what else must hold."""
-    del words
+def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
+    """The user's DeepSpeed file with other batch numbers, or a new one, with a note on what the script must not do."""
+    del arguments
     recipe, sizes = split.recipe, (split.gpus, split.micro, split.accumulation)
     command = f"deepspeed --num_gpus {split.gpus} YOUR_SCRIPT --deepspeed ds_config.json"
     must = "the script must not set other batch sizes"

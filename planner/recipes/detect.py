@@ -1,38 +1,37 @@
-"""Which system a recipe belongs to: the first one that recognises it. A refusal says what the recipe looks like."""
+"""Finds the system of a recipe: the first one that recognises it. A refusal says what the recipe looks like."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 
 from planner.errors import PlannerError
 from planner.files.messages import cut
-from planner.recipes import ours, strangers, systems
+from planner.recipes import job_system, systems, unsupported
 from planner.recipes.command import KNOWN_COMMANDS
 from planner.recipes.source import RecipeSource
-from planner.recipes.strangers import READ
 from planner.recipes.system import System
 from planner.recipes.texts import recipe_error
+from planner.recipes.unsupported import READ
 
 _MARKS = (
     "the DPO repository (batch_size, trainer, loss.name), HALOs (model.batch_size, loss.trainer), TRL "
-    "(per_device_train_batch_size), "
-    "DeepSpeed (train_batch_size) or a job of ours (batch.global)"
+    "(per_device_train_batch_size), DeepSpeed (train_batch_size) or a planner job (batch.global)"
 )
 _FINGERPRINTS = ("batch_size", "per_device_train_batch_size", "train_batch_size", "gradient_accumulation_steps")
 
 
 def system_of(found: RecipeSource) -> System:
-    """The system that reads what was found.
+    """The system that reads a recipe.
 
-    planner's own job files come first. A recipe that looks like one of a system that planner does not read is not
-    offered to the systems that it reads. Systems of installed packages are asked last, so they cannot change what
-    planner reads, and a broken package harms only recipes that no other system reads.
+    planner's own job files come first. A recipe that looks like one of an unsupported system is not offered to the
+    supported ones. Systems of installed packages come last, so they cannot change what planner reads, and a broken
+    package harms only recipes that no other system reads.
 
     Raises:
-        RecipeError: no system reads it; the message says what it looks like, and which packages could not be asked.
+        RecipeError: no system reads it. The message says what it looks like, and which packages failed.
     """
-    stranger = strangers.known_by(found.program, found.keys)
-    asked: Sequence[System] = (ours.SYSTEM,) if stranger else (ours.SYSTEM, *systems.READ)
-    for system in asked:
+    likeness = unsupported.known_by(found.program, found.keys)
+    candidates: Sequence[System] = (job_system.SYSTEM,) if likeness else (job_system.SYSTEM, *systems.READ)
+    for system in candidates:
         if system.claims(found):
             return system
     added, broken = systems.added()
@@ -42,34 +41,34 @@ def system_of(found: RecipeSource) -> System:
                 return system
         except PlannerError as error:
             broken.append(error)
-    text = _looks_like(stranger) if stranger else _near_miss(found, added) or _nobodys(found)
+    text = _looks_like(likeness) if likeness else _near_miss(found, added) or _unknown(found)
     raise recipe_error(found.source, text, *map(str, broken))
 
 
-def _looks_like(stranger: strangers.Likeness) -> str:
-    return f"this looks like {stranger.name} ({stranger.why}); planner does not read it. It reads {READ}"
+def _looks_like(likeness: unsupported.Likeness) -> str:
+    return f"this looks like {likeness.name} ({likeness.why}), which planner does not read. It reads {READ}"
 
 
 def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:
-    """What the first system says that almost knows it; empty if none does."""
+    """The first system's reason why the recipe is almost one of its own, empty if no system has one."""
     asked = (system.near_miss(found) for system in (*systems.KNOWN.values(), *added) if system.near_miss)
     return next(filter(None, asked), "")
 
 
-def _nobodys(found: RecipeSource) -> str:
+def _unknown(found: RecipeSource) -> str:
     match found.kind:
         case "TOML":
-            return f"found TOML, and no system that planner reads has it; it reads {READ}"
+            return f"found TOML, which no supported system uses. planner reads {READ}"
         case "Python":
-            return f"found a Python file; planner reads {READ}"
+            return f"found a Python file. planner reads {READ}"
         case "keys":
             return f"found no recipe that planner knows: {_nearest(list(found.tree))}"
-    return f"found no training command that planner knows ({KNOWN_COMMANDS}); it reads {READ}"
+    return f"found no training command that planner knows ({KNOWN_COMMANDS}). It reads {READ}"
 
 
 def _nearest(keys: list[str]) -> str:
     for key in keys:
         near = get_close_matches(key, _FINGERPRINTS, n=1, cutoff=0.8)
         if near and key not in _FINGERPRINTS:
-            return f"{cut(key)} is near {near[0]}; write it so if it is meant"
-    return f"its keys are {cut(', '.join(keys), 100)}; write one of {_MARKS}"
+            return f"{cut(key)} resembles {near[0]}. Write {near[0]} if you mean that"
+    return f"its keys are {cut(', '.join(keys), 100)}. Write a recipe of {_MARKS}"

@@ -1,7 +1,7 @@
 """The DPO repository (eric-mitchell/direct-preference-optimization, read at f8b8c0f): Hydra, FSDP on one machine.
 
-`batch_size` is the global batch. Each batch is cut into `gradient_accumulation_steps` slices and each of those into one
-slice per GPU (utils.py, trainers.py); what does not fill them is dropped, in silence.
+`batch_size` is the global batch. The repository cuts it into `gradient_accumulation_steps` slices and each of those
+into one slice per GPU (utils.py, trainers.py). It silently drops rows that fill no slice.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _WHOSE = "the DPO repository's own config.yaml"
 
 
 def base(choices: dict[str, str]) -> dict[str, Entry]:
-    """The repository's own configuration, for a command line without its folder."""
+    """The repository's default configuration for a command without its folder. `choices` are Hydra's groups."""
     entries = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in DPO_DEFAULTS.items()}
     path, block = DPO_MODELS.get(choices.get("model", ""), (None, None))
     for key, value in (("name_or_path", path), ("block_name", block)):
@@ -40,12 +40,12 @@ def base(choices: dict[str, str]) -> dict[str, Entry]:
 
 
 def read(keys: Keys, choices: dict[str, str], options: Options) -> Recipe:
-    """The recipe. Mistakes are noted in `keys`."""
+    """The recipe of a configuration with `choices` of Hydra's groups. Notes mistakes in `keys`."""
     batch = keys.whole("batch_size")
     accumulation = keys.whole("gradient_accumulation_steps", 1)
     trainer = keys.text("trainer", "BasicTrainer")
     if trainer not in {"FSDPTrainer", "BasicTrainer", "TensorParallelTrainer"}:
-        keys.refuse("trainer", "write FSDPTrainer, BasicTrainer or TensorParallelTrainer")
+        keys.refuse("trainer", "Write FSDPTrainer, BasicTrainer or TensorParallelTrainer")
     gpus = options.gpus if trainer == "FSDPTrainer" else 1
     method = _method(keys, choices)
     unit = "example" if method == "sft" else "pair"
@@ -67,15 +67,16 @@ def read(keys: Keys, choices: dict[str, str], options: Options) -> Recipe:
     )
     if trainer == "FSDPTrainer" and not facts.block:
         keys.lacks(
-            "model.block_name: found nothing, and FSDPTrainer wants one; write model.block_name=LlamaDecoderLayer"
+            "model.block_name: found nothing, but FSDPTrainer needs it. Write it, such as "
+            "model.block_name=LlamaDecoderLayer"
         )
     if gpus and facts.eval_batch < gpus:
         keys.lacks(
-            f"eval_batch_size: {facts.eval_batch} leaves {gpus} GPUs without a row; write eval_batch_size={gpus} "
-            "or more"
+            f"eval_batch_size: {facts.eval_batch} leaves some of {gpus} GPUs without a row. Write "
+            f"eval_batch_size={gpus} or more"
         )
     draft = _draft(keys, choices, options, facts, method, gpus, micro or (None if gpus is None else 1))
-    finish(draft, keys, DPO_REASONS, "not a key that the DPO repository reads")
+    finish(draft, keys, DPO_REASONS, "the DPO repository does not read this key")
     return Recipe(
         source=keys.source,
         method=method,
@@ -94,9 +95,9 @@ def _method(keys: Keys, choices: dict[str, str]) -> str:
     name = str(keys.value("loss.name") or choices.get("loss") or "sft")
     if name in {"sft", "dpo", "ipo"}:
         if name == "ipo" and choices.get("loss") == "ipo" and not keys.has("loss.name"):
-            keys.wrong("loss=ipo: the DPO repository has no config/loss/ipo.yaml; write loss=dpo loss.name=ipo")
+            keys.wrong("loss=ipo: the DPO repository has no config/loss/ipo.yaml. Write loss=dpo loss.name=ipo")
         return name
-    keys.wrong(f"loss.name: found {name}; the DPO repository has sft, dpo and ipo, write one of them")
+    keys.wrong(f"loss.name: found {name}, but the DPO repository has only sft, dpo and ipo. Write one of them")
     return "sft"
 
 
@@ -119,7 +120,7 @@ def _draft(
     how = f"{facts.batch} as written: batch_size is the batch of all GPUs and accumulation steps"
     set_batch(draft, keys, options, facts.batch, micro, how)
     if gpus and (used := facts.outcome(gpus).batch or 0) != facts.batch:
-        text = f"at {gpus} GPUs the repository used only {used} of {facts.batch}; planner uses all of them"
+        text = f"batch.global: at {gpus} GPUs the repository used only {used} of {facts.batch}, planner uses all"
         draft.derive("batch.global", facts.batch, text)
     _set_length(draft, keys, facts)
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 0, least=0))
@@ -145,15 +146,16 @@ def _set_model(draft: Draft, keys: Keys, choices: dict[str, str]) -> None:
     draft.set("model.kind", "hf")
     if not keys.has("model.name_or_path"):
         chosen = choices.get("model")
-        known = f"model={chosen} is none of {', '.join(DPO_MODELS)}; " if chosen and chosen not in DPO_MODELS else ""
-        keys.lacks(f"model.name_or_path: found nothing; {known}write model.name_or_path=NAME behind the recipe")
+        is_unknown = chosen and chosen not in DPO_MODELS
+        known = f", and model={chosen} is none of {', '.join(DPO_MODELS)}" if is_unknown else ""
+        keys.lacks(f"model.name_or_path: found nothing{known}. Write model.name_or_path=NAME behind the recipe")
         return
     carry(draft, keys, "model.name_or_path", "model.path", keys.text("model.name_or_path"))
     if keys.has("model.archive"):
-        draft.drop("model.archive", "a pickle of the policy's weights; see to do")
+        draft.drop("model.archive", "a pickle of the policy's weights, see to do")
         draft.to_do.append(
-            "model.path must be the folder that holds the weights of model.archive in the Hugging Face layout "
-            "(load its `state` into the model and save_pretrained it): training begins with them"
+            "model.path: training begins with the weights of model.archive, so save them in the Hugging Face layout "
+            "(load its `state` into the model, then save_pretrained) and write that folder"
         )
         keys.value("model.archive")
 
@@ -164,13 +166,13 @@ def _set_data(draft: Draft, keys: Keys, method: str) -> None:
     carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
     side = "start" if names == ["hh"] else "end"
     draft.derive(
-        "data.cut_prompt", side, f"data.cut_prompt {side}: the repository keeps the end of prompts for hh alone"
+        "data.cut_prompt", side, f"data.cut_prompt {side}: the repository keeps the end of a prompt only for hh"
     )
 
 
 def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
     if method == "sft":
-        text = "objective sft, a mean over samples: the repository sums each example's tokens"
+        text = "objective sft, a mean over samples: the repository sums the loss over each example's tokens"
         draft.derive("objective", {"kind": "sft", "mean_over": "samples"}, text)
         for key in ("loss.beta", "loss.label_smoothing", "loss.reference_free"):
             keys.value(key)
@@ -183,7 +185,8 @@ def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
     if keys.flag("loss.reference_free"):
         if method == "ipo":
             keys.refuse_in_job(
-                "loss.reference_free", "planner's ipo has a reference; write false, or train by a loop of yours"
+                "loss.reference_free",
+                "planner's ipo needs a reference: write false, or use a training loop of your own",
             )
         objective["reference"] = "none"
     shown = ", ".join(f"{name} {its}" for name, its in objective.items())
@@ -195,26 +198,26 @@ def _set_length(draft: Draft, keys: Keys, facts: DpoFacts) -> None:
         whole = -(-facts.n_examples // facts.batch) * facts.batch
         text = f"train.examples {whole}: n_examples {facts.n_examples} ends with the batch that reaches it"
         if facts.n_epochs:
-            text += f"; there n_epochs {facts.n_epochs} ends it earlier where the data has fewer rows"
+            text += f". In the repository n_epochs {facts.n_epochs} ends the run earlier if the data has fewer rows"
         draft.derive("train.examples", whole, text)
     elif facts.n_epochs:
         carry(draft, keys, "n_epochs", "train.epochs", facts.n_epochs)
     else:
-        keys.lacks("n_epochs: found neither n_epochs nor n_examples; write one of them behind the recipe")
+        keys.lacks("n_epochs: found neither n_epochs nor n_examples. Write one of them behind the recipe")
 
 
 def _set_optimizer(draft: Draft, keys: Keys) -> None:
     name, lr = keys.text("optimizer", "RMSprop"), keys.number("lr", 5e-7)
     kinds: dict[str, dict[str, Any]] = {
         "RMSprop": {"kind": "rmsprop"},
-        # torch's own weight decay: the repository passes on the learning rate alone.
+        # The repository passes only the learning rate, so torch's default weight decay applies.
         "AdamW": {"kind": "adamw", "weight_decay": 0.01},
         "Adam": {"kind": "adamw", "weight_decay": 0.0},
         "SGD": {"kind": "sgd"},
     }
     if name not in kinds:
         keys.refuse_in_job(
-            "optimizer", f"planner has {', '.join(kinds)}; write optimizer=RMSprop, or train by a loop of yours"
+            "optimizer", f"planner has {', '.join(kinds)}: write one of them, or use a training loop of your own"
         )
     values = {**kinds.get(name, {"kind": "rmsprop"}), "lr": lr}
     set_optimizer(draft, keys, values, {"kind": "optimizer", "lr": "lr"})
@@ -223,10 +226,11 @@ def _set_optimizer(draft: Draft, keys: Keys) -> None:
 def _set_eval(draft: Draft, facts: DpoFacts) -> None:
     samples = -(-facts.n_eval // facts.eval_batch) * facts.eval_batch
     text = f"eval.samples {samples}: n_eval_examples {facts.n_eval} in whole batches of {facts.eval_batch}"
-    draft.derive("eval.samples", samples, f"{text}; here they are held out of the training rows, there of a test split")
+    text += ". planner holds them out of the training rows, the repository takes a test split"
+    draft.derive("eval.samples", samples, text)
     every = facts.eval_every // facts.batch * facts.batch
     if every:
-        lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as there"
+        lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as in the repository"
         draft.derive("eval.every", f"{every} examples", f"eval.every {every} examples{lowered}")
     else:
         draft.derive("eval.every", "1 step", f"eval.every 1 step: eval_every {facts.eval_every} is less than a batch")

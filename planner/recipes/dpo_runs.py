@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.slicing import Sliced, eval_every_unit, n_examples_unit
 
-# Blocks whose models refuse an empty batch in transformers 4.29.2; Llama takes it, and its mean is NaN.
+# Blocks whose models refuse an empty batch in transformers 4.29.2. Llama accepts it, and its mean is NaN.
 _REFUSE_EMPTY = ("GPTNeoXLayer", "GPT2Block", "GPTJBlock")
 
 _GPUS_OF_A_MACHINE = 8
@@ -13,7 +13,7 @@ _GPUS_OF_A_MACHINE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class DpoFacts(Sliced):
-    """A recipe as the repository trains it."""
+    """The settings of a recipe on which the repository's behaviour depends, and that behaviour."""
 
     trainer: str
     block: str
@@ -26,13 +26,13 @@ class DpoFacts(Sliced):
     is_bf16: bool
 
     def empty_text(self) -> str:
-        """What a model does with a batch of no rows."""
+        """What this recipe's model does with an empty batch."""
         if self.block in _REFUSE_EMPTY:
             return "ValueError: batch_size has to be defined and > 0"
         return "no rows on a GPU: NaN" if self.block == "LlamaDecoderLayer" else "no rows on a GPU"
 
     def outcome(self, gpus: int) -> BatchOutcome:
-        """What happens at a GPU count."""
+        """What the repository does at a GPU count."""
         found = self.sliced(gpus)
         no_eval = self.is_sharded and self.eval_batch < gpus and self.block in _REFUSE_EMPTY
         if found.verdict != "error" and (not self.eval_every // self.batch):
@@ -50,7 +50,7 @@ class DpoFacts(Sliced):
         return f"whole batches of {self.eval_batch}" + ("" if whole == self.n_eval else f": rounded up to {whole}")
 
     def units(self) -> list[AmbiguousUnit]:
-        """Numbers in units that mislead."""
+        """The numbers whose units are easily mistaken."""
         rows = [
             eval_every_unit(self.eval_every, self.batch, self.unit),
             AmbiguousUnit(
@@ -70,63 +70,63 @@ class DpoFacts(Sliced):
             rows.append(n_examples_unit(self.n_examples, self.batch))
         return rows
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
-        """What the outcome alone does not show."""
-        made = [self._lost(question), self._empty(question), self._zero_division(), self._tail(question)]
+    def traps(self, options: CheckOptions) -> list[Trap]:
+        """What the outcomes do not show."""
+        made = [self._lost(options), self._empty(options), self._zero_division(), self._tail(options)]
         if self.n_examples and self.n_epochs:
             text = (
-                f"n_examples {self.n_examples} and n_epochs {self.n_epochs} are both set, and whichever comes "
-                "first ends "
-                "the run; n_epochs=null lets n_examples rule."
+                f"n_examples {self.n_examples} and n_epochs {self.n_epochs} are both set. The run ends with the one "
+                "reached first. Write n_epochs=null to train for n_examples."
             )
             made.append(Trap(name="two lengths", text=text))
         if self.unit == "pair":
-            text = f"batch_size {self.batch} counts pairs; the README's effective batch size counts two sequences each."
+            text = f"batch_size {self.batch} counts pairs. The README's effective batch size counts two sequences each."
             made.append(Trap(name="pairs", text=text))
         if not self.is_sharded:
-            text = f"{self.trainer} is one process: more GPUs hold more layers, and make no step shorter."
+            text = f"{self.trainer} is one process: more GPUs hold more layers, but do not shorten a step."
             made.append(Trap(name="one process", text=text))
         if self.is_bf16 and self.is_sharded:
-            made.append(Trap(name="bf16 sums", text="With fsdp_policy_mp bfloat16 gradients are also summed in bf16."))
-        if self.is_sharded and max(question.counts) > _GPUS_OF_A_MACHINE:
+            made.append(Trap(name="bf16 sums", text="With fsdp_policy_mp bfloat16, gradients are summed in bf16, too."))
+        if self.is_sharded and max(options.counts) > _GPUS_OF_A_MACHINE:
             made.append(
-                Trap(name="one machine", text="FSDPTrainer takes every GPU of one machine, and none of another.")
+                Trap(
+                    name="one machine", text="FSDPTrainer uses all GPUs of one machine. It cannot use several machines."
+                )
             )
         return [trap for trap in made if trap]
 
-    def _lost(self, question: CheckOptions) -> Trap | None:
-        cut = [found for count in question.counts if (found := self.outcome(count)).dropped and found.batch]
+    def _lost(self, options: CheckOptions) -> Trap | None:
+        cut = [found for count in options.counts if (found := self.outcome(count)).dropped and found.batch]
         if not cut:
             return None
         worst = min(cut, key=lambda found: (found.batch or 0, found.gpus))
         lost = self.batch - (worst.batch or 0)
         text = (
-            f"The same positions of every batch are thrown away (at {worst.gpus} GPUs {lost} of {self.batch}, "
-            f"{lost / self.batch:.1%}), while the counter adds {self.batch}: in one epoch those rows are never "
-            "trained on."
+            f"The same positions of every batch are dropped (at {worst.gpus} GPUs {lost} of {self.batch}, "
+            f"{lost / self.batch:.1%}), while the counter adds {self.batch}. An epoch does not train on those rows."
         )
         return Trap(name="rows cut off", text=text)
 
-    def _empty(self, question: CheckOptions) -> Trap | None:
-        empty = [count for count in question.counts if self.sliced(count).verdict == "error"]
+    def _empty(self, options: CheckOptions) -> Trap | None:
+        empty = [count for count in options.counts if self.sliced(count).verdict == "error"]
         if not empty:
             return None
         text = (
-            f"Below {self.accumulation} x GPUs rows in a batch every GPU gets none: GPT-NeoX, GPT-2 and GPT-J end with "
-            '"batch_size has to be defined and > 0", Llama goes on with NaN.'
+            f"A batch of fewer than {self.accumulation} x GPUs rows leaves every GPU without rows. GPT-NeoX, GPT-2 and "
+            'GPT-J end with "batch_size has to be defined and > 0", Llama continues with NaN.'
         )
         return Trap(name="empty batches", text=text)
 
     def _zero_division(self) -> Trap | None:
         if self.eval_every // self.batch:
             return None
-        text = f"eval_every {self.eval_every} is below batch_size {self.batch}: it becomes 0, and `% 0` ends the run."
+        text = f"eval_every {self.eval_every} is below batch_size {self.batch}. It becomes 0, and `% 0` ends the run."
         return Trap(name="eval_every", text=text)
 
-    def _tail(self, question: CheckOptions) -> Trap:
-        rows = question.rows
-        lost = f"here {rows % self.batch} of {rows}" if rows else f"rows mod {self.batch} (--rows N says how many)"
+    def _tail(self, options: CheckOptions) -> Trap:
+        rows = options.rows
+        lost = f"{rows % self.batch} of {rows}" if rows else f"rows mod {self.batch} (--rows N counts them)"
         text = (
-            f"The last rows of each epoch that fill no batch are dropped: {lost}. planner runs on into the next epoch."
+            f"The last rows of an epoch that fill no batch are dropped: {lost}. planner continues into the next epoch."
         )
         return Trap(name="epoch ends", text=text)

@@ -1,4 +1,4 @@
-"""Steps that all foreign readers share on the way to a job of ours."""
+"""Steps that the readers of all systems share to draft a planner job from a recipe."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from planner.recipes.entries import Keys
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import Unresolved, number, written
 
-# Methods whose loss an objective of ours computes as the recipe's system does; any other is a loop of the user's own.
+# Methods whose loss a planner objective computes as the recipe's system does. Any other needs the user's own loop.
 DATA_OF = {method: OURS[method].data[0] for method in ("sft", "dpo", "ipo", "simpo", "kto")}
 _MOST_WORKERS = 64
 _ROWS = {
@@ -24,10 +24,10 @@ _ROWS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line says beside the recipe."""
+    """Command-line options beside the recipe."""
 
     gpus: int | None = None
-    """the count that the recipe was tuned for"""
+    """the GPU count that the recipe was tuned for"""
     max_micro: int | None = None
     accelerate: str | None = None
     """an accelerate file beside a TRL recipe"""
@@ -35,11 +35,11 @@ class Options:
     """total or per-accumulation"""
     method: str | None = None
     is_for_job: bool = True
-    """whether a job is to be made; if not, only what concerns batches must be there"""
+    """whether to make a job. If not, the recipe needs only what concerns batches"""
     needs_micro: bool = True
-    """whether somebody must say what one GPU holds"""
+    """whether the largest micro-batch of one GPU must be known"""
     env: Mapping[str, str] = field(default_factory=dict)
-    """variables of the shell that a script is run in, by name"""
+    """shell variables of a script, by name"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +50,15 @@ class Dataset:
     config: str | None = None
     split: str | None = None
     weight: Any = None
-    """the share of its rows that is taken; none: all"""
+    """the share of its rows that is taken, None for all"""
     seed: int = 0
-    """of the shuffle before a share is taken"""
+    """the seed of the shuffle before a share is taken"""
     hub: bool = True
-    """whether `datasets.load_dataset` knows it by this name"""
+    """whether `datasets.load_dataset` can load it by this name"""
 
 
 def job_name(*candidates: Any) -> str:
-    """The first candidate that makes a name which a job may have."""
+    """The first candidate that gives a valid job name, in lower case. `recipe` if none does."""
     for candidate in candidates:
         if isinstance(candidate, str) and "$" not in candidate:
             name = re.sub(r"[^a-z0-9._-]+", "-", candidate.lower()).strip("._-")[:63].strip("._-")
@@ -68,9 +68,18 @@ def job_name(*candidates: Any) -> str:
 
 
 def set_batch(draft: Draft, keys: Keys, options: Options, batch: int, micro: int | None, how: str) -> None:
-    """`batch.global`, with its arithmetic, and `batch.max_micro`, which somebody must know."""
+    """Sets `batch.global` and `batch.max_micro`. Notes in `keys` if one is too large or unknown.
+
+    Args:
+        draft: the job in the making.
+        keys: the recipe's keys, for mistakes.
+        options: `max_micro` wins over `micro`.
+        batch: samples of an optimizer step.
+        micro: samples that one GPU held, None if unknown.
+        how: the arithmetic of `batch`, for the list of derived values.
+    """
     if batch > MAX_GLOBAL_BATCH:
-        keys.wrong(f"batch.global: {how}; planner takes up to {MAX_GLOBAL_BATCH}, write smaller numbers")
+        keys.wrong(f"batch.global: {how}, but planner takes up to {MAX_GLOBAL_BATCH}. Write smaller numbers")
         keys.raise_mistakes()
     draft.derive("batch.global", batch, f"batch.global {how}")
     most = options.max_micro or micro
@@ -78,24 +87,24 @@ def set_batch(draft: Draft, keys: Keys, options: Options, batch: int, micro: int
         draft.set("batch.max_micro", min(batch, MAX_MICRO))
     elif most is None:
         keys.lacks(
-            "batch.max_micro: the recipe names no GPU count, so what one GPU held is not known; write --gpus W, the "
-            "count that it was run on, or --max-micro M"
+            "batch.max_micro: the recipe names no GPU count, so planner does not know what one GPU held. Write "
+            "--gpus W, the count that it ran on, or --max-micro M"
         )
     elif options.max_micro:
-        draft.derive("batch.max_micro", most, f"batch.max_micro {most}, as --max-micro says")
+        draft.derive("batch.max_micro", most, f"batch.max_micro {most}: --max-micro")
     else:
-        draft.derive("batch.max_micro", most, f"batch.max_micro {most}: what one GPU held there")
+        draft.derive("batch.max_micro", most, f"batch.max_micro {most}: the recipe's micro-batch of one GPU")
     draft.remarks["batch.global"] = "at every GPU count"
 
 
 def set_workers(draft: Draft, batch: int, gpus: int | None) -> None:
-    """As many as may be of use; the plan is exact at any of them."""
+    """Sets `workers.max` to 64, or to the recipe's GPU count if that is larger, but not above the batch."""
     most = min(max(_MOST_WORKERS, gpus or 1), batch)
-    draft.derive("workers", {"max": most}, f"workers.max {most}: any count up to it is exact")
+    draft.derive("workers", {"max": most}, f"workers.max {most}: the batch is exact at every count up to it")
 
 
 def set_data(draft: Draft, kind: str, datasets: Sequence[Dataset]) -> None:
-    """A place for the data, and what to do to have it there."""
+    """Sets `data.kind` and a placeholder `data.path`, and adds how to save the data sets there to the to-do list."""
     names = [each.name.rstrip("/").rpartition("/")[2] or each.name for each in datasets]
     folder = "data/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(dict.fromkeys(names)))[:80].strip("-") or "NAME")
     draft.set("data.kind", kind)
@@ -109,7 +118,7 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[Dataset]) -> None:
 
 
 def _saving(kind: str, folder: str, datasets: Sequence[Dataset]) -> str:
-    """One line of Python where `datasets` knows the data by its name, else the form that rows must have."""
+    """A shell command that saves data sets of the hub, or for others the form that their rows must have."""
     rows = f"rows such as {_ROWS[kind]}"
     if not datasets or not all(each.hub for each in datasets):
         names = ", ".join(each.name for each in datasets) or "the data"
@@ -118,13 +127,13 @@ def _saving(kind: str, folder: str, datasets: Sequence[Dataset]) -> str:
     whole = loads[0] if len(datasets) == 1 else f"concatenate_datasets([{', '.join(loads)}])"
     names = "load_dataset" if len(datasets) == 1 else "concatenate_datasets, load_dataset"
     return (
-        f'python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})", once; the rows must have '
-        f"the form {_ROWS[kind]}"
+        f'run once: python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})" (the rows must have '
+        f"the form {_ROWS[kind]})"
     )
 
 
 def _load(dataset: Dataset) -> str:
-    """The rows that the handbook takes: a share is taken of shuffled ones, rounded down."""
+    """Python that loads the rows which the alignment-handbook takes. It shuffles before it takes a share."""
     config = f", {dataset.config!r}" if dataset.config and dataset.config != "default" else ""
     load = f"load_dataset({dataset.name!r}{config}, split={dataset.split or 'train'!r})"
     share = dataset.weight
@@ -134,13 +143,13 @@ def _load(dataset: Dataset) -> str:
 
 
 def names_of(value: Any) -> list[str]:
-    """`[hh,shp]` or `hh` -> the names that are known; shell variables are left out."""
+    """Names in a list or a single value, without those that contain shell variables."""
     values = value if isinstance(value, list) else [] if value is None or isinstance(value, Unresolved) else [value]
     return [str(each) for each in values if "$" not in str(each)]
 
 
 def set_optimizer(draft: Draft, keys: Keys, values: Mapping[str, Any], from_keys: Mapping[str, str]) -> None:
-    """`values` are ours; `from_keys` says which foreign key each was carried from, the others are derived."""
+    """Sets values of `train.optimizer`. `from_keys` has the recipe's key for those that are carried over."""
     for name, value in values.items():
         ours = f"train.optimizer.{name}"
         if foreign := from_keys.get(name):
@@ -149,8 +158,17 @@ def set_optimizer(draft: Draft, keys: Keys, values: Mapping[str, Any], from_keys
             draft.set(ours, value)
 
 
-def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whose: str = "there") -> None:
-    """Under our name; a default of the foreign system, which nobody wrote down, says so; `whose` is where it is one."""
+def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whose: str = "in its system") -> None:
+    """Sets a value that a key of the recipe gives, and notes it as carried over.
+
+    Args:
+        draft: the job in the making.
+        keys: the recipe's keys. A key that is missing or a default is noted as derived instead.
+        foreign: the recipe's key.
+        ours: the job's key.
+        value: the value for the job.
+        whose: where the default comes from, such as "in TRL 0.19", if the key is missing.
+    """
     entry = keys.entries.get(foreign)
     if entry is None or entry.is_default:
         how = f"{foreign} of {entry.where}" if entry else f"the default of {foreign} {whose}"
@@ -160,19 +178,27 @@ def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whos
 
 
 def whole_if(value: float) -> float:
-    """1.0 -> 1; other numbers as they are."""
+    """`1.0` -> `1`. Other numbers are returned as they are."""
     return int(value) if float(value).is_integer() else value
 
 
 def plain(value: Any) -> str:
-    """A value on one line."""
+    """A value as text on one line, cut after 120 characters."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {plain(its)}" for key, its in value.items()) + "}"
     return cut(number(value) if isinstance(value, float) else written(value), 120)
 
 
 def make_own(draft: Draft, method: str, why: str) -> None:
-    """The job's batch, length and cadences with a loop of the user's own in place of what planner has no words for."""
+    """Turns a draft into a job with the user's own training loop.
+
+    The job keeps its batch, length and cadences. Model, data, loss, optimizer and schedule move to the to-do list.
+
+    Args:
+        draft: the job in the making.
+        method: what the loop computes.
+        why: why no objective of planner's computes it.
+    """
     model, data, train = (draft.job.pop(name, {}) for name in ("model", "data", "train"))
     objective = draft.job.pop("objective", None)
     ordered = draft.job
@@ -189,36 +215,43 @@ def make_own(draft: Draft, method: str, why: str) -> None:
     draft.job |= ordered
     draft.remarks["data.path"] = f"your training loop: it computes {method}"
     draft.remarks.pop("objective", None)
-    draft.to_do.insert(0, f"{why}: write my_loop.py, which computes the loss (docs/guides/your-own-loop.md)")
+    draft.to_do.insert(0, f"{why}: write my_loop.py to compute the loss (docs/guides/your-own-loop.md)")
     if method.startswith("grpo"):
         draft.to_do.insert(
             1,
-            "let a sample of dataset() be a whole group, and divide batch.global by its size: a group of completions "
-            "that are samples of their own is split over workers like any others",
+            "make each sample of dataset() a whole group, and divide batch.global by the group's size: planner would "
+            "split a group of single completions over workers",
         )
     said = {"model": model, "data": data, "objective": objective, "optimizer": optimizer, **theirs}
     lines = [f"{name} {plain(value)}" for name, value in said.items() if value]
     if lines:
-        draft.to_do.insert(1, f"what the loop must see to itself: {'; '.join(lines)}")
+        draft.to_do.insert(1, f"what the loop must do itself: {'; '.join(lines)}")
 
 
 def finish(draft: Draft, keys: Keys, reasons: Mapping[str, str], other: str) -> None:
-    """Every key without a word so far is dropped, with a reason where one is known, else with `other`."""
+    """Notes every key that no note mentions yet as dropped, so that `convert` lists every key.
+
+    Args:
+        draft: the job in the making.
+        keys: the recipe's keys.
+        reasons: why a key, or a section by its prefix, has no counterpart in a job.
+        other: the reason for all other keys.
+    """
     said = " ".join(f"{note.key} {note.text}" for note in (*draft.carried, *draft.derived, *draft.dropped))
     for key, entry in keys.written():
-        # What was read for a verdict, or for a number, without a word of its own.
+        # A key that was read for a verdict or as a factor needs no note.
         if keys.was_read(key) and (key in said or key not in reasons):
             continue
         why = next((text for known, text in reasons.items() if key == known or key.startswith(f"{known}.")), other)
         value = entry.value
         if isinstance(value, Unresolved):
-            draft.drop(key, f"{cut(value.text)} ({value.why}); {why}")
+            draft.drop(key, f"{cut(value.text)} ({value.why}): {why}")
         elif value is not None:
             draft.drop(key, why)
 
 
 def order_sections(draft: Draft) -> None:
-    """In the order of a job file."""
+    """Puts the draft's sections, and the keys of `train`, in the order of a job file."""
     order = ("name", "model", "data", "objective", "batch", "train", "eval", "workers", "checkpoint")
     draft.job = {name: draft.job[name] for name in order if name in draft.job}
     within = (

@@ -1,4 +1,4 @@
-"""A foreign configuration as dotted keys, each with where it stands; knows who has read what."""
+"""A recipe's configuration as dotted keys. `Keys` reads values, collects mistakes, and records which keys were read."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ COMMAND_LINE = "the command line"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A value, and where it stands."""
+    """A value and its place."""
 
     value: Any
     where: str
-    """the file, `the command line`, or whose default it is"""
+    """the file, `the command line`, or the system whose default it is"""
     is_default: bool = False
-    """of the foreign system itself: nobody wrote it into the recipe"""
+    """whether it is the system's default and not in the recipe"""
 
 
 def flat(tree: Mapping[Any, Any], where: str, *, is_default: bool = False, prefix: str = "") -> dict[str, Entry]:
-    """`{"a": {"b": 1}}` -> `{"a.b": 1}`; lists stay whole."""
+    """`{"a": {"b": 1}}` -> `{"a.b": 1}`. Lists stay whole."""
     entries: dict[str, Entry] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
@@ -38,25 +38,28 @@ def flat(tree: Mapping[Any, Any], where: str, *, is_default: bool = False, prefi
 
 @dataclass(kw_only=True)
 class Keys:
-    """Entries that are asked for one by one. A wrong value is noted and a stand-in returned: one reading tells all."""
+    """Typed access to a recipe's entries.
+
+    A wrong value is added to `mistakes` and a substitute returned, so that one error can list all mistakes.
+    """
 
     source: str
     entries: Mapping[str, Entry]
     mistakes: list[str] = field(default_factory=list)
     is_for_job: bool = True
-    """whether a job is to be made; if not, only what concerns batches must be there"""
+    """whether to make a job. If not, the recipe needs only what concerns batches"""
     fix: str = "KEY=VALUE"
-    """how a value is given behind the recipe"""
+    """how the user writes a value behind the recipe"""
     _read: set[str] = field(default_factory=set)
     _unset: dict[str, tuple[str, list[str], str]] = field(default_factory=dict)
-    """key -> its value, the shell's variables in it, and the mistake that was noted"""
+    """key -> its value, the shell variables in it, and the mistake"""
 
     def has(self, key: str) -> bool:
-        """Whether a value stands there that is not null."""
+        """Whether `key` has a value that is not null."""
         return key in self.entries and self.entries[key].value is not None
 
     def value(self, key: str, default: Any = None) -> Any:
-        """What stands there, whatever it is; what cannot be resolved is the default."""
+        """The value of `key`, of any type. The default if it is missing, null or unresolved."""
         self._read.add(key)
         entry = self.entries.get(key)
         if entry is None or entry.value is None or isinstance(entry.value, Unresolved):
@@ -64,123 +67,123 @@ class Keys:
         return entry.value
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number of at least `least`; without a default it must be there."""
+        """The whole number at `key`, from `least` to 2**40. It is required if there is no default."""
         value = self._needed(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST:
             return value
         if value is not _NOTHING:
-            self.refuse(key, f"write a whole number from {least} to 2**40")
+            self.refuse(key, f"Write a whole number from {least} to 2**40")
         return default if default is not None else least
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number of at least 0; without a default it must be there."""
+        """The number at `key`, at least 0. It is required if there is no default."""
         value = self._needed(key, default)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
             return float(value)
         if value is not _NOTHING:
-            self.refuse(key, "write a number of at least 0")
+            self.refuse(key, "Write a number of at least 0")
         return default if default is not None else 0.0
 
     def norm(self, key: str, default: float) -> float | None:
-        """The norm that gradients are clipped to; none where 0 or `inf`, as torch reads it, say that nothing is."""
+        """The norm that gradients are clipped to. None if `key` is 0 or `inf`, which mean no clipping."""
         if str(self.value(key)).lower() in {"inf", ".inf"}:
             return None
         return self.number(key, default) or None
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """True or false."""
+        """The boolean at `key`, by default `default`."""
         value = self.value(key, default)
         if isinstance(value, bool):
             return value
-        self.refuse(key, "write true or false")
+        self.refuse(key, "Write true or false")
         return default
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text that is not empty; without a default it must be there."""
+        """The non-empty text at `key`. It is required if there is no default."""
         value = self._needed(key, default)
         if isinstance(value, str) and value:
             return value
         if value is not _NOTHING:
-            self.refuse(key, "write a text")
+            self.refuse(key, "Write a text")
         return default or "?"
 
-    def word(self, key: str) -> str | None:
-        """A text, number or boolean as text; none if the key is missing. A list or a section is a mistake."""
+    def scalar_text(self, key: str) -> str | None:
+        """The text, number or boolean at `key` as text, None if missing. A list or a section is a mistake."""
         value = self.value(key)
         if isinstance(value, str | int | float):
             return str(value)
         if value is not None:
-            self.refuse(key, "write a single word")
+            self.refuse(key, "Write a single value")
         return None
 
     def refuse(self, key: str, fix: str) -> None:
-        """Note what stands at `key`, and what should."""
+        """Add a mistake: the value of `key`, and as a second sentence how to fix it."""
         entry = self.entries.get(key)
         found = "nothing" if entry is None or entry.value is None else show(entry.value)
-        self.mistakes.append(f"{key}: found {found}; {fix}")
+        self.mistakes.append(f"{key}: found {found}. {fix}")
 
     def refuse_in_job(self, key: str, fix: str) -> None:
-        """Note what a job cannot say, where one is to be made; the batch does not depend on it."""
+        """Add a mistake, as `refuse`, only if a job is to be made: the batch does not depend on this value."""
         if self.is_for_job:
             self.refuse(key, fix)
 
     def wrong(self, text: str) -> None:
-        """Note a mistake in words of one's own."""
+        """Add a mistake with its whole text."""
         self.mistakes.append(text)
 
     def unresolved(self, key: str, value: Unresolved, where: str) -> None:
-        """Note that a value cannot be known from here, and how to give it."""
-        given = f"write {self.fix.replace('KEY', key)} behind the recipe"
-        self.missing(key, value.text, f"{key}: found {cut(value.text)} in {where}, {value.why}; {given}")
+        """Add a mistake: the value at `where` is unknown, with how to give it."""
+        given = f"Write {self.fix.replace('KEY', key)} behind the recipe"
+        self.missing(key, value.text, f"{key}: found {cut(value.text)} in {where}, {value.why}. {given}")
 
     def missing(self, key: str, value: str, text: str) -> None:
-        """Note a value that needs shell variables. `text` says how to do without them."""
+        """Add a mistake `text` on a value that may contain shell variables. `--env` is added as another fix."""
         names = env_names(value)
         self.wrong(f"{text}, or {_as_options(names)}" if names else text)
         if names:
             self._unset[key] = (value, names, self.mistakes[-1])
 
     def lacks(self, text: str) -> None:
-        """Note that something is missing which only a job needs."""
+        """Add a mistake only if a job is to be made: something is missing that the batch does not need."""
         if self.is_for_job:
             self.wrong(text)
 
     def written(self) -> Iterable[tuple[str, Entry]]:
-        """The entries without the defaults that nobody wrote."""
+        """The entries that the recipe itself contains, without the system's defaults."""
         return ((key, its) for key, its in self.entries.items() if not its.is_default)
 
     def was_read(self, key: str) -> bool:
-        """Whether anybody has asked for it."""
+        """Whether a reader asked for `key`."""
         return key in self._read
 
     def where(self, key: str) -> str:
-        """Where a key stands; empty where it does not."""
+        """The place of a key, empty if it is missing."""
         return self.entries[key].where if key in self.entries else ""
 
     def raise_mistakes(self) -> None:
-        """Ends the reading if anything was wrong.
+        """End the reading if there are mistakes.
 
         Raises:
-            RecipeError: one line per mistake.
+            RecipeError: there are mistakes. The message has a line for each.
         """
         if self.mistakes:
             lines = [Mistake(text=text) for text in dict.fromkeys(self._folded())]
             raise RecipeError(listed(escape(self.source), lines))
 
     def _folded(self) -> list[str]:
-        """The mistakes. Several missing shell variables share one line, so that all of them are named."""
+        """The mistakes. Three or more missing shell variables share one line, so that the error names all."""
         if len(self._unset) < _FEWEST_FOLDED:
             return self.mistakes
         shown = ", ".join(f"{key}: {cut(value)}" for key, (value, _, _) in self._unset.items())
         names = dict.fromkeys(name for _, each, _ in self._unset.values() for name in each)
         folded = {mistake for _, _, mistake in self._unset.values()}
-        first = f"found shell variables that are not set ({shown}); write {_as_options(names)}"
+        first = f"found shell variables that are not set ({shown}). Write {_as_options(names)}"
         return [first, *(text for text in self.mistakes if text not in folded)]
 
     def _needed(self, key: str, default: Any) -> Any:
-        """The value, the default, or `_NOTHING` with the mistake noted."""
+        """The value, the default, or `_NOTHING` with a mistake added."""
         self._read.add(key)
         entry = self.entries.get(key)
         if entry is not None and isinstance(entry.value, Unresolved):
@@ -190,7 +193,7 @@ class Keys:
             return _NOTHING
         if entry is None or entry.value is None:
             if default is None:
-                self.lacks(f"{key}: found nothing; write {self.fix.replace('KEY', key)} behind the recipe")
+                self.lacks(f"{key}: found nothing. Write {self.fix.replace('KEY', key)} behind the recipe")
                 return _NOTHING
             return default
         return entry.value

@@ -1,8 +1,7 @@
 """HALOs (ContextualAI/HALOs, read at 4831988): Hydra and accelerate, FSDP.
 
-`model.batch_size` has had three meanings: of all GPUs and accumulation steps (since 2025-05-01), of one accumulation
-step (before), and that again, sliced as in the DPO repository (branch legacy). What the system does with it is in
-`planner.recipes.halos_runs`.
+`model.batch_size` counts the samples of all GPUs and accumulation steps (since 2025-05-01) or of one accumulation step
+(before, and in the branch legacy, which slices batches as the DPO repository does). See `halos_runs`.
 """
 
 import re
@@ -24,7 +23,7 @@ from planner.recipes.split import nearest_multiple
 
 _WHOSE = "HALOs' own configuration"
 
-# Hydra's loss=NAME there -> the method.
+# HALOs' loss.trainer -> the method, as in loss=NAME.
 _TRAINERS = {
     "SFTTrainer": "sft",
     "DPOTrainer": "dpo",
@@ -38,14 +37,14 @@ _TRAINERS = {
     "BradleyTerryTrainer": "bradley-terry",
     "ORPOTrainer": "orpo",
 }
-# Methods that planner has an objective of the same name for, which computes another loss, and the difference.
-_ANOTHER_LOSS = {"orpo": "planner's orpo takes the mean of its cross-entropy over tokens, and HALOs over pairs"}
+# Methods whose loss differs from planner's objective of the same name, and the difference.
+_ANOTHER_LOSS = {"orpo": "planner's orpo takes the mean of its cross-entropy over tokens, HALOs over pairs"}
 _UNPAIRED = ("kto", "ppo", "grpo", "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid")
 _TOLD = re.compile(r"((?:^[ \t]*#[^\n]*\n)+)[ \t]*batch_size:", re.MULTILINE)
 
 
 def base(choices: dict[str, str]) -> dict[str, Entry]:
-    """HALOs' own configuration, as far as it is known, for a command line without its folder."""
+    """HALOs' default configuration, as far as known, for a command without its folder. `choices` are Hydra's groups."""
     entries = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in HALOS_DEFAULTS.items()}
     if choices.get("model", "").startswith("pythia"):
         entries["model.activation_checkpointing"] = Entry(value=False, where=_WHOSE, is_default=True)
@@ -56,8 +55,8 @@ def base(choices: dict[str, str]) -> dict[str, Entry]:
     return entries
 
 
-def told_meaning(text: str) -> Meaning | None:
-    """What the comment above `batch_size` in base_model.yaml says it counts; none if there is no such comment."""
+def meaning_in_comment(text: str) -> Meaning | None:
+    """What `batch_size` counts by the comment above it in base_model.yaml. None if there is no such comment."""
     found = _TOLD.search(text)
     if found is None or "across all machines" not in found[1]:
         return None
@@ -69,26 +68,35 @@ def read(
     choices: dict[str, str],
     options: Options,
     *,
-    told: Meaning | None,
+    commented: Meaning | None,
     launch: LaunchSettings | None,
     group: int | None,
 ) -> Recipe:
-    """The recipe. Mistakes are noted in `keys`; `told` is what a comment says that batch_size counts."""
+    """The recipe of a HALOs configuration.
+
+    Args:
+        keys: the configuration. Mistakes are added to it.
+        choices: Hydra's groups and their files.
+        options: the command line's options.
+        commented: what a comment in HALOs' files says that batch_size counts, None if there is none.
+        launch: the launcher's settings, None if unknown.
+        group: completions per prompt, None if unknown.
+    """
     written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
-    meaning = _meaning(keys, options, told, accumulation)
+    meaning = _meaning(keys, options, commented, accumulation)
     method, why_own = _method(keys, choices)
     facts = _facts(keys, choices, written, accumulation, meaning, method, launch, group)
     gpus = options.gpus or (launch.num_processes if launch else None)
     if gpus and meaning != "legacy" and facts.eval_batch % (divisor := facts.divisor(gpus)):
         keys.lacks(
-            f"model.eval_batch_size: {facts.eval_batch} is no multiple of {divisor}, which HALOs wants at {gpus} GPUs; "
-            f"write model.eval_batch_size={nearest_multiple(facts.eval_batch, divisor)}"
+            f"model.eval_batch_size: {facts.eval_batch} is no multiple of {divisor}, which HALOs requires at {gpus} "
+            f"GPUs. Write model.eval_batch_size={nearest_multiple(facts.eval_batch, divisor)}"
         )
     per_step = written // accumulation if meaning == "total" else written
     micro = None if gpus is None else max(per_step // gpus, 1)
     draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
     reasons = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
-    finish(draft, keys, reasons, "not a key that planner knows of HALOs'")
+    finish(draft, keys, reasons, "planner does not know this key of HALOs")
     if why_own:
         make_own(draft, method, why_own)
     return Recipe(
@@ -116,7 +124,7 @@ def _facts(
     launch: LaunchSettings | None,
     group: int | None,
 ) -> HalosFacts:
-    """What the verdicts depend on. Mistakes are noted in `keys`."""
+    """The settings on which the verdicts depend. Notes mistakes in `keys`."""
     is_unpaired = method in _UNPAIRED or "Unpaired" in str(keys.value("loss.dataloader", ""))
     return HalosFacts(
         written=written,
@@ -142,14 +150,14 @@ def _facts(
 
 
 def _warmup(keys: Keys) -> str:
-    """As a cadence: `warmup` is a fraction of the run, the older `warmup_steps` are optimizer steps."""
+    """The warmup as a cadence. `warmup` is a fraction of the run, the older `warmup_steps` counts optimizer steps."""
     if keys.has("warmup_steps"):
         return f"{keys.whole('warmup_steps', 0, least=0)} steps"
     return f"{number(round(keys.number('warmup', 0.0) * 100, 6))}%"
 
 
-def _meaning(keys: Keys, options: Options, told: Meaning | None, accumulation: int) -> Meaning:
-    """Which of the three; without accumulation all are one."""
+def _meaning(keys: Keys, options: Options, commented: Meaning | None, accumulation: int) -> Meaning:
+    """What model.batch_size counts. It makes no difference without accumulation."""
     if keys.has("use_fsdp") and keys.has("mode"):
         for key in ("use_fsdp", "mode"):
             keys.value(key)
@@ -157,31 +165,32 @@ def _meaning(keys: Keys, options: Options, told: Meaning | None, accumulation: i
     asked: Meaning | None = None
     if options.halos_batch is not None:
         if options.halos_batch not in {"total", "per-accumulation"}:
-            keys.wrong(f"--halos-batch {options.halos_batch[:40]}: write total or per-accumulation")
+            keys.wrong(f"--halos-batch {options.halos_batch[:40]}: not a meaning. Write total or per-accumulation")
         asked = "total" if options.halos_batch == "total" else "per accumulation step"
-    if asked and told and asked != told:
-        keys.wrong(f"--halos-batch says {asked}, and the comment above model.batch_size says {told}; leave one out")
-    if not asked and not told and accumulation > 1:
+    if asked and commented and asked != commented:
         keys.wrong(
-            "model.batch_size: HALOs changed its meaning on 2025-05-01, and the file does not say which one it "
-            "has; write "
-            "--halos-batch total (newer: of all accumulation steps) or --halos-batch per-accumulation (older: of each)"
+            f"--halos-batch says {asked}, but the comment above model.batch_size says {commented}. Leave one out"
         )
-    return asked or told or "total"
+    if not asked and not commented and accumulation > 1:
+        keys.wrong(
+            "model.batch_size: HALOs changed its meaning on 2025-05-01, and the recipe does not say which one it uses. "
+            "Write --halos-batch total (newer: all accumulation steps) or --halos-batch per-accumulation (older: each)"
+        )
+    return asked or commented or "total"
 
 
 def _method(keys: Keys, choices: dict[str, str]) -> tuple[str, str]:
-    """The method, and why it takes a loop of the user's own; empty if an objective of ours computes it."""
+    """The method, and why it needs the user's own loop. The reason is empty if planner has the objective."""
     trainer = keys.value("loss.trainer")
     method = choices.get("loss") or _TRAINERS.get(str(trainer)) or keys.value("loss.name")
     if not method:
-        keys.wrong("loss: found no method; write loss=NAME behind the recipe, such as loss=kto")
+        keys.wrong("loss: found no method. Write loss=NAME behind the recipe, such as loss=kto")
         return "sft", ""
     method = str(method)
     if keys.value("humanline") is True:
-        return method, f"{method} with humanline=true (a reference that is overwritten while training)"
+        return method, f"{method} with humanline=true (a reference that changes during training)"
     if keys.value("loss.sync_reference") is True:
-        return method, f"{method} with loss.sync_reference=true (a reference that is overwritten while training)"
+        return method, f"{method} with loss.sync_reference=true (a reference that changes during training)"
     if SHARED.get(method, method) in DATA_OF:
         return method, ""
     return method, _ANOTHER_LOSS.get(method, f"planner has no objective for {method}")

@@ -1,4 +1,4 @@
-"""A HALOs recipe's keys -> the draft of a job."""
+"""Drafts a job from the keys of a HALOs recipe."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from planner.recipes.halos_runs import HalosFacts
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import number
 
-# Methods that are another one here, with a setting.
+# HALOs' methods that are a planner objective of another name, with a setting.
 SHARED = {"cdpo": "dpo"}
 
 
@@ -38,7 +38,11 @@ def make_draft(
     *,
     is_own: bool,
 ) -> Draft:
-    """Everything that a job says, from what the recipe says."""
+    """The draft of a job, with a note for each value. Notes mistakes in `keys`.
+
+    `gpus` is the count that the recipe was tuned for, and `micro` the samples that one GPU held (None if unknown). With
+    `is_own` the user's own loop computes the loss.
+    """
     draft = Draft()
     name = job_name(keys.value("exp_name"), f"{facts.model_choice}-{facts.method}")
     draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
@@ -72,7 +76,9 @@ def make_draft(
         carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
     else:
         draft.set("train.clip_norm", 1.0)
-        draft.to_do.append("train.clip_norm is planner's default 1.0: the recipe does not say model.max_grad_norm")
+        draft.to_do.append(
+            "train.clip_norm: 1.0 is planner's default, because the recipe does not set model.max_grad_norm"
+        )
     _set_precision(draft, keys)
     _set_eval(draft, keys, facts)
     set_workers(draft, facts.batch, gpus)
@@ -81,21 +87,21 @@ def make_draft(
 
 
 def _say_unknown(draft: Draft, keys: Keys) -> None:
-    """What trains otherwise here, or is not known."""
+    """Notes keys that train differently in planner, and defaults that the user's HALOs may not share."""
     guessed = [key for key, ours in _GUESSED.items() if (entry := keys.entries.get(key)) and entry.is_default]
     if guessed:
         shown = ", ".join(f"{key} {plain(keys.value(key))} ({_GUESSED[key]})" for key in guessed)
         draft.to_do.append(
-            f"the command stands without HALOs' config folder, so these may be others in yours: {shown}; look them up "
-            "in config/model/, or convert the command where it lies"
+            f"HALOs' config folder is not beside the command, so your values may differ from these: {shown}. Look them "
+            "up in config/model/, or convert the script inside the checkout"
         )
     if keys.value("humanline") is not True:
         for key in OF_HUMANLINE[1:]:
             if keys.value(key) is not None and not keys.entries[key].is_default:
-                draft.drop(key, "HALOs reads it with humanline=true alone")
+                draft.drop(key, "HALOs reads it only with humanline=true")
     for key, why in _OTHERWISE.items():
         if keys.value(key) not in (None, False, 1):
-            draft.drop(key, f"{why}: see to do")
+            draft.drop(key, f"{why} (see to do)")
             draft.to_do.append(f"{key} {plain(keys.value(key))}: {why}")
 
 
@@ -105,10 +111,10 @@ _GUESSED = {
     "model.max_grad_norm": "train.clip_norm",
 }
 _OTHERWISE = {
-    "model.load_lora_from": "training begins with those adapters there, here with new ones; merge them into model.path",
-    "load_reference_logprobs": "the reference's log-probabilities come from that file there, here they are computed",
-    "frac_unique_desirable": "there only that share of the desirable completions is taken; thin the rows yourself",
-    "frac_unique_undesirable": "there only that share of the undesirable completions is taken; thin the rows yourself",
+    "model.load_lora_from": "HALOs continues these adapters, planner starts new ones, so merge them into model.path",
+    "load_reference_logprobs": "HALOs reads the reference's log-probabilities from this file, planner computes them",
+    "frac_unique_desirable": "HALOs takes only this share of the desirable completions, so remove the others",
+    "frac_unique_undesirable": "HALOs takes only this share of the undesirable completions, so remove the others",
 }
 
 
@@ -123,7 +129,7 @@ def _set_model(draft: Draft, keys: Keys) -> None:
     else:
         carry(draft, keys, "model.name_or_path", "model.path", path)
     carry(draft, keys, "model.max_length", "model.context", keys.whole("model.max_length", 1024, least=2))
-    attention = keys.word("model.attn_implementation")
+    attention = keys.scalar_text("model.attn_implementation")
     if attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "model.attn_implementation", "model.attention", attention)
     if keys.flag("model.use_peft"):
@@ -144,16 +150,16 @@ def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
         steps = f"{whole // facts.batch} steps"
         text = f"train.examples {whole}, {steps}: n_examples {facts.n_examples} in whole batches of {facts.batch}"
         if facts.steps(facts.accumulation) * facts.batch != whole:
-            text += f"; there {facts.steps(facts.accumulation)} steps at {facts.accumulation} accumulation steps"
+            text += f". HALOs takes {facts.steps(facts.accumulation)} steps at {facts.accumulation} accumulation steps"
         if not facts.is_legacy and facts.n_examples != whole:
-            text += f"; the schedule was told {facts.n_examples // facts.written} there"
+            text += f". HALOs' schedule expects {facts.n_examples // facts.written}"
         if facts.n_epochs:
-            text += f"; there n_epochs {number(facts.n_epochs)} ends it earlier where the data has fewer rows"
+            text += f". In HALOs n_epochs {number(facts.n_epochs)} ends the run earlier if the data has fewer rows"
         draft.derive("train.examples", whole, text)
     elif facts.n_epochs:
         carry(draft, keys, "n_epochs", "train.epochs", whole_if(facts.n_epochs))
     else:
-        keys.lacks("n_epochs: found neither n_epochs nor n_examples; write one of them behind the recipe")
+        keys.lacks("n_epochs: found neither n_epochs nor n_examples. Write one of them behind the recipe")
 
 
 def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
@@ -161,14 +167,14 @@ def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     kinds = {"AdamW": "adamw", "Adam": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
     if name not in kinds:
         keys.refuse_in_job(
-            "optimizer", f"planner has {', '.join(kinds)}; write optimizer=AdamW, or train by a loop of your own"
+            "optimizer", f"planner has {', '.join(kinds)}: write one of them, or use a training loop of your own"
         )
     values: dict[str, Any] = {"kind": kinds.get(name, "adamw"), "lr": lr}
     from_keys = {"kind": "optimizer", "lr": "lr"}
     if facts.is_legacy:
         set_optimizer(draft, keys, values, from_keys)
         if name == "AdamW":
-            text = "train.optimizer.weight_decay 0.01: torch's default, since the branch legacy passes none"
+            text = "train.optimizer.weight_decay 0.01: torch's default, because the branch legacy passes none"
             draft.derive("train.optimizer.weight_decay", 0.01, text)
         return
     if name == "Adam" and keys.number("weight_decay", 0.0):
@@ -180,27 +186,29 @@ def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
         values["betas"] = [keys.number("beta1", 0.9), keys.number("beta2", 0.999)]
         from_keys["betas"] = "beta1" if keys.has("beta1") else "beta2"
     elif values["kind"] == "adamw":
-        draft.to_do.append("train.optimizer betas and weight_decay are planner's defaults where the recipe says none")
+        draft.to_do.append("train.optimizer: betas and weight_decay are planner's defaults if the recipe sets none")
     set_optimizer(draft, keys, values, from_keys)
 
 
 def _refuse_decay(draft: Draft, keys: Keys) -> None:
-    """Refuse Adam with a weight decay, which planner does not have. If the decay is a default, only note it."""
+    """Refuses Adam with a weight decay, which planner does not have. If the decay is a default, adds a to-do."""
     entry, why = keys.entries["weight_decay"], "Adam adds it to the gradient, planner's adamw does not"
     if entry.is_default:
         text = f"weight_decay {plain(entry.value)} of {entry.where}: {why}, so train.optimizer.weight_decay is 0"
-        draft.to_do.append(f"{text}; write optimizer=AdamW behind the recipe if decoupled decay will do")
+        draft.to_do.append(f"{text}. Write optimizer=AdamW behind the recipe if decoupled decay will do")
     else:
-        keys.refuse_in_job("weight_decay", f"{why}; write 0, or optimizer=AdamW")
+        keys.refuse_in_job("weight_decay", f"{why}: write 0, or optimizer=AdamW")
 
 
 def _set_schedule(draft: Draft, facts: HalosFacts) -> None:
     kind = "cosine" if facts.method == "sft" and not facts.is_legacy else "constant"
     text = f"train.schedule {kind} after {facts.warmup}: "
     if facts.is_legacy:
-        text += "the branch legacy is constant after its warmup for every method, sft included"
+        text += "the branch legacy keeps the rate constant after its warmup for every method, also sft"
     else:
-        text += "HALOs is cosine for sft and constant for all others; its warmup begins at a tenth of the rate"
+        text += (
+            "HALOs' schedule is cosine for sft and constant for all others. Its warmup begins at a tenth of the rate"
+        )
     draft.derive("train.schedule", {"kind": kind, "warmup": facts.warmup}, text)
 
 
@@ -208,7 +216,7 @@ def _set_precision(draft: Draft, keys: Keys) -> None:
     dtype = keys.value("model.policy_dtype", "bfloat16")
     precision = "fp32" if dtype == "float32" else "bf16"
     text = f"train.precision {precision}: model.policy_dtype {dtype}"
-    text += "; there weights and optimizer state are bf16, too, here fp32" if precision == "bf16" else ""
+    text += ". HALOs' weights and optimizer state are bf16, planner's fp32" if precision == "bf16" else ""
     draft.derive("train.precision", precision, text)
     if keys.flag("model.activation_checkpointing", default=True):
         carry(draft, keys, "model.activation_checkpointing", "train.activation_checkpointing", True)
@@ -218,15 +226,15 @@ def _set_eval(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     if keys.has("n_eval_examples"):
         samples = keys.whole("n_eval_examples")
         draft.derive(
-            "eval.samples", samples, f"eval.samples {samples}: held out of the training rows, there of a test split"
+            "eval.samples", samples, f"eval.samples {samples}: held out of the training rows. HALOs takes a test split"
         )
     else:
-        draft.to_do.append("eval.samples: say how many rows to hold out; there all of the test split is evaluated")
+        draft.to_do.append("eval.samples: write how many training rows to hold out. HALOs evaluates a whole test split")
         draft.set("eval.samples", 0)
     every = facts.eval_every // facts.lowered_to * facts.lowered_to
-    lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as there"
+    lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as in HALOs"
     if every and every % facts.batch:
-        why = f"not a multiple of {facts.batch}; there every accumulation step of {facts.written} counts"
+        why = f"not a multiple of {facts.batch}, because HALOs counts accumulation steps of {facts.written}"
         text = f"eval.every {every} examples rounded{lowered}: {why}"
         draft.derive("eval.every", f"{every} examples rounded", text)
     elif every:

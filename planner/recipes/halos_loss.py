@@ -1,4 +1,4 @@
-"""A HALOs recipe's keys -> the objective, or the coefficients that a loop of the user's own needs."""
+"""Derives the objective from the keys of a HALOs recipe, or lists the coefficients for the user's own loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,25 +14,25 @@ _NO_COEFFICIENTS = ("loss.trainer", "loss.dataloader", "loss.name", "loss.use_re
 
 
 def note_loss(draft: Draft, keys: Keys) -> None:
-    """Keep the coefficients of the recipe's loss for a training loop of the user's own."""
+    """Puts the coefficients of the recipe's loss into the draft, for the user's own training loop."""
     asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
     asked += OF_HUMANLINE if keys.value("humanline") is True else ()
     known = {name: _written(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
     draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
     shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
     if shipped:
-        draft.to_do.append(f"the loss's own settings: {', '.join(shipped)} are those that HALOs ships")
+        draft.to_do.append(f"the loss: {', '.join(shipped)} are HALOs' defaults")
 
 
 def _written(keys: Keys, name: str) -> Any:
-    """The value, or the variable's name if a shell or the environment would fill it in."""
+    """The value, or its text if it contains a variable."""
     value = keys.value(name)
     found = keys.entries[name].value
     return found.text if isinstance(found, Unresolved) else value
 
 
 def set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
-    """The objective that computes the method's loss."""
+    """Sets the objective that computes the method's loss."""
     objective, text = _OBJECTIVES[facts.method](keys, facts)
     if keys.value("cache_reference_logprobs") is True and facts.method in {"dpo", "cdpo", "ipo"}:
         objective["reference"] = "cached"
@@ -40,15 +40,15 @@ def set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     draft.derive("objective", objective, f"objective {shown}" + (f": {text}" if text else ""))
 
 
-# A section `objective`, and what differs in words.
+# The section `objective`, and a text on what differs.
 _Objective = tuple[dict[str, Any], str]
 
 
 def _sft(_keys: Keys, facts: HalosFacts) -> _Objective:
     if facts.is_legacy:
-        text = "the branch legacy sums each example's tokens, and averages over examples"
+        text = "the branch legacy sums over an example's tokens and averages over examples"
         return {"kind": "sft", "mean_over": "samples"}, text
-    return {"kind": "sft"}, "a mean over all tokens of the global batch; there over those of a micro-batch"
+    return {"kind": "sft"}, "a mean over all tokens of the global batch. HALOs takes it over those of a micro-batch"
 
 
 def _dpo(keys: Keys, _facts: HalosFacts) -> _Objective:
@@ -61,7 +61,7 @@ def _cdpo(keys: Keys, facts: HalosFacts) -> _Objective:
 
 
 def _ipo(keys: Keys, _facts: HalosFacts) -> _Objective:
-    return {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}, "loss.tau is beta here"
+    return {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}, "beta is loss.tau"
 
 
 def _simpo(keys: Keys, _facts: HalosFacts) -> _Objective:
@@ -79,10 +79,10 @@ def _kto(keys: Keys, _facts: HalosFacts) -> _Objective:
         "desirable_weight": keys.number("loss.desirable_weight", 1.0),
         "undesirable_weight": keys.number("loss.undesirable_weight", 1.0),
     }
-    return objective, "the KL baseline is over the whole global batch here; there over a micro-batch of all GPUs"
+    return objective, "planner's KL baseline is over the whole global batch, HALOs' over a micro-batch of all GPUs"
 
 
-# HALOs' method -> how its objective is read.
+# HALOs' method -> the function that reads its objective.
 _OBJECTIVES: dict[str, Callable[[Keys, HalosFacts], _Objective]] = {
     "sft": _sft,
     "dpo": _dpo,

@@ -10,17 +10,17 @@ from planner.recipes.split import groups_cut
 
 Meaning = Literal["total", "per accumulation step", "legacy"]
 
-# Losses that change with the micro-batch there, and why.
+# Losses that depend on the micro-batch in HALOs, and why.
 _VARIES = {
-    "sft": "the mean over a micro-batch's tokens, then the mean of those",
-    "ppo": "advantages are whitened within each micro-batch",
-    "grpo": "its group statistics and token means are taken within a micro-batch of all GPUs",
+    "sft": "HALOs averages over the tokens of a micro-batch, then over micro-batches",
+    "ppo": "HALOs whitens advantages within each micro-batch",
+    "grpo": "HALOs takes group statistics and token means within a micro-batch of all GPUs",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalosFacts(Sliced):
-    """A recipe as HALOs trains it."""
+    """The settings of a recipe on which HALOs' behaviour depends, and that behaviour."""
 
     written: int
     """model.batch_size"""
@@ -36,28 +36,28 @@ class HalosFacts(Sliced):
     is_fsdp: bool
     model_choice: str
     clip_norm: float | None
-    """none where the recipe does not say it, or says that nothing is clipped"""
+    """None if the recipe does not set it, or clips nothing"""
     clips: bool
     group: int | None
-    """completions per prompt, where a sampling command says it"""
+    """completions per prompt of a sampling command, None if there is none"""
     reward_model_path: bool
 
     @property
     def is_legacy(self) -> bool:
-        """Whether it is of the branch legacy, which slices batches itself as the DPO repository does."""
+        """Whether the recipe is of the branch legacy, which slices batches as the DPO repository does."""
         return self.meaning == "legacy"
 
     @property
     def lowered_to(self) -> int:
-        """What `eval_every` is lowered to a multiple of."""
+        """The number of samples to a multiple of which HALOs lowers `eval_every`."""
         return self.written if self.is_legacy else self.batch
 
     def divisor(self, gpus: int) -> int:
-        """What batch and evaluation batch must be multiples of."""
+        """The number of which batch and evaluation batch must be multiples."""
         return gpus * self.accumulation if self.meaning == "total" else gpus
 
     def outcome(self, gpus: int) -> BatchOutcome:
-        """What happens at a GPU count."""
+        """What HALOs does at a GPU count."""
         if self.is_legacy:
             return self._legacy(gpus)
         text = self._refusal(gpus)
@@ -70,8 +70,8 @@ class HalosFacts(Sliced):
         return self.written // self.divisor(gpus)
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
-        """Whether another split of the same batch would start: completions without partners must not be alone."""
-        del accumulation  # with an evaluation batch to match
+        """Whether HALOs would start with another split of the batch. An unpaired completion must not be alone."""
+        del accumulation  # any, if the evaluation batch matches
         return not self.is_unpaired or micro * gpus > 1
 
     def _refusal(self, gpus: int) -> str:
@@ -88,7 +88,7 @@ class HalosFacts(Sliced):
         return ""
 
     def _legacy(self, gpus: int) -> BatchOutcome:
-        """Every accumulation step draws a batch of its own and slices it over the GPUs."""
+        """What the branch legacy does: each accumulation step draws a batch of its own and slices it over the GPUs."""
         processes = gpus if self.is_sharded else 1
         each = self.written // processes * processes
         if not each:
@@ -111,14 +111,14 @@ class HalosFacts(Sliced):
         )
 
     def units(self) -> list[AmbiguousUnit]:
-        """Numbers in units that mislead."""
+        """The numbers whose units are easily mistaken."""
         rows = [eval_every_unit(self.eval_every, self.batch, self.unit, self.lowered_to), self._warmup()]
         if self.n_examples:
             rows.append(self._n_examples())
         return rows
 
     def _warmup(self) -> AmbiguousUnit:
-        """One row, in the unit that the recipe writes it in."""
+        """The row of the warmup, in the unit of the recipe."""
         here = f"warmup: {self.warmup}"
         if self.warmup.endswith("steps"):
             steps = int(self.warmup.split()[0])
@@ -130,10 +130,10 @@ class HalosFacts(Sliced):
         )
 
     def steps(self, accumulation: int) -> int:
-        """Optimizer steps of a run that n_examples ends: it is counted and checked after each micro-batch.
+        """Optimizer steps of a run that n_examples ends.
 
-        The run ends with the first micro-batch (B / A examples over all GPUs) that reaches n_examples; what then does
-        not fill A micro-batches is never stepped.
+        HALOs counts examples after each micro-batch (B / A examples over all GPUs). The run ends with the first one
+        that reaches n_examples, and an incomplete group of A micro-batches makes no step.
         """
         assert self.n_examples is not None
         micro_batches = -(-self.n_examples * accumulation // self.batch)
@@ -150,39 +150,40 @@ class HalosFacts(Sliced):
             here=f"train.examples: {whole}",
         )
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
-        """What the outcome alone does not show."""
+    def traps(self, options: CheckOptions) -> list[Trap]:
+        """What the outcomes do not show."""
         made = [
-            self._nowhere(question),
+            self._nowhere(options),
             self._clip(),
-            self._kto(question),
-            self._grpo(question),
+            self._kto(options),
+            self._grpo(options),
             self._varies(),
             self._eval_accumulation(),
             self._no_sync(),
             self._n_examples_trap(),
-            self._one_gpu(question),
-            self._tail(question),
+            self._one_gpu(options),
+            self._tail(options),
         ]
         if self.method == "slic":
             made.append(
-                Trap(name="slic", text="Its two losses have different shapes and add up only at a micro-batch of 1.")
+                Trap(
+                    name="slic", text="Its two losses have different shapes, so they add up only at a micro-batch of 1."
+                )
             )
         if self.reward_model_path:
-            text = "model.reward_model_path is never read: the reward model's key is model.reward_model.path."
+            text = "HALOs does not read model.reward_model_path. The reward model's key is model.reward_model.path."
             made.append(Trap(name="reward model", text=text))
         if self.model_choice == "qwen":
-            text = "model=qwen wraps QWenBlock, which Qwen2 models do not have: accelerate refuses to start."
+            text = "model=qwen wraps QWenBlock, which Qwen2 models do not have, so accelerate refuses to start."
             made.append(Trap(name="qwen", text=text))
         return [trap for trap in made if trap]
 
-    def _nowhere(self, question: CheckOptions) -> Trap | None:
-        if self.method != "ppo" or any(self.outcome(count).verdict == "exact" for count in question.counts):
+    def _nowhere(self, options: CheckOptions) -> Trap | None:
+        if self.method != "ppo" or any(self.outcome(count).verdict == "exact" for count in options.counts):
             return None
         text = (
-            f"This recipe starts at none of these counts: batch_size {self.written} with {self.accumulation} "
-            "accumulation "
-            f"steps was written before 2025-05-01, when it meant {self.written * self.accumulation}."
+            f"This recipe starts at none of these counts. Its batch_size {self.written} with {self.accumulation} "
+            f"accumulation steps is from before 2025-05-01, when it meant {self.written * self.accumulation}."
         )
         return Trap(name="starts nowhere", text=text)
 
@@ -191,13 +192,12 @@ class HalosFacts(Sliced):
             return None
         norm = f"to {number(self.clip_norm)} " if self.clip_norm else ""
         text = (
-            f"Gradients are clipped {norm}per GPU, each shard by its own norm, so max_grad_norm bites "
-            "differently at "
-            "every count; planner clips by the global norm."
+            f"Gradients are clipped {norm}per GPU, each shard by its own norm, so the effect of max_grad_norm depends "
+            "on the GPU count. planner clips by the global norm."
         )
         return Trap(name="clipping per shard", text=text)
 
-    def _kto(self, question: CheckOptions) -> Trap | None:
+    def _kto(self, options: CheckOptions) -> Trap | None:
         if not self.method.startswith("kto"):
             return None
         if self.is_legacy:
@@ -207,57 +207,56 @@ class HalosFacts(Sliced):
                 "global batch."
             )
             return Trap(name="KL baseline", text=text) if self.accumulation > 1 else None
-        ones = [count for count in question.counts if self.outcome(count).verdict == "exact" and self.micro(count) == 1]
+        ones = [count for count in options.counts if self.outcome(count).verdict == "exact" and self.micro(count) == 1]
         pool = self.batch // self.accumulation
         text = (
-            f"The KL baseline pairs neighbours within one micro-batch and averages over {pool} completions (batch "
-            "/ A): "
-            "both change with GPUs and accumulation"
+            f"The KL baseline pairs neighbours within a micro-batch and averages over {pool} completions (batch / A), "
+            "so it changes with GPUs and accumulation."
         )
         if ones:
             text += (
-                f"; at {', '.join(map(str, ones))} GPUs the micro-batch is 1 and every completion is its own partner"
+                f" At {', '.join(map(str, ones))} GPUs the micro-batch is 1, and each completion is its own partner."
             )
-        return Trap(name="KL baseline", text=f"{text}. planner pools the whole global batch.")
+        return Trap(name="KL baseline", text=f"{text} planner pools the whole global batch.")
 
-    def _grpo(self, question: CheckOptions) -> Trap | None:
+    def _grpo(self, options: CheckOptions) -> Trap | None:
         if self.method != "grpo":
             return None
         pool = self.batch // self.accumulation
-        size = question.group_size or self.group
+        size = options.group_size or self.group
         if size is None:
             text = (
-                f"Groups are compared only within {pool} completions (batch / A): one whose size does not divide "
-                f"{pool} is "
-                "cut, and a lone member learns nothing (--group-size N counts them; 6 cuts "
+                f"HALOs compares groups only within {pool} completions (batch / A). It cuts groups whose size does not "
+                f"divide {pool}, and a lone member learns nothing (--group-size N counts the cut groups: size 6 cuts "
                 f"{groups_cut(64, 6, pool)} of 64)."
             )
             return Trap(name="group cuts", text=text)
         cut = groups_cut(64, size, pool)
-        text = f"Groups of {size} are compared only within {pool} completions (batch / A): {cut} of 64 prompts are cut"
+        text = (
+            f"HALOs compares groups of {size} only within {pool} completions (batch / A) and cuts {cut} of 64 prompts"
+        )
         more = {steps: groups_cut(64, size, self.batch // steps) for steps in (1, 2, 4) if not self.batch % steps}
         shown = ", ".join(f"{found} at A={steps}" for steps, found in more.items())
-        text += f" ({shown})." if any(more.values()) else ", at any A of 1, 2 and 4."
+        text += f" ({shown})." if any(more.values()) else " at A = 1, 2 and 4."
         return Trap(
             name="group cuts",
             text=f"{text} GPUs may also disagree on the number of micro-batches, and hang. "
-            "In planner make a sample a whole group.",
+            "In planner, make each sample a whole group.",
         )
 
     def _varies(self) -> Trap | None:
         why = _VARIES.get(self.method)
         if why is None or (self.is_legacy and self.method == "sft"):
             return None
-        text = f"The same batch is not the same {self.method}: {why}, so it changes with GPUs and accumulation."
+        text = f"{why}, so the loss of the same batch changes with GPUs and accumulation."
         return Trap(name="depends on the split", text=text)
 
     def _eval_accumulation(self) -> Trap | None:
         if self.meaning != "total" or self.accumulation == 1:
             return None
         text = (
-            f"eval_batch_size {self.eval_batch} is divided by the accumulation steps, too, though evaluation "
-            "accumulates "
-            "nothing: raising A can make a valid one illegal."
+            f"HALOs divides eval_batch_size {self.eval_batch} by the accumulation steps, too, although evaluation does "
+            "not accumulate. A larger A can make it invalid."
         )
         return Trap(name="evaluation", text=text)
 
@@ -265,40 +264,39 @@ class HalosFacts(Sliced):
         if self.accumulation == 1 or not self.is_fsdp or self.is_legacy or self.method == "ppo":
             return None
         text = (
-            "Accumulation runs under no_sync: each GPU holds the gradient of the whole model, 2 bytes a "
-            "parameter in bf16 "
-            "(16 GB for 8B), which A = 1 does not need."
+            "Accumulation runs under no_sync: each GPU holds the gradient of the whole model, 2 bytes per parameter "
+            "in bf16 (16 GB for 8B). A = 1 does not need it."
         )
         return Trap(name="memory", text=text)
 
     def _n_examples_trap(self) -> Trap | None:
         if not self.n_examples or not self.n_examples % self.batch:
             return None
-        told = "" if self.is_legacy else f", and the schedule was told {self.n_examples // self.written}"
+        told = "" if self.is_legacy else f", and the schedule expects {self.n_examples // self.written}"
         text = (
             f"n_examples {self.n_examples} is no multiple of {self.batch}: the run has {self.steps(1)} steps at "
             f"A=1 and {self.steps(2)} at A=2{told}."
         )
         return Trap(name="n_examples", text=text)
 
-    def _one_gpu(self, question: CheckOptions) -> Trap | None:
-        if self.is_legacy or 1 not in question.counts or self.outcome(1).verdict == "error":
+    def _one_gpu(self, options: CheckOptions) -> Trap | None:
+        if self.is_legacy or 1 not in options.counts or self.outcome(1).verdict == "error":
             return None
         text = (
-            "At 1 GPU the last, partial batch of an epoch is trained on, with full weight; at 2 and more it is dropped."
+            "At 1 GPU HALOs trains on the last, partial batch of an epoch with full weight. At 2 and more it drops it."
         )
         return Trap(name="one GPU", text=text)
 
-    def _tail(self, question: CheckOptions) -> Trap:
-        rows, size = question.rows, self.lowered_to
-        lost = f"here {rows % size} of {rows}" if rows else f"rows mod {size} (--rows N says how many)"
+    def _tail(self, options: CheckOptions) -> Trap:
+        rows, size = options.rows, self.lowered_to
+        lost = f"{rows % size} of {rows}" if rows else f"rows mod {size} (--rows N counts them)"
         if self.is_legacy:
-            text = f"The last rows of each epoch that fill no batch are dropped: {lost}."
-            return Trap(name="epoch ends", text=f"{text} planner runs on into the next epoch.")
+            text = f"The last rows of an epoch that fill no batch are dropped: {lost}."
+            return Trap(name="epoch ends", text=f"{text} planner continues into the next epoch.")
         return Trap(
             name="epoch ends",
             text=(
-                f"At 2 and more GPUs the rows of an epoch that fill no batch are dropped: {lost}; the evaluation "
+                f"At 2 and more GPUs the last rows of an epoch that fill no batch are dropped: {lost}. The evaluation "
                 "set is cut to a multiple of the training batch, too."
             ),
         )

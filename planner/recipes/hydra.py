@@ -1,4 +1,4 @@
-"""Hydra's way of putting a configuration together: a folder of YAML, a list of defaults, overrides, interpolations."""
+"""Composes a configuration as Hydra does, from a folder of YAML, defaults lists, overrides and interpolations."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.D
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)(?:,[^${}]*)?\}")
 _MAX_DEPTH = 10
-# Far above any real recipe. Each lookup makes at most one text of this length, so both bound the memory.
+# Far above any real recipe. Each lookup makes at most one text of this length, so the two bound the memory.
 _MAX_LOOKUPS = 20_000
 _MAX_TEXT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """`key=value`, `+key=value` (new), `++key=value` (new or not), `~key` (away)."""
+    """`key=value`, `+key=value` (a new key), `++key=value` (new or not), `~key=value` (remove the key)."""
 
     sign: str
     key: str
@@ -33,22 +33,22 @@ class Override:
 
 @dataclass(kw_only=True)
 class Composed:
-    """A configuration as dotted keys, and which file was chosen for each group."""
+    """A configuration as dotted keys, and the file chosen for each group."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     choices: dict[str, str] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
-    """words of the command line that are no overrides, such as `$MODEL_ARGS`"""
+    arguments: list[str] = field(default_factory=list)
+    """arguments of the command line that are no overrides, such as `$MODEL_ARGS`"""
 
 
-def parse_overrides(words: Sequence[str]) -> tuple[list[Override], list[str]]:
-    """The overrides among the words, and the words that are none."""
+def parse_overrides(arguments: Sequence[str]) -> tuple[list[Override], list[str]]:
+    """The overrides among the arguments, and the other arguments."""
     overrides, others = [], []
-    for word in words:
-        if found := _OVERRIDE.fullmatch(word):
+    for argument in arguments:
+        if found := _OVERRIDE.fullmatch(argument):
             overrides.append(Override(sign=found[1] or "", key=found[2], value=_value(found[3])))
         else:
-            others.append(word)
+            others.append(argument)
     return overrides, others
 
 
@@ -62,26 +62,31 @@ def _value(text: str) -> Any:
 def compose(
     base: Mapping[str, Entry],
     folder: Path | None,
-    words: Sequence[str],
+    arguments: Sequence[str],
     *,
     source: str,
     groups: Sequence[str],
     env: Mapping[str, str],
 ) -> Composed:
-    """The configuration that Hydra would make.
+    """The configuration that Hydra would compose.
 
-    `base` stands for the files where there is no folder; then a key that is not in it needs a `+`, as in Hydra.
-    `env` fills in `${oc.env:NAME}`.
+    Args:
+        base: the keys of the files if there is no folder. A key that is not in them needs a `+`, as in Hydra.
+        folder: the folder with `config.yaml` and the groups' folders.
+        arguments: overrides and choices of the command line.
+        source: the recipe, for messages.
+        groups: names of Hydra's groups.
+        env: values for `${oc.env:NAME}`.
 
     Raises:
         RecipeError: a file is missing, or an override names a key that the configuration does not have.
     """
-    overrides, others = parse_overrides(words)
+    overrides, others = parse_overrides(arguments)
     chosen = {its.key: str(its.value) for its in overrides if its.key in groups and "." not in its.key}
-    made = Composed(entries=dict(base), choices=chosen, words=others)
+    made = Composed(entries=dict(base), choices=chosen, arguments=others)
     if folder is not None:
         made = _from_folder(folder, chosen)
-        made.words = others
+        made.arguments = others
     known = {**base, **made.entries}
     unknown = [its for its in overrides if not its.sign and its.key not in chosen and not _has(known, its.key)]
     if unknown:
@@ -98,7 +103,7 @@ def compose(
 
 
 def _in_environment(entry: Entry, env: Mapping[str, str]) -> Entry:
-    """With `${oc.env:NAME}` filled in where somebody said what NAME is."""
+    """The entry with `${oc.env:NAME}` filled in if `env` has NAME."""
     if not isinstance(entry.value, str) or not _ENVIRONMENT.search(entry.value):
         return entry
     filled = _ENVIRONMENT.sub(lambda found: env.get(found[1], found[0]), entry.value)
@@ -112,12 +117,12 @@ def _has(known: Mapping[str, Entry], key: str) -> bool:
 def _no_such_key(override: Override, known: Mapping[str, Entry]) -> str:
     key = override.key
     near = get_close_matches(key, list(known), cutoff=0.7) or [name for name in known if key in name.split(".")]
-    # HALOs has two kinds of what the DPO repository calls datasets: what a recipe trains on comes first.
+    # The DPO repository's datasets is train_datasets or test_datasets in HALOs. Suggest the first.
     near.sort(key=lambda name: name != f"train_{key}")
-    hint = f"did you mean {near[0]}? Or " if near else ""
+    hint = f"Did you mean {near[0]}? Otherwise write" if near else "Write"
     return (
-        f"{cut(key)}: not a key of that configuration, and Hydra refuses {quote(f'{key}={written(override.value)}')}; "
-        f"{hint}write +{cut(key)}=... for a new key"
+        f"{cut(key)}: not a key of that configuration, so Hydra refuses {quote(f'{key}={written(override.value)}')}. "
+        f"{hint} +{cut(key)}=... for a new key"
     )
 
 
@@ -132,14 +137,14 @@ def _from_folder(folder: Path, chosen: Mapping[str, str]) -> Composed:
 
 
 def _merge_file(made: Composed, file: Path, folder: Path, group: str, chosen: dict[str, str], depth: int = 0) -> None:
-    """The file's own values, and those of its defaults list before or after them, as the list says."""
+    """Adds the file's own values and those of its defaults list to `made`, in the order of the list."""
     if depth > _MAX_DEPTH:
-        raise recipe_error(str(file), f"found defaults that lead to defaults {_MAX_DEPTH} times; end the circle")
+        raise recipe_error(str(file), f"found defaults nested more than {_MAX_DEPTH} deep. Remove the cycle")
     if not is_file(file):
         near = sorted(path.stem for path in file.parent.glob("*.yaml")) if is_folder(file.parent) else []
-        hint = f"; the files there are {cut(', '.join(near), 200)}" if near else ""
+        hint = f", but {cut(', '.join(near), 200)}" if near else ""
         raise recipe_error(
-            str(file), f"found no such file{hint}; write {cut(group) or 'config'}=NAME for one that is there"
+            str(file), f"found no such file{hint}. Write {cut(group) or 'config'}=NAME for one that exists"
         )
     tree = mapping_of(text_of(file), str(file))
     defaults = tree.pop("defaults", None)
@@ -162,16 +167,16 @@ def _merge_choice(made: Composed, group: str, name: Any, file: Path, folder: Pat
     if group.startswith("hydra/") or name is None:
         return
     if name == "???":
-        raise recipe_error(str(file), f"defaults.{cut(group)}: found ???; write {cut(group)}=NAME behind the recipe")
+        raise recipe_error(str(file), f"defaults.{cut(group)}: found ???. Write {cut(group)}=NAME behind the recipe")
     made.choices[group] = str(name)
     _merge_file(made, folder / group / f"{name}.yaml", folder, group, {}, depth + 1)
 
 
 def resolve(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """`${a.b}` filled in; what needs the machine, a resolver or a key that is not there becomes `Unresolved`.
+    """The entries with `${a.b}` filled in. A value that needs a resolver or a missing key becomes `Unresolved`.
 
     Raises:
-        RecipeError: interpolations multiply beyond what any recipe holds.
+        RecipeError: interpolations expand beyond 20,000 lookups or 10,000 characters.
     """
     resolver = _Resolver(entries)
     return {
@@ -182,13 +187,13 @@ def resolve(entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 @dataclass
 class _Resolver:
-    """Fills in interpolations and limits their number: a few nested ones can expand beyond all memory."""
+    """Fills in interpolations. It limits their number because a few nested ones can exhaust the memory."""
 
     entries: Mapping[str, Entry]
     num_lookups: int = 0
 
     def resolved(self, value: Any, key: str, depth: int) -> Any:
-        """The value that stands at `key`, all its interpolations filled in."""
+        """The value of `key` with all its interpolations filled in."""
         if isinstance(value, list):
             return [self.resolved(item, key, depth) for item in value]
         if value == "???":
@@ -199,17 +204,17 @@ class _Resolver:
             return Unresolved(value, "an interpolation that leads back to itself")
         if len(value) > _MAX_TEXT:
             raise recipe_error(
-                self.entries[key].where, f"{cut(key)}: interpolations make more than {_MAX_TEXT} characters of it"
+                self.entries[key].where, f"{cut(key)}: interpolations make it longer than {_MAX_TEXT} characters"
             )
         if whole := _INTERPOLATION.fullmatch(value):
             return self._looked_up(whole[1].strip(), value, key, depth)
         return self._filled(value, key, depth)
 
     def _filled(self, value: str, key: str, depth: int) -> Any:
-        """A text with interpolations among other words."""
+        """A text that contains interpolations, with all of them filled in."""
         parts = [self._looked_up(name.strip(), value, key, depth) for name in _INTERPOLATION.findall(value)]
         if any(isinstance(part, Unresolved) for part in parts) or not parts:
-            return Unresolved(value, "an interpolation that cannot be resolved here")
+            return Unresolved(value, "an interpolation that planner cannot resolve")
         filled = iter(parts)
         return self.resolved(_INTERPOLATION.sub(lambda _: str(next(filled)), value), key, depth + 1)
 
@@ -217,12 +222,12 @@ class _Resolver:
         self.num_lookups += 1
         if self.num_lookups > _MAX_LOOKUPS:
             raise recipe_error(
-                self.entries[key].where, f"found more than {_MAX_LOOKUPS} interpolations; mend {cut(key)}"
+                self.entries[key].where, f"found more than {_MAX_LOOKUPS} interpolations. Correct {cut(key)}"
             )
         if ":" in name:
             return Unresolved(value, f"an interpolation that only Hydra can resolve ({cut(name.partition(':')[0])})")
         if name.startswith("."):
             name = ".".join([*key.split(".")[:-1], name.lstrip(".")])
         if name not in self.entries:
-            return Unresolved(value, f"an interpolation to {cut(name)}, which is not there")
+            return Unresolved(value, f"an interpolation to {cut(name)}, which does not exist")
         return self.resolved(self.entries[name].value, name, depth + 1)

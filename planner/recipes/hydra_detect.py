@@ -1,10 +1,10 @@
-"""Which of the DPO repository and HALOs a recipe is of: Hydra configures both under the same names; their keys tell."""
+"""Tells the DPO repository's recipes from those of HALOs by their keys: both are Hydra with the same file names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.files.messages import cut
-from planner.recipes import hydra, known, strangers
+from planner.recipes import hydra, known, unsupported
 from planner.recipes.command import HYDRA_SCRIPTS
 from planner.recipes.entries import COMMAND_LINE, Entry, Keys, flat
 from planner.recipes.scalars import Unresolved
@@ -13,32 +13,32 @@ from planner.recipes.texts import mapping_of, text_of
 from planner.recipes.trl_keys import KNOWN
 
 GROUPS = ("model", "loss")
-"""Hydra's groups of both: `model=pythia69` chooses a file"""
-# Of Hydra's own command line.
+"""Hydra's groups in both systems: `model=pythia69` chooses a file"""
+# Options of Hydra itself.
 _HYDRAS_OPTIONS = ("--config-", "--multirun", "--run", "--cfg", "--package", "--resolve", "--info", "--experimental")
 _EXAMPLES = {
     False: "the DPO repository (loss=dpo, model=pythia69, trainer=FSDPTrainer, datasets)",
     True: "HALOs (loss=kto, model=llama, train_datasets, model.batch_size)",
 }
-# Any script may have fewer of them.
+# One key or option alone may belong to any script.
 _FEWEST_OPTIONS = 2
 _MOST_SHOWN = 4
 
 
 def detect(found: RecipeSource, *, is_halos: bool) -> bool:
-    """Whether it is named like a recipe of the one or the other, and several keys are that system's own."""
+    """Whether a recipe is HALOs' (`is_halos`) or the DPO repository's, by its file names and several keys."""
     if not _is_hydras(found) or _foreign_options(found) or _is_named_like_halos(found) != is_halos:
         return False
     its = _marks(found)
     if found.kind == "keys":
-        # Both keys at once are refused where they are read.
+        # `hydra_systems` refuses both keys at once with its own message.
         is_both = {"batch_size", "model.batch_size"} <= its.entries.keys()
         return is_both or _has_own(its, is_halos=is_halos)
     return _has_own(its, is_halos=is_halos) and not (not is_halos and known.is_legacy_halos(its.entries, its.choices))
 
 
 def near_miss(found: RecipeSource) -> str:
-    """Why what is named like a recipe of the two is none."""
+    """Why neither system reads a recipe that is named like theirs, empty if it is not named like theirs."""
     if found.kind == "keys" or not _is_hydras(found):
         return ""
     script = found.command.script if found.command else ""
@@ -46,10 +46,10 @@ def near_miss(found: RecipeSource) -> str:
         return _of_options(script, options)
     its, is_halos = _marks(found), _is_named_like_halos(found)
     if not is_halos and known.is_legacy_halos(its.entries, its.choices):
-        text = "this looks like HALOs before launch.py (its branch legacy), whose configuration must be there"
-        return f"{text}; write the folder of its checkout, and the overrides behind it"
-    what = script or "a configuration of Hydra's"
-    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}; planner reads {strangers.READ}"
+        text = "this looks like HALOs before launch.py (its branch legacy), which needs its configuration"
+        return f"{text}. Write the folder of its checkout, and the overrides behind it"
+    what = script or "a Hydra configuration"
+    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}. planner reads {unsupported.READ}"
 
 
 def _is_hydras(found: RecipeSource) -> bool:
@@ -60,7 +60,7 @@ def _is_hydras(found: RecipeSource) -> bool:
 
 
 def _is_named_like_halos(found: RecipeSource) -> bool:
-    """By the place of the batch size, and by the script where there is no file."""
+    """Whether the batch size is below `model`, or for a bare command whether the script is launch.py."""
     if found.folder is not None:
         file = found.folder / "config.yaml"
         return "batch_size" not in mapping_of(text_of(file), str(file))
@@ -72,24 +72,26 @@ def _is_named_like_halos(found: RecipeSource) -> bool:
 
 
 def _foreign_options(found: RecipeSource) -> list[str]:
-    """`--name` behind a script that takes words of Hydra's alone."""
-    words = found.words if found.command else ()
-    return [word for word in words if word.startswith("--") and not word.startswith(_HYDRAS_OPTIONS)]
+    """Arguments such as `--name`, which no Hydra script takes."""
+    arguments = found.arguments if found.command else ()
+    return [
+        argument for argument in arguments if argument.startswith("--") and not argument.startswith(_HYDRAS_OPTIONS)
+    ]
 
 
 def _of_options(script: str, options: list[str]) -> str:
-    trainers = [name for name in strangers.option_names(options) if name in KNOWN]
+    trainers = [name for name in unsupported.option_names(options) if name in KNOWN]
     if len(trainers) >= _FEWEST_OPTIONS:
         shown = cut(", ".join(trainers[:_MOST_SHOWN]), 120)
-        text = f"this looks like a script of its own on transformers' Trainer ({shown}); planner does not read it"
-        return f"{text}. It reads {strangers.READ}"
+        text = f"this looks like a script of its own on transformers' Trainer ({shown}), which planner does not read"
+        return f"{text}. It reads {unsupported.READ}"
     shown = cut(" ".join(options[:_MOST_SHOWN]), 120)
-    return f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take; planner reads {strangers.READ}"
+    return f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take. planner reads {unsupported.READ}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Marks:
-    """The keys by which the two are known, and the choices of their groups."""
+    """The keys and the choices of groups by which the two systems are recognised."""
 
     entries: Mapping[str, Entry]
     choices: Mapping[str, str]
@@ -98,11 +100,11 @@ class _Marks:
 def _marks(found: RecipeSource) -> _Marks:
     if found.kind == "keys":
         return _Marks(entries=resolved(found), choices={})
-    _, words = without_choices(found)
+    _, arguments = without_choices(found)
     if found.folder is not None:
-        made = hydra.compose({}, found.folder, words, source=found.source, groups=GROUPS, env=found.env)
+        made = hydra.compose({}, found.folder, arguments, source=found.source, groups=GROUPS, env=found.env)
         return _Marks(entries=made.entries, choices=made.choices)
-    overrides = hydra.parse_overrides(words)[0]
+    overrides = hydra.parse_overrides(arguments)[0]
     said = {its.key: Entry(value=its.value, where=found.source) for its in overrides if its.key not in GROUPS}
     return _Marks(entries=said, choices=chosen(overrides))
 
@@ -112,29 +114,30 @@ def _has_own(its: _Marks, *, is_halos: bool) -> bool:
 
 
 def chosen(overrides: list[hydra.Override]) -> dict[str, str]:
-    """The choices of the groups."""
+    """The choice of each of Hydra's groups."""
     return {its.key: str(its.value) for its in overrides if its.key in GROUPS}
 
 
 def without_choices(found: RecipeSource) -> tuple[dict[str, Unresolved], list[str]]:
-    """The groups whose choice is a variable that is not set, and the words without them.
+    """The groups whose choice is an unset variable, and the arguments without them.
 
-    The rest is read all the same, so that one refusal names all that is missing; a folder has no file for a stand-in.
+    A missing `loss` becomes `loss=sft`, so that reading continues and one error names all missing variables. In a
+    folder the choice decides which file to read, so there reading ends.
 
     Raises:
-        RecipeError: there is a folder.
+        RecipeError: such a choice is missing and the recipe has a folder.
     """
-    overrides = hydra.parse_overrides(found.words)[0]
+    overrides = hydra.parse_overrides(found.arguments)[0]
     missing = {its.key: its.value for its in overrides if its.key in GROUPS and isinstance(its.value, Unresolved)}
     if missing and found.folder is not None:
         keys = Keys(source=found.source, entries={})
         for key, value in missing.items():
             keys.unresolved(key, value, COMMAND_LINE)
         keys.raise_mistakes()
-    words = [word for word in found.words if word.partition("=")[0].lstrip("+") not in missing]
-    return missing, [*words, *(["loss=sft"] if "loss" in missing else [])]
+    arguments = [argument for argument in found.arguments if argument.partition("=")[0].lstrip("+") not in missing]
+    return missing, [*arguments, *(["loss=sft"] if "loss" in missing else [])]
 
 
 def resolved(found: RecipeSource) -> dict[str, Entry]:
-    """The keys of one file, as the DPO repository leaves it in a run's folder."""
+    """The keys of a resolved configuration file, such as the DPO repository writes into a run's folder."""
     return flat({key: value for key, value in found.tree.items() if key != "defaults"}, found.source)

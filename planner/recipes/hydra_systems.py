@@ -1,4 +1,4 @@
-"""The DPO repository and HALOs as systems: the configuration that Hydra would put together, and its recipe."""
+"""The DPO repository and HALOs as a `System` each. Both read the configuration that Hydra would compose."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,44 +21,50 @@ from planner.recipes.texts import text_of
 
 
 def read(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
-    """The recipe, of one resolved file or of a configuration that Hydra would put together."""
+    """The recipe in a resolved file, or in the configuration that Hydra would compose.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
     if found.kind == "keys":
         return _of_file(found, options, is_halos=is_halos)
     if found.command and found.command.script == "train.py":
         options = _with_devices(options, found.command.launcher)
-    missing, words = without_choices(found)
+    missing, arguments = without_choices(found)
     base = {}
     if found.folder is None:
-        base = (halos if is_halos else dpo).base(chosen(hydra.parse_overrides(words)[0]))
-    made = hydra.compose(base, found.folder, words, source=found.source, groups=GROUPS, env=options.env)
+        base = (halos if is_halos else dpo).base(chosen(hydra.parse_overrides(arguments)[0]))
+    made = hydra.compose(base, found.folder, arguments, source=found.source, groups=GROUPS, env=options.env)
     keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     for key, value in missing.items():
         keys.unresolved(key, value, COMMAND_LINE)
     recipe = _of_keys(keys, made.choices, found, options, is_halos=is_halos)
-    for word in made.words:
-        if word in found.asked:
-            keys.wrong(f"{cut(word)}: no option of planner, nor key=value; take it out")
-        elif word.startswith("-"):
-            recipe.draft.drop(cut(word), "an option of Hydra's; config.yaml is read as it is, once")
+    for argument in made.arguments:
+        if argument in found.user_arguments:
+            keys.wrong(f"{cut(argument)}: neither an option of planner nor key=value. Remove it")
+        elif argument.startswith("-"):
+            recipe.draft.drop(cut(argument), "an option of Hydra, but planner reads config.yaml as it is, once")
         else:
-            recipe.draft.drop(cut(word), "a word that is no override and cannot be resolved here")
+            recipe.draft.drop(cut(argument), "not an override, and planner cannot resolve it")
     keys.raise_mistakes()
-    return replace(recipe, words=found.words) if found.command else recipe
+    return replace(recipe, arguments=found.arguments) if found.command else recipe
 
 
 def _of_file(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
-    """One file with all keys, as the DPO repository leaves it in a run's folder."""
+    """The recipe in a resolved configuration file, such as the DPO repository writes into a run's folder."""
     entries = resolved(found)
-    made = hydra.compose(entries, None, found.words, source=found.source, groups=(), env=options.env)
+    made = hydra.compose(entries, None, found.arguments, source=found.source, groups=(), env=options.env)
     keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
-    keys.mistakes += [f"{cut(word)}: no option of planner, nor key=value; take it out" for word in made.words]
+    keys.mistakes += [
+        f"{cut(argument)}: neither an option of planner nor key=value. Remove it" for argument in made.arguments
+    ]
     recipe = _of_keys(keys, {}, found, options, is_halos=is_halos)
     keys.raise_mistakes()
     return recipe
 
 
 def _with_devices(options: Options, launcher: Mapping[str, str]) -> Options:
-    """The script trains on every GPU that it is shown."""
+    """The options with the GPU count of CUDA_VISIBLE_DEVICES: the DPO repository trains on every visible GPU."""
     shown = launcher.get("CUDA_VISIBLE_DEVICES")
     return replace(options, gpus=len(shown.split(","))) if shown and not options.gpus else options
 
@@ -67,7 +73,7 @@ def _of_keys(keys: Keys, choices: dict[str, str], found: RecipeSource, options: 
     top, below = keys.has("batch_size"), keys.has("model.batch_size")
     if top and below:
         keys.wrong(
-            "batch_size and model.batch_size: the DPO repository reads the first and HALOs the second; take one out"
+            "batch_size and model.batch_size: the DPO repository reads the first and HALOs the second. Remove one"
         )
         keys.raise_mistakes()
     if not is_halos:
@@ -77,18 +83,18 @@ def _of_keys(keys: Keys, choices: dict[str, str], found: RecipeSource, options: 
         launch = read_launch(options.accelerate)
     if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
         keys.wrong(
-            f"--gpus {options.gpus}: {launch.source} says num_processes {launch.num_processes}; leave one of them out"
+            f"--gpus {options.gpus}: {launch.source} says num_processes {launch.num_processes}. Leave one of them out"
         )
     group = found.command.group_size if found.command else None
-    return halos.read(keys, choices, options, told=_told(found), launch=launch, group=group)
+    return halos.read(keys, choices, options, commented=_meaning_in_files(found), launch=launch, group=group)
 
 
-def _told(found: RecipeSource) -> Meaning | None:
-    """What a comment in HALOs' files says that batch_size counts."""
+def _meaning_in_files(found: RecipeSource) -> Meaning | None:
+    """What a comment in HALOs' files says that batch_size counts, None if there is none."""
     if found.folder is not None:
         file = found.folder / "model" / "base_model.yaml"
-        return halos.told_meaning(text_of(file)) if is_file(file) else None
-    return halos.told_meaning(found.text) if found.kind == "keys" else None
+        return halos.meaning_in_comment(text_of(file)) if is_file(file) else None
+    return halos.meaning_in_comment(found.text) if found.kind == "keys" else None
 
 
 DPO = System(
@@ -96,7 +102,7 @@ DPO = System(
     title="DPO repository",
     detect=partial(detect, is_halos=False),
     read=partial(read, is_halos=False),
-    near_miss=near_miss,  # it speaks for both
+    near_miss=near_miss,  # for both systems
     render=render_dpo,
     render_command=to_dpo,
     methods=("sft", "dpo", "ipo"),

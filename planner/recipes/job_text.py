@@ -1,4 +1,4 @@
-"""A draft -> the text of a job file: what is not a default, with remarks, read back before anyone sees it."""
+"""Writes a recipe's draft as a job file with comments, and parses that file, so that it is checked before use."""
 
 import json
 import math
@@ -18,10 +18,10 @@ _REMARK_AT = 34
 
 
 def job_of(recipe: Recipe) -> tuple[Job, str]:
-    """The job, and the text of its file.
+    """The job of a recipe, and the text of its job file.
 
     Raises:
-        JobError: a value is out of a job's bounds.
+        JobError: a value is outside the bounds of its field.
     """
     text = "\n".join([*_heading(recipe), *_section(recipe.draft.job, recipe.draft.remarks, ""), ""])
     return parse_job(text, source=f"{recipe.source}, as a job"), text

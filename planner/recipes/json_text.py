@@ -1,4 +1,4 @@
-"""Reads a JSON object, such as a DeepSpeed file. YAML reads most, but none with tabs or with comments of `//`."""
+"""Reads a JSON object, such as a DeepSpeed file. A YAML parser would fail on its tabs and `//` comments."""
 
 import json
 import re
@@ -6,21 +6,21 @@ from typing import Any
 
 from planner.files.messages import cut
 
-# An object whose first key stands in quotes: `{path: //server}` is YAML.
+# An object whose first key is in quotes: `{path: //server}` is YAML.
 _BETWEEN = r"(?>\s|//[^\n]*|/\*.*?\*/)*+"
 _OBJECT = re.compile(rf'\A{_BETWEEN}\{{{_BETWEEN}"', re.DOTALL)
 _STRING_OR_COMMENT = re.compile(r'"(?>[^"\\]|\\.)*+(?:"|\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
 class JsonError(Exception):
-    """A mistake that only JSON's own reader can name; the message says what was found and what to do."""
+    """A mistake that only a JSON parser can name. The message says what was found and what to do."""
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The JSON object in a text; none if YAML should read it, which allows comments and trailing commas.
+    """The JSON object in a text. None if YAML should read it, for example because it has a trailing comma.
 
     Raises:
-        JsonError: a key stands twice, or a mistake stands among tabs.
+        JsonError: a key occurs twice, or the text is invalid and indented by tabs, which YAML does not read.
     """
     if not text.lstrip().startswith("{"):
         return None
@@ -29,19 +29,19 @@ def object_of(text: str) -> dict[str, Any] | None:
     except json.JSONDecodeError as error:
         if "\n\t" not in text:
             return None
-        raise JsonError(f"line {error.lineno}: found a mistake ({error.msg}); mend it") from None
+        raise JsonError(f"line {error.lineno}: found a mistake ({error.msg}). Correct it") from None
     except (ValueError, RecursionError):  # a number of thousands of digits, or brackets
         return None
     return value if isinstance(value, dict) else None
 
 
 def without_comments(text: str) -> str:
-    """A JSON object without its `//` and `/* */` comments, each line where it was; any other text as it is."""
+    """A JSON object without its `//` and `/* */` comments, with its line breaks. Any other text is unchanged."""
     return _STRING_OR_COMMENT.sub(_blank, text) if _OBJECT.match(text) else text
 
 
 def _blank(found: re.Match[str]) -> str:
-    """A string as it is; of a comment its line breaks."""
+    """A string is kept. A comment becomes its line breaks."""
     return found[0] if found[0].startswith('"') else "\n" * found[0].count("\n") or " "
 
 
@@ -49,6 +49,6 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:
-            raise JsonError(f"found {cut(name)} twice; take one out")
+            raise JsonError(f"found {cut(name)} twice. Remove one")
         made[name] = value
     return made

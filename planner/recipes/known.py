@@ -16,17 +16,17 @@ _HALOS_LOSSES = (
     "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid",
 )  # fmt: skip
 # Keys that many other systems use, too.
-_ANYBODYS = {
+_COMMON_KEYS = {
     *("seed", "lr", "optimizer", "batch_size", "gradient_accumulation_steps", "max_length", "max_grad_norm", "debug"),
     *("warmup", "warmup_steps", "weight_decay", "eps", "beta1", "beta2", "cache_dir", "trainer", "online"),
     *("exp_name", "n_epochs", "eval_every", "eval_batch_size", "wandb.enabled", "wandb.entity", "wandb.project"),
 }
-_DPO_KEYS = frozenset(DPO_DEFAULTS) - _ANYBODYS
-_HALOS_KEYS = (frozenset(HALOS_DEFAULTS) - _ANYBODYS) | {"loss.trainer", "loss.dataloader", "mode", "use_fsdp"}
+_DPO_KEYS = frozenset(DPO_DEFAULTS) - _COMMON_KEYS
+_HALOS_KEYS = (frozenset(HALOS_DEFAULTS) - _COMMON_KEYS) | {"loss.trainer", "loss.dataloader", "mode", "use_fsdp"}
 
 
 def is_dpo_repository(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
-    """Whether several keys that somebody wrote are the DPO repository's own; `choices` are Hydra's groups."""
+    """Whether several keys of the recipe itself are typical of the DPO repository. `choices` are Hydra's groups."""
     marks = [
         *(key for key in _written(entries) if key in _DPO_KEYS),
         *_marked(choices, "loss", _DPO_LOSSES),
@@ -37,7 +37,7 @@ def is_dpo_repository(entries: Mapping[str, Entry], choices: Mapping[str, str]) 
 
 
 def is_halos(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
-    """Whether several keys that somebody wrote are HALOs' own; `choices` are Hydra's groups."""
+    """Whether several keys of the recipe itself are typical of HALOs. `choices` are Hydra's groups."""
     marks = [
         *(key for key in _written(entries) if key in _HALOS_KEYS),
         *_marked(choices, "loss", _HALOS_LOSSES),
@@ -47,7 +47,7 @@ def is_halos(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
 
 
 def is_legacy_halos(entries: Mapping[str, Entry], choices: Mapping[str, str]) -> bool:
-    """Whether the recipe is HALOs' from the time when its script was called train.py."""
+    """Whether the recipe is of HALOs' branch legacy, whose script is called train.py."""
     loss = choices.get("loss", "")
     return not {"mode", "use_fsdp"}.isdisjoint(entries) or (loss in _HALOS_LOSSES and loss not in _DPO_LOSSES)
 
@@ -57,14 +57,14 @@ def _written(entries: Mapping[str, Entry]) -> list[str]:
 
 
 def _marked(choices: Mapping[str, str], group: str, names: Iterable[str]) -> list[str]:
-    """The group, if the choice made for it begins with one of the system's names."""
+    """`[group]` if the choice for it begins with one of the names, else an empty list."""
     return [group] if choices.get(group, "").startswith(tuple(names)) else []
 
 
 def _is_enough(
     marks: list[str], entries: Mapping[str, Entry], choices: Mapping[str, str], defaults: Mapping[str, Any]
 ) -> bool:
-    """Whether there are several marks; or one model, loss or trainer of the system and no key of another one."""
+    """Whether there are two marks, or one model, loss or trainer of the system and no key of another system."""
     foreign = [key for key in _written(entries) if key not in defaults]
     by_value = [mark for mark in marks if mark in choices or mark == "trainer"]
     return len(set(marks)) >= _FEWEST_MARKS or (not foreign and bool(by_value))

@@ -1,4 +1,4 @@
-"""What starts a script: the launcher's own options, its file, or a file that a system ships, by its name."""
+"""Reads how a script is launched: from the launcher's options, its file, or the name of a file that a system ships."""
 
 import re
 from dataclasses import replace
@@ -15,14 +15,17 @@ from planner.recipes.texts import beside
 from planner.recipes.trl_keys import METHODS
 
 _MAX_DIGITS = 12
-# trl/accelerate_configs of TRL 0.19 to 1.16: these say 8 processes and bf16.
+# Files in trl/accelerate_configs of TRL 0.19 to 1.16. Each says 8 processes and bf16.
 SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
-# HALOs' accelerate_config/fsdp_NAME.yaml -> the number of processes that the file says.
+# HALOs' accelerate_config/fsdp_NAME.yaml -> the number of processes in the file.
 _SHIPPED_BY_HALOS = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
 
 
 def launch_of(command: Command, options: Options, keys: Keys, source: str) -> LaunchSettings | None:
-    """What the launcher's own options, its file, or the file's shipped name say. Mistakes are noted in `keys`."""
+    """The launcher's settings, by its options, its file or the file's shipped name. None if nothing is known.
+
+    Mistakes are added to `keys`. `source` is the recipe, beside which the launcher's file may be.
+    """
     launcher = command.launcher
     said, whose = launcher.get("--num_processes"), "--num_processes"
     if not said and (each := launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")):
@@ -41,13 +44,13 @@ def launch_of(command: Command, options: Options, keys: Keys, source: str) -> La
     if not said or (names and options.gpus):
         return launch
     if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
-        keys.missing(whose, said, f"{whose}: found {cut(said)}; write a count")
+        keys.missing(whose, said, f"{whose}: found {cut(said)}. Write a count")
         return replace(launch or LaunchSettings(num_processes=None), num_processes=options.gpus or 1, source=whose)
     return replace(launch or LaunchSettings(num_processes=None), num_processes=int(said), source=whose)
 
 
 def _shipped(file: str, script: str) -> LaunchSettings | None:
-    """What a file says that TRL or HALOs ships, by its name; none if neither does."""
+    """The settings in a file that TRL or HALOs ships, by its name. None if neither ships it."""
     if script in METHODS and file in SHIPPED_BY_TRL:
         kind = "DEEPSPEED" if file.startswith("zero") else "FSDP" if file.startswith("fsdp") else "MULTI_GPU"
         return LaunchSettings(
@@ -65,6 +68,6 @@ def _shipped(file: str, script: str) -> LaunchSettings | None:
 
 
 def _processes(each: str, nodes: str) -> str:
-    """Of torchrun, on all nodes; what is no number stays, to be refused."""
+    """The number of processes on all nodes as text. A value that is no number is kept, so that it is refused."""
     both = each.isdigit() and nodes.isdigit() and len(each + nodes) <= _MAX_DIGITS
     return str(int(each) * int(nodes)) if both else f"{nodes} x {each}"

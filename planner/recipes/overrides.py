@@ -1,4 +1,4 @@
-"""Options behind a recipe, as argparse and Hydra write them, laid over its keys."""
+"""Applies options behind a recipe, in the syntax of argparse and Hydra, to its keys."""
 
 import re
 from collections.abc import Sequence
@@ -7,30 +7,36 @@ from planner.recipes.entries import COMMAND_LINE, Entry
 from planner.recipes.scalars import scalar
 from planner.recipes.trl_keys import TRUE_BY_DEFAULT
 
-# What is not another value of the option before it.
+# The beginning of the next option, which is no value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
 # Options whose value looks like an override: `rank=64, scale=0.1`.
 _OF_PAIRS = ("optim_args",)
 
 
-def overrides(words: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
-    """`--key value`, `--key=value`, `--flag`, `--no_flag`, `key=value` laid over `keys_of`; returns the other words."""
+def overrides(arguments: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
+    """Write options into `keys_of`, and return the arguments that are none.
+
+    Args:
+        arguments: options such as `--key value`, `--key=value`, `--flag`, `--no_flag` and `key=value`.
+        keys_of: the recipe's entries, which change.
+        where: the place of the new entries.
+    """
     others, index = [], 0
-    while index < len(words):
-        word = words[index]
-        name, sign, value = word.partition("=")
+    while index < len(arguments):
+        argument = arguments[index]
+        name, sign, value = argument.partition("=")
         if not name.startswith("--") and not sign:
-            others.append(word)
+            others.append(argument)
             index += 1
             continue
         key = name.lstrip("-+").replace("-", "_")
         values = [value] if sign else []
         index += 1
-        if not sign and key in _OF_PAIRS and index < len(words):
-            values.append(words[index])
+        if not sign and key in _OF_PAIRS and index < len(arguments):
+            values.append(arguments[index])
             index += 1
-        while not sign and index < len(words) and not _NEXT.match(words[index]):
-            values.append(words[index])
+        while not sign and index < len(arguments) and not _NEXT.match(arguments[index]):
+            values.append(arguments[index])
             index += 1
         read = [scalar(each) for each in values]
         if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:

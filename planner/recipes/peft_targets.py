@@ -1,4 +1,4 @@
-"""The layers to which peft adds adapters by default, by the family of the model (peft 0.21)."""
+"""The layers to which peft 0.21 adds adapters by default, by model family."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from planner.errors import RecipeError
 from planner.recipes.texts import mapping_of, text_of
 
 _QV = ("q_proj", "v_proj")
-# peft's utils/constants.py, of the families of causal language models: model_type -> ends of names.
+# From peft's utils/constants.py, for families of causal language models: model_type -> ends of layer names.
 _TARGETS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("llama", "llama4", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"), _QV),
     **dict.fromkeys(("stablelm", "opt", "gptj", "gpt_neo"), _QV),
@@ -18,7 +18,7 @@ _TARGETS: dict[str, tuple[str, ...]] = {
     "mpt": ("Wqkv",),
     "phi": ("q_proj", "v_proj", "fc1", "fc2"),
 }
-# Names on the hub -> model_type; the first match counts. Mixtures of experts and vision models have other types.
+# Model names on the hub -> model_type. The first match counts. Mixtures of experts and vision models have other types.
 _NO_FAMILY = re.compile(r"vision|-vl|moe|-a\d+b|omni|nemo-?tron")
 _BY_NAME = (
     (re.compile(r"mixtral"), "mixtral"),
@@ -41,21 +41,21 @@ _BY_NAME = (
 
 
 def default_targets(model: str) -> tuple[tuple[str, ...], str]:
-    """The names of the layers, and how the family was found. No names if peft has no default or the family is unknown.
+    """The layers' names, and how the family was found: by config.json in a folder, else by the model's name.
 
-    A folder says its family in config.json; of a name on the hub the name tells.
+    There are no names if peft has no default or the family is unknown.
     """
     if (told := _type_in(model)) is not None:
-        return _TARGETS.get(told, ()), f"peft's default for {told}, which config.json says"
+        return _TARGETS.get(told, ()), f"peft's default for {told} (family by config.json)"
     name = model.rstrip("/").rpartition("/")[2].lower()
     if _NO_FAMILY.search(name):
         return (), ""
     family = next((family for pattern, family in _BY_NAME if pattern.search(name)), "")
-    return _TARGETS.get(family, ()), f"peft's default for {family}, which the model's name says"
+    return _TARGETS.get(family, ()), f"peft's default for {family} (family by the model's name)"
 
 
 def _type_in(model: str) -> str | None:
-    """`model_type` in the config.json of a local folder; none if there is no such folder or value."""
+    """`model_type` in the config.json of a local folder, None if there is no such folder or value."""
     try:
         file = Path(model) / "config.json"
         if not is_file(file):

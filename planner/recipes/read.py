@@ -1,4 +1,4 @@
-"""A recipe on disk or on a command line -> a `Recipe`."""
+"""Reads a recipe: finds its source and its system, and lets the system read it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,15 +9,20 @@ from planner.recipes.recipe import Recipe
 from planner.recipes.source import find_source
 
 
-def read_recipe(path: str, words: Sequence[str] = (), options: Options | None = None) -> Recipe:
-    """The recipe at a path: a file, a folder of Hydra's, or the text of a command; `words` are overrides.
+def read_recipe(path: str, arguments: Sequence[str] = (), options: Options | None = None) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path: a file, a Hydra folder, or the text of a command.
+        arguments: overrides behind the recipe.
+        options: what the command line says beside the recipe.
 
     Raises:
-        RecipeError: it cannot be read, contradicts itself, or does not say enough; the message has a line per mistake.
-        JobError: it is a job of ours, and wrong.
+        RecipeError: the recipe is unreadable, contradictory or incomplete. The message has a line for each mistake.
+        JobError: the recipe is a planner job file with mistakes.
     """
     options = options or Options()
-    found = find_source(path, words, options.env)
+    found = find_source(path, arguments, options.env)
     system = system_of(found)
     assert system.read is not None
     recipe = system.read(found, options)

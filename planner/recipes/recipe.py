@@ -1,4 +1,4 @@
-"""What a foreign recipe says, as values: our job, what became of every key, and what its own system would do."""
+"""The values of a recipe: the draft of a job, a note for every key, and the interface to what its own system does."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,23 +11,23 @@ Verdict = Literal["exact", "other batch", "error"]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOutcome:
-    """What a foreign system does at one GPU count."""
+    """What the recipe's system does at one GPU count."""
 
     gpus: int
     verdict: Verdict
     batch: int | None
-    """samples that an optimizer step really uses; none if there is no step"""
+    """samples that an optimizer step uses, None if there is no step"""
     text: str = ""
-    """why it is an error, in a few words"""
+    """the error, short enough for a table cell"""
     dropped: tuple[Span, ...] = ()
-    """half-open ranges of positions of each batch that are never computed"""
+    """half-open ranges of positions in each batch that are never computed"""
     eval_text: str = "-"
-    """the evaluation batch, in a few words"""
+    """the evaluation batch, short enough for a table cell"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trap:
-    """Something that trains otherwise than it reads, in one or two sentences."""
+    """A difference between what a recipe seems to train and what its system trains, in a few sentences."""
 
     name: str
     text: str
@@ -35,63 +35,64 @@ class Trap:
 
 @dataclass(frozen=True, kw_only=True)
 class AmbiguousUnit:
-    """A number whose unit is easily taken for another."""
+    """A number whose unit is easily mistaken."""
 
     key: str
     value: str
     there: str
-    """what really happens with it"""
+    """what the recipe's system does with it"""
     here: str
-    """what a job says for the same"""
+    """the same value in a planner job"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """What a check is asked beside the recipe."""
+    """Options of `planner check` beside the recipe."""
 
     counts: Sequence[int]
+    """the GPU counts to check"""
     rows: int | None = None
     """rows of the training data"""
     transformers: str | None = None
-    """the version that would be used"""
+    """the version of transformers that would train"""
     group_size: int | None = None
     """completions per prompt"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """How to say the same global batch to a foreign system at one GPU count."""
+    """The command that trains the same global batch in another system at one GPU count."""
 
     command: str
     """what to type"""
     file: str = ""
-    """what to put into a file, if the system wants one"""
+    """the text of a file that the command needs, empty if it needs none"""
     arithmetic: str = ""
-    """how the batch comes about; written by `rewrite`"""
+    """the factors of the batch, filled in by `rewrite`"""
     notes: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
-    """what that system has no word for"""
+    """values that the system's options cannot express"""
 
 
 class ForeignRecipe(Protocol):
-    """A recipe as its own system reads it."""
+    """What the recipe's own system does with it. Each system has a class with these methods."""
 
     def outcome(self, gpus: int) -> BatchOutcome:
-        """What happens at a GPU count."""
+        """What the system does at a GPU count."""
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
         """Whether the system would start with another split of the same batch."""
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
-        """What the outcome alone does not show."""
+    def traps(self, options: CheckOptions) -> list[Trap]:
+        """What the outcomes do not show."""
 
     def units(self) -> list[AmbiguousUnit]:
-        """Numbers in units that mislead."""
+        """The numbers whose units are easily mistaken."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """One line about a key: what it was, and what became of it."""
+    """One line of a list of `planner convert`: a key, and what became of it."""
 
     key: str
     text: str
@@ -99,7 +100,7 @@ class Note:
 
 @dataclass(kw_only=True)
 class Draft:
-    """A job in the making, with a line for every foreign key."""
+    """A job in the making, with a note for every key of the recipe."""
 
     job: dict[str, Any] = field(default_factory=dict)
     carried: list[Note] = field(default_factory=list)
@@ -107,10 +108,10 @@ class Draft:
     dropped: list[Note] = field(default_factory=list)
     to_do: list[str] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
-    """our key -> a remark beside it in the file"""
+    """job key -> a comment beside it in the job file"""
 
     def set(self, ours: str, value: Any) -> None:
-        """Our key, dotted; sections are made."""
+        """Set a dotted key of the job, without a note. Missing sections are created."""
         *path, last = ours.split(".")
         section = self.job
         for name in path:
@@ -118,31 +119,32 @@ class Draft:
         section[last] = value
 
     def carry(self, key: str, ours: str, value: Any, shown: str) -> None:
-        """The same value under our name."""
+        """Set the job's key `ours` to the value of the recipe's `key`, and note it. `shown` is the value as text."""
         self.set(ours, value)
         self.carried.append(Note(key=key, text=f"{ours}: {shown}"))
 
     def derive(self, ours: str, value: Any, how: str) -> None:
-        """Another value, worked out from what stands there; `how` has the arithmetic."""
+        """Set the job's key `ours` to a derived value, and note it. `how` has the key, the value and the reason."""
         self.set(ours, value)
         self.derived.append(Note(key=ours, text=how))
 
     def drop(self, key: str, why: str) -> None:
-        """Nothing here stands for it."""
+        """Note a key of the recipe that has no counterpart in the job, with the reason."""
         self.dropped.append(Note(key=key, text=why))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A foreign recipe, read."""
+    """A recipe that planner has read."""
 
     source: str
+    """where the recipe is, for messages"""
     system: str = ""
-    """dpo, halos, trl, deepspeed, job or what a package adds; `read_recipe` writes it, and the title"""
+    """dpo, halos, trl, deepspeed, job or a name that a package adds. `read_recipe` fills in system and title"""
     title: str = ""
-    """the system's name as people write it"""
+    """the system's name in messages"""
     is_older: bool = False
-    """whether it is of a version of its system that planner does not write for"""
+    """whether it is of an older version of its system, for which planner writes no options"""
     method: str
     """sft, dpo, cdpo, ipo, simpo, kto, ppo, grpo, orpo, ..."""
     unit: str
@@ -150,34 +152,34 @@ class Recipe:
     global_batch: int
     accumulation: int
     gpus: int | None
-    """the count that it was tuned for, where that is known"""
+    """the GPU count that it was tuned for, None if unknown"""
     micro: int | None
-    """the most samples that one GPU was known to hold"""
+    """the largest micro-batch that one GPU is known to hold, None if unknown"""
     eval_batch: int | None
     draft: Draft
     foreign: ForeignRecipe | None
-    """none for a job of ours"""
+    """what its system does with it, None for a planner job"""
     script: str = ""
     """the training script or command that the recipe names"""
     config: str = ""
     """the file that the recipe's own command names"""
     config_first: bool = False
-    """whether the script takes its file as its first word, without --config: the older handbook's do"""
-    words: tuple[str, ...] = ()
-    """overrides of the recipe's own command, as they stand there"""
+    """whether the file is the script's first argument, without --config, as in the older alignment-handbook"""
+    arguments: tuple[str, ...] = ()
+    """overrides of the recipe's own command, as written"""
     launch_file: str = ""
-    """accelerate's file that it is started with, as it was named; empty if none was"""
+    """the accelerate file that the recipe names, empty if none"""
 
     @property
     def precision(self) -> str:
-        """The job's precision; empty if the recipe does not say it or a loop of the user's own decides it."""
+        """The job's precision. Empty if the recipe does not set it or the user's own loop decides it."""
         train = self.draft.job.get("train", {})
         is_own = train.get("optimizer", {}).get("kind") == "own"
         return "" if is_own else train.get("precision", "")
 
 
 def product(gpus: int, micro: int, accumulation: int, batch: int) -> str:
-    """`128 = 8 GPUs x 8 x 2`."""
+    """The factors of a batch as text: `128 = 8 GPUs x 8 x 2`."""
     return (
         f"{batch} = {gpus} GPUs x {micro} x {accumulation}"
         if gpus > 1

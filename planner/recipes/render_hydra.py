@@ -1,4 +1,4 @@
-"""A job's values as overrides of the DPO repository and of HALOs, and the commands of both."""
+"""Writes a job as overrides of the DPO repository or of HALOs, and the commands of both."""
 
 import shlex
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from planner.recipes.split import nearest_multiple
 from planner.recipes.system import BatchSplit
 
 _TORCH = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}
-_EVAL = "there a test split is evaluated: write n_eval_examples and eval_every, both in examples"
+_EVAL = "that system evaluates a test split, so write n_eval_examples and eval_every, both in examples"
 
 
 def to_dpo(rendering: Rendering) -> None:
-    """Overrides of the DPO repository."""
+    """Write the job's values as overrides of the DPO repository."""
     job = rendering.job
     _dpo_loss(rendering)
     leave_loss(rendering, "samples", "sum")
@@ -36,10 +36,10 @@ def to_dpo(rendering: Rendering) -> None:
         rendering.remark("BLOCK: write the class of the model's blocks, such as LlamaDecoderLayer")
     rendering.leave(
         "name data.path data.split",
-        "DATA and NAME: write your data and a name; without them the repository takes hh, or does not start",
+        "write your data and a name for DATA and NAME, else the repository takes hh or does not start",
     )
     _prompts(rendering, "", "256")
-    rendering.leave("data.cut_prompt", "the repository keeps the end of prompts of hh alone")
+    rendering.leave("data.cut_prompt", "the repository keeps the end of a prompt only for hh")
     rendering.leave("model.revision", "write the folder of that revision as the model")
     leave_model(rendering)
     leave_rows(rendering, all_of_it=False, packs=False)
@@ -54,17 +54,17 @@ def to_dpo(rendering: Rendering) -> None:
             f"optimizer={_TORCH[optimizer.kind]}",
             f"lr={number(optimizer.lr)}",
         )
-    rendering.leave("train.optimizer", "the repository passes on the rate alone, all else is torch's default there")
+    rendering.leave("train.optimizer", "the repository passes only the rate, all else is torch's default")
     _length(rendering, "")
     rendering.write("train.clip_norm", f"max_grad_norm={clip_of(job, 'inf')}")
     if job.train.schedule.kind == "constant":
         rendering.write("train.schedule.kind train.schedule.final_fraction")
     rendering.leave(
-        "train.schedule.kind train.schedule.final_fraction", "after its warmup the rate stays constant there"
+        "train.schedule.kind train.schedule.final_fraction", "the repository keeps the rate constant after its warmup"
     )
     steps = warmup_steps(job)
-    words = [f"warmup_steps={steps}"] if steps else []
-    rendering.write_or_leave("train.schedule.warmup", words, "write warmup_steps in optimizer steps")
+    arguments = [f"warmup_steps={steps}"] if steps else []
+    rendering.write_or_leave("train.schedule.warmup", arguments, "write warmup_steps in optimizer steps")
     rendering.write("train.seed", f"seed={job.train.seed}")
     rendering.leave("eval", _EVAL)
 
@@ -80,40 +80,40 @@ def _dpo_loss(rendering: Rendering) -> None:
     if rendering.job.reference.source == "none":
         rendering.write("objective.reference", "loss.reference_free=true")
     elif rendering.job.reference.source == "cached":
-        rendering.leave("objective.reference", "the repository computes the same at every step")
+        rendering.leave("objective.reference", "the repository computes the same log-probabilities at every step")
 
 
 def to_halos(rendering: Rendering) -> None:
-    """Overrides of HALOs."""
+    """Write the job's values as overrides of HALOs."""
     job = rendering.job
     train = job.train
     _halos_loss(rendering)
     leave_loss(rendering, "tokens", "mean")
     rendering.leave(
         "name data.path data.split",
-        "model=llama names the model's family, DATA the data, NAME the run: write yours",
+        "write your model's family for llama, your data for DATA and a name for NAME",
     )
     if isinstance(job.model, HfModel):
         path = shlex.quote(f"++model.name_or_path={job.model.path}")
         rendering.write("model.path model.context", path, f"++model.max_length={job.model.context}")
         rendering.write("model.attention", f"++model.attn_implementation={job.model.attention}")
     _prompts(rendering, "++model.", "512 in some versions")
-    rendering.leave("data.cut_prompt", "HALOs chooses it by the data set")
+    rendering.leave("data.cut_prompt", "HALOs chooses it by data set")
     rendering.leave("model.revision", "write the folder of that revision as the model")
     leave_model(rendering)
     leave_rows(rendering, all_of_it=False, packs=False)
     dtype = "bfloat16" if train.precision == "bf16" else "float32"
     rendering.write("train.precision", f"++model.policy_dtype={dtype}")
     if train.precision == "bf16":
-        rendering.remark("train.precision bf16: weights and optimizer state are bf16 there, too, fp32 here")
+        rendering.remark("train.precision bf16: HALOs' weights and optimizer state are bf16, planner's fp32")
     checkpointing = truth(value=train.activation_checkpointing)
     rendering.write("train.activation_checkpointing", f"++model.activation_checkpointing={checkpointing}")
     _halos_optimizer(rendering)
     _length(rendering, "++")
     rendering.write("train.clip_norm", f"++model.max_grad_norm={clip_of(job, 'inf')}")
     share = warmup_share(job) or ("0" if warmup_steps(job) == "0" else "")
-    words = [f"++warmup={share}"] if share else []
-    rendering.write_or_leave("train.schedule.warmup", words, "write ++warmup as a fraction of all steps")
+    arguments = [f"++warmup={share}"] if share else []
+    rendering.write_or_leave("train.schedule.warmup", arguments, "write ++warmup as a fraction of all steps")
     kind = "cosine" if job.objective.kind == "sft" else "constant"
     if train.schedule.kind == kind:
         rendering.write("train.schedule.kind")
@@ -121,7 +121,7 @@ def to_halos(rendering: Rendering) -> None:
             rendering.write("train.schedule.final_fraction")
     rendering.leave(
         "train.schedule.kind train.schedule.final_fraction",
-        "HALOs is cosine for sft, down to 0, and constant for all others",
+        "HALOs' schedule is cosine down to 0 for sft, and constant for all others",
     )
     rendering.write("train.seed", f"++seed={train.seed}")
     rendering.leave("eval", _EVAL)
@@ -142,7 +142,7 @@ def _halos_loss(rendering: Rendering) -> None:
     if rendering.job.reference.source == "cached":
         rendering.write("objective.reference", "++cache_reference_logprobs=true")
     elif rendering.job.reference.source == "none":
-        rendering.leave("objective.reference", "HALOs' dpo has a reference, another loss")
+        rendering.leave("objective.reference", "HALOs' dpo uses a reference, so the loss differs")
 
 
 def _halos_optimizer(rendering: Rendering) -> None:
@@ -154,35 +154,37 @@ def _halos_optimizer(rendering: Rendering) -> None:
         rendering.write("train.optimizer.weight_decay", f"++weight_decay={number(optimizer.weight_decay)}")
         betas = [f"++beta{index}={number(beta)}" for index, beta in enumerate(optimizer.betas, start=1)]
         rendering.write("train.optimizer.betas", *betas)
-        rendering.leave("train.optimizer.eps", "HALOs never passes it on; torch's is 1e-8")
-    rendering.leave("train.optimizer", "HALOs passes betas on, which no other optimizer takes; it trains by AdamW")
+        rendering.leave("train.optimizer.eps", "HALOs does not pass it on, so torch's 1e-8 applies")
+    rendering.leave("train.optimizer", "HALOs passes betas, which only AdamW takes, so it trains by AdamW")
 
 
 def _prompts(rendering: Rendering, prefix: str, default: str) -> None:
-    """The longest prompt, for rows that do not fit into the context."""
+    """Writes the longest prompt of rows that do not fit into the context."""
     most = rendering.value("data.max_prompt")
-    words = [f"{prefix}max_prompt_length={most}"] if most else []
+    arguments = [f"{prefix}max_prompt_length={most}"] if most else []
     rendering.write_or_leave(
-        "data.max_prompt", words, f"{prefix}max_prompt_length is {default} there, and here no prompt is cut to a length"
+        "data.max_prompt",
+        arguments,
+        f"this job has no limit, but the default of {prefix}max_prompt_length is {default}",
     )
 
 
 def _length(rendering: Rendering, sign: str) -> None:
-    """Write one of the two lengths and unset the other: there a run ends with the first that is reached."""
+    """Writes one of the two lengths and unsets the other, because a run ends with the one reached first."""
     epochs, names = rendering.job.train.epochs, "train.epochs train.steps train.examples"
     if epochs is None:
         rendering.write(names, f"{sign}n_epochs=null", f"{sign}n_examples={length_in_examples(rendering.job)}")
     elif epochs.is_integer():
         rendering.write(names, f"{sign}n_epochs={number(epochs)}")
     else:
-        rendering.leave(names, f"epochs are whole there; write {sign}n_epochs=null {sign}n_examples=N")
+        rendering.leave(names, f"n_epochs must be whole, so write {sign}n_epochs=null {sign}n_examples=N")
 
 
 # -- the commands
 
 
-def render_dpo(split: BatchSplit, words: Sequence[str]) -> Rewrite:
-    """What to type for a batch at a GPU count."""
+def render_dpo(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
+    """The DPO repository's command for a split, with the arguments and notes on the evaluation batch."""
     evaluated, notes = _eval_batch(split, split.gpus)
     devices = ",".join(map(str, range(split.gpus)))
     sizes = [
@@ -191,11 +193,11 @@ def render_dpo(split: BatchSplit, words: Sequence[str]) -> Rewrite:
         f"eval_batch_size={evaluated}",
     ]
     start = f"CUDA_VISIBLE_DEVICES={devices} python -u train.py"
-    return Rewrite(command=" ".join([start, *_or_theirs(split, words), "trainer=FSDPTrainer", *sizes]), notes=notes)
+    return Rewrite(command=" ".join([start, *_or_theirs(split, arguments), "trainer=FSDPTrainer", *sizes]), notes=notes)
 
 
-def render_halos(split: BatchSplit, words: Sequence[str]) -> Rewrite:
-    """What to type for a batch at a GPU count."""
+def render_halos(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
+    """HALOs' command for a split, with the arguments and notes on evaluation, memory and version."""
     steps = split.accumulation
     evaluated, notes = _eval_batch(split, split.gpus * steps)
     sizes = [
@@ -204,23 +206,23 @@ def render_halos(split: BatchSplit, words: Sequence[str]) -> Rewrite:
         f"++model.eval_batch_size={evaluated}",
     ]
     if steps > 1:
-        notes += (f"no_sync: with {steps} accumulation steps each GPU holds a whole gradient",)
-    version = "for HALOs of 2025-05-01 or newer; --config_file: any of accelerate_config/, the count is overridden"
+        notes += (f"no_sync: with {steps} accumulation steps each GPU holds the gradient of the whole model",)
+    version = "for HALOs of 2025-05-01 or newer, with any --config_file of accelerate_config/: its count is overridden"
     file = "accelerate_config/fsdp_8gpu.yaml"
     start = f"accelerate launch --config_file {file} --num_processes {split.gpus} launch.py"
-    return Rewrite(command=" ".join([start, *_or_theirs(split, words), *sizes]), notes=(*notes, version))
+    return Rewrite(command=" ".join([start, *_or_theirs(split, arguments), *sizes]), notes=(*notes, version))
 
 
 def _eval_batch(split: BatchSplit, unit: int) -> tuple[int, tuple[str, ...]]:
-    """The evaluation batch, a multiple of what the system divides it by, and a remark if it is another one."""
+    """The multiple of `unit` nearest to the recipe's evaluation batch, and a note if it differs from that."""
     written = split.recipe.eval_batch
     evaluated = nearest_multiple(written or split.batch, unit)
     if not written or evaluated == written:
         return evaluated, ()
-    note = f"eval_batch_size {evaluated} in place of {written}, which {unit} does not divide; training is the same"
+    note = f"eval_batch_size {evaluated} instead of {written}, which {unit} does not divide (training is the same)"
     return evaluated, (note,)
 
 
-def _or_theirs(split: BatchSplit, words: Sequence[str]) -> Sequence[str]:
-    """The words, or a mark where those of the recipe stand in a file or a folder."""
-    return ["..."] if split.is_own and not split.recipe.words else words
+def _or_theirs(split: BatchSplit, arguments: Sequence[str]) -> Sequence[str]:
+    """The arguments, or `...` if the recipe is a file or a folder of this system."""
+    return ["..."] if split.is_own and not split.recipe.arguments else arguments

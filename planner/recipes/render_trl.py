@@ -1,4 +1,4 @@
-"""A job's values as options of TRL's scripts, and the command."""
+"""Writes a job as options of TRL's scripts, and the command."""
 
 import shlex
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit
 from planner.recipes.trl_keys import METHODS
 
-# The alignment-handbook's, which its own commands are started with.
+# The accelerate file in the commands of the alignment-handbook.
 _SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
-# Scripts that the alignment-handbook does not have in scripts/: they lie in TRL's repository.
+# Scripts that are not in scripts/ of the alignment-handbook but in TRL's repository.
 _FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
 
 
 def to_trl(rendering: Rendering) -> None:
-    """Options of TRL's scripts."""
+    """Write the job's values as options of TRL's scripts."""
     job = rendering.job
     train = job.train
     rendering.write("", "--dataset_name DATA", "--output_dir OUT")
-    rendering.leave("name data.path data.split", "DATA and OUT: write your data set and a folder")
+    rendering.leave("name data.path data.split", "write your data set for DATA and a folder for OUT")
     _loss(rendering)
     leave_loss(rendering, "tokens", "mean")
     if isinstance(job.model, HfModel):
@@ -54,16 +54,16 @@ def to_trl(rendering: Rendering) -> None:
     rendering.write("train.clip_norm", f"--max_grad_norm {clip_of(job, '0')}")
     rendering.write("train.precision", f"--bf16 {truth(value=train.precision == 'bf16')}")
     if train.precision != "bf16":
-        rendering.remark("train.precision fp32: zero3.yaml says mixed_precision: bf16; write no into a copy of it")
+        rendering.remark("train.precision fp32: zero3.yaml has mixed_precision: bf16. Write no in a copy of it")
     # False in TRL 0.19, true in 1.16.
     checkpointing = truth(value=train.activation_checkpointing)
     rendering.write("train.activation_checkpointing", f"--gradient_checkpointing {checkpointing}")
     rendering.write("train.seed", f"--seed {train.seed}")
-    rendering.leave("eval", "there a test split is evaluated: write --eval_strategy steps and --eval_steps")
+    rendering.leave("eval", "TRL evaluates a test split, so write --eval_strategy steps and --eval_steps")
 
 
 def _loss(rendering: Rendering) -> None:
-    """Options of the objective. TRL's script is chosen by its kind."""
+    """Writes the options of the objective. Its kind decides which script of TRL runs."""
     kind = rendering.job.objective.kind
     rendering.write("objective.kind", *(["--loss_type ipo"] if kind == "ipo" else []))
     for name in ("beta", "label_smoothing", "desirable_weight", "undesirable_weight"):
@@ -72,13 +72,13 @@ def _loss(rendering: Rendering) -> None:
         gamma = number(rendering.value("objective.beta") * ratio)
         rendering.write("objective.gamma_beta_ratio", "--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0")
         rendering.remark(
-            "the script: TRL 0.19 has it in the examples of its repository, not in its package; TRL 1.16 has "
-            "CPOTrainer in trl.experimental.cpo and no script, write one around it"
+            "the script: TRL 0.19 has it among the examples of its repository, not in its package. TRL 1.16 has only "
+            "CPOTrainer in trl.experimental.cpo, so write a script around it"
         )
     if rendering.job.reference.source == "cached":
         rendering.write("objective.reference", "--precompute_ref_log_probs true")
     elif rendering.job.reference.source == "none":
-        rendering.leave("objective.reference", "TRL's dpo has a reference, another loss")
+        rendering.leave("objective.reference", "TRL's dpo uses a reference, so the loss differs")
 
 
 def _prompts(rendering: Rendering) -> None:
@@ -87,9 +87,11 @@ def _prompts(rendering: Rendering) -> None:
             rendering.write("data.max_prompt data.cut_prompt")
         rendering.leave("data.max_prompt data.cut_prompt", "TRL cuts the end of a conversation")
     elif rendering.value("data.max_prompt") is None:
-        rendering.leave("data.max_prompt", "--max_prompt_length is 512 in TRL 0.19, gone in 1.16; here there is none")
-    rendering.leave("data.max_prompt", "--max_prompt_length, where that version of TRL has it")
-    rendering.leave("data.cut_prompt", "TRL keeps the end of a prompt, or what its truncation_mode says")
+        rendering.leave(
+            "data.max_prompt", "this job has no limit, but --max_prompt_length is 512 in TRL 0.19 (1.16 has none)"
+        )
+    rendering.leave("data.max_prompt", "write --max_prompt_length if your version of TRL has it")
+    rendering.leave("data.cut_prompt", "TRL keeps the end of a prompt unless its truncation_mode says otherwise")
 
 
 def _optimizer(rendering: Rendering) -> None:
@@ -102,12 +104,14 @@ def _optimizer(rendering: Rendering) -> None:
     )
     rendering.write("train.optimizer.weight_decay", f"--weight_decay {number(optimizer.weight_decay)}")
     if optimizer.weight_decay:
-        rendering.remark("train.optimizer.weight_decay: biases and norms do not decay there, here all weights do")
+        rendering.remark(
+            "train.optimizer.weight_decay: in TRL biases and norms do not decay, in planner all weights do"
+        )
     if isinstance(optimizer, AdamW):
         betas = [f"--adam_beta{index} {number(beta)}" for index, beta in enumerate(optimizer.betas, start=1)]
         rendering.write("train.optimizer.betas", *betas)
         rendering.write("train.optimizer.eps", f"--adam_epsilon {number(optimizer.eps)}")
-    rendering.leave("train.optimizer", "transformers 5 takes these as --optim_args; before, torch's defaults hold")
+    rendering.leave("train.optimizer", "transformers 5 takes these as --optim_args, older ones use torch's defaults")
 
 
 def _schedule(rendering: Rendering) -> None:
@@ -119,30 +123,30 @@ def _schedule(rendering: Rendering) -> None:
     rendering.write("train.schedule.kind", kind)
     if schedule.kind != "linear" or not schedule.final_fraction:
         rendering.write("train.schedule.final_fraction")
-    rendering.leave("train.schedule.final_fraction", "a linear rate falls to 0 there")
+    rendering.leave("train.schedule.final_fraction", "TRL's linear rate falls to 0")
     share, steps = warmup_share(rendering.job), warmup_steps(rendering.job)
-    words = [f"--warmup_steps {steps}"] if steps else [f"--warmup_ratio {share}"] if share else []
-    rendering.write_or_leave("train.schedule.warmup", words, "write --warmup_steps in optimizer steps")
+    arguments = [f"--warmup_steps {steps}"] if steps else [f"--warmup_ratio {share}"] if share else []
+    rendering.write_or_leave("train.schedule.warmup", arguments, "write --warmup_steps in optimizer steps")
     if share:
-        rendering.remark(f"--warmup_ratio is of transformers 4; for transformers 5 write --warmup_steps {share}")
+        rendering.remark(f"--warmup_ratio is for transformers 4, for transformers 5 write --warmup_steps {share}")
 
 
 # -- the command
 
 
-def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
-    """What to type for a batch at a GPU count; the command line beats the YAML, and the launcher's file."""
+def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
+    """TRL's command for a split. Its options win over the YAML and over the launcher's file."""
     recipe = split.recipe
     is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
     config = recipe.config or (recipe.source if is_yaml else "")
-    # Scripts that take their file first want each option in one word with its value (H4ArgumentParser).
+    # Scripts that take their file first need `--option=value` as one argument (H4ArgumentParser).
     sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
     launch_file = _launch_file(recipe)
     command = [
         f"accelerate launch --config_file {launch_file or _SHIPPED_FILE} --num_processes {split.gpus}",
         _script(recipe),
         *([f"{before}{config}"] if config else []),
-        *words,
+        *arguments,
         f"--per_device_train_batch_size{sign}{split.micro}",
         f"--gradient_accumulation_steps{sign}{split.accumulation}",
     ]
@@ -154,7 +158,7 @@ def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
 
 
 def _script(recipe: Recipe) -> str:
-    """The script with the folder that it lies in."""
+    """The script's path in TRL or the alignment-handbook, or YOUR_SCRIPT if neither has one."""
     method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
     stem = PurePath(recipe.script).name if recipe.script else method
     stem = stem if stem.endswith(".py") else f"{stem}.py"
@@ -163,7 +167,7 @@ def _script(recipe: Recipe) -> str:
 
 
 def _launch_file(recipe: Recipe) -> str:
-    """The user's own accelerate file, or one that TRL ships, which its command names without a path."""
+    """The path of the recipe's accelerate file, or of a file that TRL ships. Empty if the recipe has none."""
     if recipe.system != "trl" and not local_file(recipe):
         return ""
     name = recipe.launch_file
@@ -171,13 +175,13 @@ def _launch_file(recipe: Recipe) -> str:
 
 
 def _launcher_unsaid(recipe: Recipe) -> str:
-    named = f"{recipe.launch_file} does not lie here" if recipe.launch_file else "the recipe names no accelerate file"
-    text = f"the launcher: {named}, and {PurePath(_SHIPPED_FILE).name} stands for it"
-    return f"{text}; write your own there, or give it as --accelerate FILE"
+    named = f"{recipe.launch_file} does not exist" if recipe.launch_file else "the recipe names no accelerate file"
+    text = f"the launcher: {named}, so the command has {PurePath(_SHIPPED_FILE).name}"
+    return f"{text}. Write your own instead, or give it as --accelerate FILE"
 
 
 def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
-    """What the launcher's file says that the command line does not beat."""
+    """Notes on settings in the accelerate file that the command line cannot override."""
     if not (path := local_file(recipe)):
         return []
     said = read_launch(path).accumulation

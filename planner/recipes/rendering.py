@@ -1,4 +1,4 @@
-"""Translates a job into another system's options. Each value is either written or listed as not said."""
+"""Translates a job into another system's options. Each value is written, or listed as one that they cannot express."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,66 +9,66 @@ from planner.recipes.drafting import plain
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
 
-# A null here is a choice: no clipping, no cut of prompts. Any other null means that the job has no such value.
+# Null is a choice for these: no clipping, no limit of prompts. Any other null means that the job has no such value.
 _MEANINGFUL_NULLS = ("train.clip_norm", "data.max_prompt")
 # Objectives that the target systems compute in another way, and how.
-_DIFFERENT = {"kto": "its KL baseline is over the whole batch here and over micro-batches there"}
-# How planner runs a job. The training does not depend on it.
+_DIFFERENT = {"kto": "planner's KL baseline is over the whole batch, that system's over micro-batches"}
+# How planner runs a job. Training does not depend on these.
 _OF_THE_RUN = ("name", "batch.max_micro", "train.non_finite", "workers", "checkpoint")
 
 
 @dataclass(kw_only=True)
 class Rendering:
-    """The options to type, and sentences on values without an option. `close` lists every value that is left."""
+    """Collects the options to type, and texts on values without an option. `close` lists every value that is left."""
 
     job: Job
-    words: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
     unsaid: list[str] = field(default_factory=list)
     _values: dict[str, Any] = field(init=False)
     """the job's values by their dotted names"""
     _open: dict[str, Any] = field(init=False)
-    """those that are neither written nor listed yet"""
+    """the values that are neither written nor listed yet"""
 
     def __post_init__(self) -> None:
         self._values = dict(leaves(self.job))
         self._open = dict(self._values)
 
     def value(self, name: str) -> Any:
-        """The value of that dotted name. None if it is null, or if the job has no such value."""
+        """The value of a dotted name, None if it is null or the job has no such value."""
         return self._values.get(name)
 
     def write_number(self, name: str, option: str) -> None:
-        """Write an option and its number, if the job has one of that dotted name. `option` ends with `=` or a space."""
+        """Write an option with a number of the job, if it has one of that name. `option` ends with `=` or a space."""
         if (value := self.value(name)) is not None:
             self.write(name, f"{option}{number(value)}")
 
-    def write(self, names: str, *words: str) -> None:
-        """Write options for the values of these names, or of sections. No options: the default there is equal."""
+    def write(self, names: str, *arguments: str) -> None:
+        """Write options for values or sections, named in one text. Without options, the system's default is equal."""
         self._take(names)
-        self.words += words
+        self.arguments += arguments
 
     def leave(self, names: str, why: str) -> None:
-        """List those values of these names that are neither written nor listed yet."""
+        """List the values of these names that are neither written nor listed yet, with the reason."""
         if found := self._take(names):
             shown = ", ".join(f"{name} {_shown(value)}" for name, value in found.items())
             self.unsaid.append(f"{shown}: {why}")
 
     def remark(self, text: str) -> None:
-        """Add a sentence about a value that is written."""
+        """Add a text on a value that is written."""
         self.unsaid.append(text)
 
-    def write_or_leave(self, names: str, words: list[str], why: str) -> None:
-        """Write the options if there are any, else list the values."""
-        if words:
-            self.write(names, *words)
+    def write_or_leave(self, names: str, arguments: list[str], why: str) -> None:
+        """Write the options if there are any, else list the values with the reason."""
+        if arguments:
+            self.write(names, *arguments)
         else:
             self.leave(names, why)
 
     def close(self, why: str) -> None:
-        """List what is left, so that nothing is dropped without a word."""
+        """List all values that are left, so that none is dropped silently."""
         rest = [name for name in self._open if not any(_is_in(name, part) for part in _OF_THE_RUN)]
         self.leave(" ".join(rest), why)
-        self.leave(" ".join(_OF_THE_RUN), "how planner itself runs the job")
+        self.leave(" ".join(_OF_THE_RUN), "these only say how planner runs the job")
 
     def _take(self, names: str) -> dict[str, Any]:
         parts = names.split()
@@ -78,7 +78,7 @@ class Rendering:
 
 
 def leaves(job: Job) -> Iterator[tuple[str, Any]]:
-    """Every value of a job by its dotted name; nulls only where they say something."""
+    """Every value of a job with its dotted name. Nulls only where they are a choice."""
     yield from _flat(job.model_dump(by_alias=True), "")
 
 
@@ -99,12 +99,12 @@ def _shown(value: Any) -> str:
     return plain(value) or '""'
 
 
-# -- what more than one system is told in the same way
+# -- values that several systems take in the same way
 
 
 def leave_model(rendering: Rendering) -> None:
-    """Handle the values of a model that are alike for all target systems."""
-    rendering.leave("model.lora", "write the adapters in that system's own words")
+    """Write or list those values of a model that all target systems treat alike."""
+    rendering.leave("model.lora", "write the adapters in that system's options")
     rendering.leave("model.chat_template", "write it into the tokenizer's folder")
     if rendering.job.model.kind == "hf":
         rendering.write("model.kind")
@@ -113,31 +113,40 @@ def leave_model(rendering: Rendering) -> None:
 
 
 def leave_loss(rendering: Rendering, mean_over: str, log_probs: str) -> None:
-    """List the values of the loss that mean another loss in the target system."""
+    """List the values with which the target system would compute another loss.
+
+    Args:
+        rendering: what is written and listed so far.
+        mean_over: what the target system's sft averages over: tokens or samples.
+        log_probs: how its ipo takes log-probabilities: mean or sum.
+    """
     if rendering.value("objective.mean_over") == mean_over:
         rendering.write("objective.mean_over")
-    rendering.leave("objective.mean_over", f"the mean is over {mean_over} there, another loss")
+    rendering.leave("objective.mean_over", f"that system's mean is over {mean_over}, so the loss differs")
     if rendering.value("objective.log_probs") == log_probs:
         rendering.write("objective.log_probs")
-    rendering.leave("objective.log_probs", f"the {log_probs} there, another loss")
+    rendering.leave("objective.log_probs", f"that system takes the {log_probs}, so the loss differs")
     if difference := _DIFFERENT.get(rendering.job.objective.kind):
         rendering.remark(f"objective {rendering.job.objective.kind}: {difference}")
-    rendering.leave("objective.reference_model", "there the reference is the first weights")
+    rendering.leave("objective.reference_model", "that system's reference has the first weights")
     if rendering.job.reference.source == "model":
         rendering.write("objective.reference")
 
 
 def leave_rows(rendering: Rendering, *, all_of_it: bool, packs: bool) -> None:
-    """List the values of the data by which the same rows have another loss there.
+    """List the values of the data with which the same rows would have another loss in the target system.
 
-    `all_of_it` says that every token of a conversation bears loss there; `packs`, that the system can pack rows.
+    Args:
+        rendering: what is written and listed so far.
+        all_of_it: whether every token of a conversation bears loss in that system.
+        packs: whether that system can pack rows.
     """
     data = rendering.job.data
     rendering.write("data.kind")
     if not isinstance(data, ChatData):
         return
     if data.packing and not packs:
-        rendering.leave("data.packing", "a row is one example there, so the batch would be smaller")
+        rendering.leave("data.packing", "that system does not pack rows, so its batch would hold fewer examples")
     else:
         rendering.write("data.packing", *(["--packing"] if data.packing else []))
     if all_of_it == (data.loss_on == "all"):
@@ -145,21 +154,21 @@ def leave_rows(rendering: Rendering, *, all_of_it: bool, packs: bool) -> None:
     elif all_of_it:
         rendering.leave("data.loss_on", "for rows of messages write --assistant_only_loss true")
     else:
-        rendering.leave("data.loss_on", "there only completions bear loss, another loss")
+        rendering.leave("data.loss_on", "in that system only completions bear loss, so the loss differs")
 
 
 def guessed_precision(recipe: Recipe) -> tuple[str, ...]:
-    """A remark on a file whose precision is a guess, because the recipe does not say it."""
-    return () if recipe.precision else ("mixed precision in the file is bf16: write your own if it is another",)
+    """A note on a new file whose precision is a guess, because the recipe does not set it. Empty if it does."""
+    return () if recipe.precision else ("mixed precision in the file is bf16: change it if yours differs",)
 
 
 def clip_of(job: Job, none: str) -> str:
-    """The norm that gradients are clipped to, or the word for no clipping."""
+    """The norm that gradients are clipped to, or `none`, the system's value for no clipping."""
     return number(job.train.clip_norm) if job.train.clip_norm else none
 
 
 def warmup_steps(job: Job) -> str:
-    """A warmup in optimizer steps; empty if its unit cannot be converted without the data."""
+    """A job's warmup in optimizer steps, empty if its unit cannot be converted without the data."""
     found = duration.parse(job.train.schedule.warmup)
     if not found.amount:
         return "0"
@@ -168,21 +177,21 @@ def warmup_steps(job: Job) -> str:
 
 
 def warmup_share(job: Job) -> str:
-    """The fraction of a warmup in percent; empty if it is in another unit."""
+    """A job's warmup as a fraction of all steps, such as `0.1`, empty if it is not in percent."""
     warmup = job.train.schedule.warmup
     return number(float(warmup[:-1]) / 100) if warmup.endswith("%") else ""
 
 
 def length_in_examples(job: Job) -> int:
-    """Of a run whose length is in steps or in examples; 0 if it is in epochs."""
+    """The length of a run in examples, 0 if it is in epochs."""
     return job.train.examples or (job.train.steps or 0) * job.batch.global_batch
 
 
 def length_in_steps(job: Job) -> int:
-    """Of a run whose length is in steps or in examples; 0 if it is in epochs."""
+    """The length of a run in optimizer steps, rounded up, 0 if it is in epochs."""
     return job.train.steps or -(-(job.train.examples or 0) // job.batch.global_batch)
 
 
 def truth(*, value: bool) -> str:
-    """As Hydra and argparse read it."""
+    """`true` or `false`, as Hydra and argparse read them."""
     return str(value).lower()

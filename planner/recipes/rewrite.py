@@ -1,4 +1,4 @@
-"""A recipe at a GPU count -> what to type into a foreign system for exactly the same batch, or why that cannot be."""
+"""Writes the command that trains a recipe's exact batch in another system at a GPU count, or says why none does."""
 
 import shlex
 from dataclasses import replace
@@ -22,34 +22,40 @@ _BATCH_KEYS = (
 
 
 def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
-    """How `target` trains exactly this batch on so many GPUs.
+    """The command with which `target` trains exactly this batch on `gpus` GPUs.
 
-    Of all splits B = W x A x m, the one with the fewest accumulation steps whose micro-batch m one GPU was known to
-    hold, and m of at least 2 for KTO: accumulation costs a full gradient under FSDP, and time everywhere.
+    Of all splits B = W x A x m it takes the one with the fewest accumulation steps A whose micro-batch m one GPU is
+    known to hold, with m of at least 2 for KTO. Accumulation costs time, and under FSDP a full gradient on each GPU.
 
     Raises:
-        NotExact: there is no such split; the message names the nearest counts and the nearest batch.
+        NotExact: there is no such split, or `target` lacks the objective. The message names the nearest counts and
+            the nearest batch.
         UserError: there is no such target.
+        JobError: the recipe makes no valid job, which another system's options are written from.
     """
     system = named(target)
     assert system.render is not None
     job = job_of(recipe)[0] if needs_job(recipe, target) else None
     if job is not None and not job.is_own and job.objective.kind not in (system.methods or (job.objective.kind,)):
         raise NotExact(
-            f"{system.title} has no {job.objective.kind}: it trains {', '.join(system.methods)}; planner run "
-            "keeps it exact here"
+            f"{system.title} has no {job.objective.kind}, it trains {', '.join(system.methods)}. "
+            "planner run trains the job with its exact batch"
         )
     split = _split(recipe, system, gpus)
-    words, unsaid = (_own_arguments(split), []) if job is None else _said(recipe, job, system)
-    made = system.render(split, words)
+    arguments, unsaid = (_own_arguments(split), []) if job is None else _job_arguments(recipe, job, system)
+    made = system.render(split, arguments)
     notes = list(made.notes)
     if system.render_command and recipe.micro and split.micro < recipe.micro:
-        notes.append(f"the micro-batch is {split.micro} in place of {recipe.micro}")
+        notes.append(f"the micro-batch is {split.micro} instead of {recipe.micro}")
     return replace(made, arithmetic=split.arithmetic, notes=tuple(notes), unsaid=(*unsaid, *made.unsaid))
 
 
 def needs_job(recipe: Recipe, target: str) -> bool:
-    """Whether more than batch sizes must be said: another system does not know the rest of the recipe."""
+    """Whether the target needs the whole job and not only batch sizes, because it cannot read the recipe.
+
+    Raises:
+        UserError: there is no such target.
+    """
     system = named(target)
     return recipe.foreign is None or (system.render_command is not None and not _is_its_own(recipe, system))
 
@@ -59,34 +65,34 @@ def _is_its_own(recipe: Recipe, system: System) -> bool:
     return recipe.system == system.name and not recipe.is_older
 
 
-def _said(recipe: Recipe, job: Job, system: System) -> tuple[list[str], list[str]]:
-    """The job in the target's options, and the list of values that those options cannot say."""
+def _job_arguments(recipe: Recipe, job: Job, system: System) -> tuple[list[str], list[str]]:
+    """The job in the target's options, and texts on the values that those options cannot express."""
     rendering = Rendering(job=job)
     rendering.write("batch.global")
     if system.render_command is None:
         rendering.write("" if job.is_own else "train.precision")
-        rendering.close("YOUR_SCRIPT must say it: this file has no word for it")
-        return rendering.words, rendering.unsaid
+        rendering.close("YOUR_SCRIPT must set it, because this file cannot")
+        return rendering.arguments, rendering.unsaid
     if job.is_own:
-        rendering.remark("model, data, loss and length: only the batch is said here")
+        rendering.remark("model, data, loss and length: the command sets only the batch")
         rendering.unsaid += recipe.draft.to_do
     else:
         system.render_command(rendering)
-        # Weights to begin with, or a chat template, that lie in no key of the job yet.
+        # First weights or a chat template that the job does not name yet.
         rendering.unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
-    rendering.close(f"no option of {system.title} says it")
-    return rendering.words, rendering.unsaid
+    rendering.close(f"{system.title} has no option for it")
+    return rendering.arguments, rendering.unsaid
 
 
 def _own_arguments(split: BatchSplit) -> list[str]:
-    """In its own system the recipe's own words stay, but for those that say batches."""
+    """The arguments of the recipe's own command, without batch sizes. Empty if the target is another system."""
     kept, skips = [], False
-    for word in split.recipe.words if split.is_own else ():
-        key = word.partition("=")[0].lstrip("+-").rpartition(".")[2]
-        is_value = skips and not word.startswith("-")
-        skips = key in _BATCH_KEYS and word.startswith("--") and "=" not in word
+    for argument in split.recipe.arguments if split.is_own else ():
+        key = argument.partition("=")[0].lstrip("+-").rpartition(".")[2]
+        is_value = skips and not argument.startswith("-")
+        skips = key in _BATCH_KEYS and argument.startswith("--") and "=" not in argument
         if key not in _BATCH_KEYS and not is_value:
-            kept.append(word if "$" in word else shlex.quote(word))
+            kept.append(argument if "$" in argument else shlex.quote(argument))
     return kept
 
 
@@ -121,13 +127,13 @@ def _refusal(recipe: Recipe, system: System, gpus: int) -> str:
     below, above = nearest_counts(gpus, lambda count: _accumulation(recipe, count) is not None, batch)
     run = f"planner run {recipe.source}"
     if recipe.foreign:
-        run = "convert it without --to, and planner run the job"
+        run = "convert the recipe without --to, then planner run the job"
     counts = " or ".join(f"{count}" for count in (below, above) if count)
     nearest = nearest_multiple(batch, gpus)
     where = f"{counts} GPU{'' if counts == '1' else 's'}" if counts else "nowhere"
-    rest = f"{batch} % {gpus} = {batch % gpus}" if batch % gpus else "what is left to a GPU is too little or too much"
+    rest = f"{batch} % {gpus} = {batch % gpus}" if batch % gpus else "a GPU's share is too small or too large"
     return (
         f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: its micro-batches are equal, and {rest}. "
-        f"Exact there: {where}; nearest batch at {gpus}: {nearest} ({percent(nearest, batch):+.1f}%). "
-        f"Here it is exact: {run}"
+        f"Exact in {system.title}: {where} (nearest batch at {gpus}: {nearest}, {percent(nearest, batch):+.1f}%). "
+        f"Exact in planner: {run}"
     )

@@ -1,4 +1,4 @@
-"""Values as foreign files and command lines write them -> plain values, and back to one line of text."""
+"""Parses values as recipes and command lines write them, and writes them back as text on one line."""
 
 import math
 import re
@@ -7,36 +7,38 @@ from typing import Any
 
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _DECIMAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
-# `$NAME` or `${NAME}`, which is the shell's by its capitals; `${name}` is Hydra's.
+# `$NAME` or `${NAME}` in capitals is a shell variable. `${name}` is Hydra's.
 _SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*)(?::?-[^{}]*)?\})")
 _HYDRAS_ENV = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)")
-_WORDS = {"null": None, "none": None, "~": None, "true": True, "false": False}
-# More than any value of a recipe needs; far below the 4300 digits at which Python's int() gives up.
+_LITERALS = {"null": None, "none": None, "~": None, "true": True, "false": False}
+# More than a recipe needs, and far below the 4300 digits at which Python's int() fails.
 _MAX_DIGITS = 40
 
 
 @dataclass(frozen=True)
 class Unresolved:
-    """Stands for a value that cannot be known from here, such as `$LR`: an error only if it is needed."""
+    """A value that planner cannot know, such as `$LR`. It is an error only if it is needed."""
 
     text: str
+    """the value as written"""
     why: str
+    """why it is unknown, for messages"""
 
 
 def shell_names(text: str) -> list[str]:
-    """The variables of the shell in a word: `$LR`, `${BETA}` -> `LR`, `BETA`."""
+    """The names of the shell variables in a text: `$LR/${BETA}` -> `LR`, `BETA`."""
     return list(dict.fromkeys(plain or braced for plain, braced in _SHELL.findall(text)))
 
 
 def env_names(text: str) -> list[str]:
-    """The variables of the shell that a value leans on, by `$NAME` or by Hydra's `${oc.env:NAME}`."""
+    """The names of the shell variables in a value, also of those in Hydra's `${oc.env:NAME}`."""
     return [*shell_names(text), *_HYDRAS_ENV.findall(text)]
 
 
 def scalar(text: str) -> Any:
-    """A word of YAML, of Hydra's grammar or of a command line: `5e-7` and `20_000` are numbers everywhere."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
+    """The value of an unquoted text in YAML, Hydra or a command line. `5e-7` and `20_000` are numbers."""
+    if text.lower() in _LITERALS:
+        return _LITERALS[text.lower()]
     if len(text) <= _MAX_DIGITS and _INTEGER.fullmatch(text):
         return int(text)
     if len(text) <= _MAX_DIGITS and _DECIMAL.fullmatch(text) and math.isfinite(value := float(text.replace("_", ""))):
@@ -45,7 +47,7 @@ def scalar(text: str) -> Any:
 
 
 def hydra_value(text: str) -> Any:
-    """What stands behind the `=` of an override: a scalar, a quoted text, or a list of such."""
+    """The value behind the `=` of an override: a scalar, a quoted text, or a list of these."""
     text = text.strip()
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
@@ -55,7 +57,7 @@ def hydra_value(text: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """A value as a command line has it."""
+    """A value as text for a command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -66,7 +68,7 @@ def written(value: Any) -> str:
 
 
 def number(value: float) -> str:
-    """`5e-07` -> `5e-7`; whole numbers without a point."""
+    """A number as text: `5e-7` and not `5e-07`, `1` and not `1.0`."""
     if abs(value) < 1e15 and value == int(value):
         return str(int(value))
     return re.sub(r"e([-+])0+", lambda found: "e" + found[1].replace("+", ""), repr(float(value)))

@@ -1,11 +1,11 @@
-"""What the DPO repository and HALOs ship beside their code, and why some keys of theirs have no counterpart here.
+"""The default configurations of the DPO repository and HALOs, and why some of their keys have no counterpart in a job.
 
-A command line without its folder of configuration files is read by these defaults; those that are used are listed.
+planner uses these defaults for a command without its configuration folder, and lists those that it used.
 """
 
 from typing import Any
 
-# What the repository's own configuration says where a recipe says nothing (config/config.yaml at f8b8c0f).
+# The DPO repository's defaults (config/config.yaml at f8b8c0f).
 DPO_DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "exp_name": None,
@@ -48,7 +48,7 @@ DPO_DEFAULTS: dict[str, Any] = {
     "loss.label_smoothing": 0,
     "loss.reference_free": False,
 }
-# config/model/*.yaml there: what a name stands for, and the class of its blocks.
+# config/model/*.yaml of the DPO repository: name -> model and class of its blocks.
 DPO_MODELS = {
     "pythia28": ("EleutherAI/pythia-2.8b", "GPTNeoXLayer"),
     "pythia69": ("EleutherAI/pythia-6.9b", "GPTNeoXLayer"),
@@ -58,24 +58,24 @@ DPO_MODELS = {
     "llama7b": ("huggyllama/llama-7b", "LlamaDecoderLayer"),
 }
 DPO_REASONS = {
-    "exp_name": "the job has a name of its own",
-    "eval_batch_size": "evaluation is split as training is",
-    "trainer": "planner shards by FSDP2, over any number of GPUs and machines",
+    "exp_name": "the job has its own name",
+    "eval_batch_size": "planner splits evaluation as it splits training",
+    "trainer": "planner shards by FSDP2 over any number of GPUs and machines",
     "sample_during_eval": "planner does not sample during evaluation",
     "n_eval_model_samples": "planner does not sample during evaluation",
-    "do_first_eval": "whether step 0 is evaluated; here eval.every says when",
-    "fsdp_port": "planner finds a port itself",
-    "local_dirs": "where a run lives is checkpoint.path",
-    "local_run_dir": "where a run lives is checkpoint.path",
-    "minimum_log_interval_secs": "the ledger has every step",
-    "wandb": "planner keeps a ledger of its own",
-    "debug": "planner run --dry-run starts nothing",
-    "model.block_name": "the block class is found from the model itself",
-    "model.policy_dtype": "weights and optimizer state are fp32 here",
-    "model.reference_dtype": "the reference is computed as the policy is",
-    "model.tokenizer_name_or_path": "the tokenizer comes with model.path; put it there if it is another",
+    "do_first_eval": "it says whether step 0 is evaluated, which eval.every decides in planner",
+    "fsdp_port": "planner chooses the port",
+    "local_dirs": "checkpoint.path is the folder of the run",
+    "local_run_dir": "checkpoint.path is the folder of the run",
+    "minimum_log_interval_secs": "the ledger records every step",
+    "wandb": "planner writes its own ledger",
+    "debug": "use planner run --dry-run, which starts nothing",
+    "model.block_name": "planner finds the block class in the model",
+    "model.policy_dtype": "planner's weights and optimizer state are fp32",
+    "model.reference_dtype": "planner computes the reference in the precision of the policy",
+    "model.tokenizer_name_or_path": "planner takes the tokenizer in model.path, so put yours there if it is another",
 }
-# What HALOs' own configuration says where a command line says nothing (config/config.yaml at 2f136e0, model/ in part).
+# HALOs' defaults (config/config.yaml at 2f136e0, and part of model/).
 HALOS_DEFAULTS: dict[str, Any] = {
     "seed": 1,
     "exp_name": None,
@@ -128,7 +128,7 @@ HALOS_DEFAULTS: dict[str, Any] = {
     "model.load_lora_from": None,
     "loss.beta": None,
 }
-# config/loss/*.yaml there (at 4831988 and 2f136e0), without trainer, dataloader and sync_reference.
+# config/loss/*.yaml of HALOs (at 4831988 and 2f136e0), without trainer, dataloader and sync_reference.
 HALOS_LOSSES: dict[str, dict[str, Any]] = {
     "sft": {},
     "csft": {"control_tokens.chosen": "<|good|>", "control_tokens.rejected": "<|bad|>"},
@@ -143,50 +143,50 @@ HALOS_LOSSES: dict[str, dict[str, Any]] = {
     "bradley-terry": {},
 }
 HALOS_REASONS = {
-    "exp_name": "the job has a name of its own",
-    "model.eval_batch_size": "evaluation is split as training is",
-    "eps": "HALOs never passes it on either",
-    "save_every": "HALOs never reads it either",
-    "do_first_eval": "it has no effect there: step 0 is always evaluated",
+    "exp_name": "the job has its own name",
+    "model.eval_batch_size": "planner splits evaluation as it splits training",
+    "eps": "HALOs does not pass it on either",
+    "save_every": "HALOs does not read it either",
+    "do_first_eval": "it has no effect in HALOs, which always evaluates step 0",
     "intermediate_checkpoints": "planner commits at a measured interval",
-    "cache_dir": "where a run lives is checkpoint.path",
-    "local_run_dir": "where a run lives is checkpoint.path",
-    "template_tokens": "turns are marked by the tokenizer's chat template",
-    "wandb": "planner keeps a ledger of its own",
-    "minimum_log_interval_secs": "the ledger has every step",
-    "debug": "planner run --dry-run starts nothing",
-    "test_datasets": "eval.samples are held out of the training rows",
-    "model.block_name": "the block class is found from the model itself",
-    "model.reference_dtype": "the reference is computed as the policy is",
-    "model.tokenizer_name_or_path": "the tokenizer comes with model.path",
-    "model.microbatch_size": "computed there, never read",
-    "model.eval_microbatch_size": "computed there, never read",
-    "model.v_head_max_grad_norm": "of PPO's value head, which is your loop's",
+    "cache_dir": "checkpoint.path is the folder of the run",
+    "local_run_dir": "checkpoint.path is the folder of the run",
+    "template_tokens": "the tokenizer's chat template marks turns",
+    "wandb": "planner writes its own ledger",
+    "minimum_log_interval_secs": "the ledger records every step",
+    "debug": "use planner run --dry-run, which starts nothing",
+    "test_datasets": "planner holds eval.samples out of the training rows",
+    "model.block_name": "planner finds the block class in the model",
+    "model.reference_dtype": "planner computes the reference in the precision of the policy",
+    "model.tokenizer_name_or_path": "planner takes the tokenizer in model.path",
+    "model.microbatch_size": "HALOs computes it and does not read it",
+    "model.eval_microbatch_size": "HALOs computes it and does not read it",
+    "model.v_head_max_grad_norm": "it belongs to PPO's value head, which your loop trains",
     "model.from_checkpoint": "planner resumes from the run's own folder",
-    "model.reward_model_path": "HALOs never reads it either; its key is model.reward_model.path",
-    "online": "a round on a fixed file is one run here; sampling and labelling stay with you",
-    "step_scheduler_with_optimizer": "the schedule goes by steps",
-    "loss.trainer": "said by the objective",
-    "loss.dataloader": "said by the data",
-    "trainer": "said by the objective",
+    "model.reward_model_path": "HALOs does not read it either, its key is model.reward_model.path",
+    "online": "planner trains a round on a fixed file as one run, and you sample and label between runs",
+    "step_scheduler_with_optimizer": "planner's schedule counts steps",
+    "loss.trainer": "the objective implies it",
+    "loss.dataloader": "the data implies it",
+    "trainer": "the objective implies it",
 }
-# Where the branch legacy differs, and keys that it alone has.
+# Reasons that differ in the branch legacy, and keys that only it has.
 HALOS_LEGACY_REASONS = {
-    "do_first_eval": "planner evaluates every eval.every and after the last step, not before the first one",
-    "weight_decay": "the branch legacy passes the rate alone to the optimizer",
-    "beta1": "the branch legacy passes the rate alone to the optimizer",
-    "beta2": "the branch legacy passes the rate alone to the optimizer",
-    "loss.name": "said by the objective",
-    "loss.use_reference_model": "said by the objective",
-    "fsdp_port": "planner finds a port itself",
-    "mode": "planner trains",
+    "do_first_eval": "planner evaluates at every eval.every and after the last step, not before the first",
+    "weight_decay": "the branch legacy passes only the rate to the optimizer",
+    "beta1": "the branch legacy passes only the rate to the optimizer",
+    "beta2": "the branch legacy passes only the rate to the optimizer",
+    "loss.name": "the objective implies it",
+    "loss.use_reference_model": "the objective implies it",
+    "fsdp_port": "planner chooses the port",
+    "mode": "planner only trains",
     "n_samples": "planner does not sample during evaluation",
     "top_p": "planner does not sample during evaluation",
     "samples_dir": "planner does not sample during evaluation",
-    "saved_policy": "where a run lives is checkpoint.path",
-    "model.use_flash_attention": "model.attention says it",
-    "human_prefix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
-    "human_suffix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
-    "assistant_prefix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
-    "assistant_suffix": "turns are marked by the tokenizer's chat template, or in the text of your rows",
+    "saved_policy": "checkpoint.path is the folder of the run",
+    "model.use_flash_attention": "model.attention sets it",
+    "human_prefix": "the tokenizer's chat template, or the text of your rows, marks turns",
+    "human_suffix": "the tokenizer's chat template, or the text of your rows, marks turns",
+    "assistant_prefix": "the tokenizer's chat template, or the text of your rows, marks turns",
+    "assistant_suffix": "the tokenizer's chat template, or the text of your rows, marks turns",
 }

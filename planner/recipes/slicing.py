@@ -1,4 +1,4 @@
-"""What the DPO repository and the older HALOs have in common: batches that are sliced, and cadences in examples."""
+"""What the DPO repository and HALOs' branch legacy share: they slice batches and count cadences in examples."""
 
 from dataclasses import dataclass
 
@@ -9,29 +9,29 @@ from planner.recipes.split import dropped_by_slicing, used_by_slicing
 
 @dataclass(frozen=True, kw_only=True)
 class Sliced:
-    """A batch that is cut into A slices, and each of them into W; evaluation batches into W alone."""
+    """A batch that is cut into A slices, and each slice into W. An evaluation batch is cut only into W."""
 
     batch: int
     accumulation: int
     eval_batch: int
     is_sharded: bool
-    """one process per GPU; otherwise there is one process whatever the count"""
+    """whether there is one process per GPU. If not, one process uses all GPUs"""
 
     def empty_text(self) -> str:
-        """What a model does with a batch of no rows."""
+        """What a model does with an empty batch."""
         return "no rows on a GPU"
 
-    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:  # noqa: ARG002  # whatever it is
-        """Whether the system would start with another split of the same batch: slicing takes any."""
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:  # noqa: ARG002
+        """True: slicing accepts any split of the batch."""
         return True
 
     def sliced(self, gpus: int) -> BatchOutcome:
-        """What slicing leaves of a batch."""
+        """What the system does at a GPU count, by slicing alone."""
         processes = gpus if self.is_sharded else 1
         used = used_by_slicing(self.batch, self.accumulation, processes)
         if not used:
-            words = self.eval_text(gpus)
-            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=self.empty_text(), eval_text=words)
+            evaluated = self.eval_text(gpus)
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=self.empty_text(), eval_text=evaluated)
         return BatchOutcome(
             gpus=gpus,
             verdict="exact" if used == self.batch else "other batch",
@@ -41,17 +41,17 @@ class Sliced:
         )
 
     def eval_text(self, gpus: int) -> str:
-        """How much of an evaluation batch is looked at."""
+        """How much of an evaluation batch is used at a GPU count, such as `30 of 32`."""
         processes = gpus if self.is_sharded else 1
         used = self.eval_batch // processes * processes
         return f"{used} of {self.eval_batch}" if used != self.eval_batch else str(used)
 
 
 def eval_every_unit(eval_every: int, batch: int, unit: str, lowered_to: int | None = None) -> AmbiguousUnit:
-    """`eval_every`, which counts examples and is lowered to a multiple of `lowered_to`, by default of the batch."""
+    """The unit of `eval_every`: examples, lowered to a multiple of `lowered_to`, by default of the batch."""
     whole = eval_every // (lowered_to or batch) * (lowered_to or batch)
     if not whole:
-        there = "less than a batch: becomes 0, and ends the run"
+        there = "less than a batch, so it becomes 0 and ends the run"
         return AmbiguousUnit(key="eval_every", value=str(eval_every), there=there, here="every: 1 step")
     lowered = "" if whole == eval_every else f", lowered to {whole}"
     return AmbiguousUnit(
@@ -61,7 +61,7 @@ def eval_every_unit(eval_every: int, batch: int, unit: str, lowered_to: int | No
 
 
 def n_examples_unit(n_examples: int, batch: int) -> AmbiguousUnit:
-    """`n_examples` of a run that stops after the batch that reaches it."""
+    """The unit of `n_examples`: examples, rounded up to the batch that reaches it."""
     steps = -(-n_examples // batch)
     rounded = "" if steps * batch == n_examples else f", rounded up to {steps * batch}"
     return AmbiguousUnit(

@@ -1,7 +1,4 @@
-"""What a user names as a recipe: a file, a folder of Hydra's or a command. It is read here.
-
-Which system the recipe belongs to is not decided here.
-"""
+"""Reads what a user names as a recipe: a file, a Hydra folder or a command. `detect.py` finds its system."""
 
 import os
 import re
@@ -13,7 +10,7 @@ from typing import Any, Literal
 
 from planner.base.disk import is_file
 from planner.files.messages import cut
-from planner.recipes import strangers
+from planner.recipes import unsupported
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
 from planner.recipes.entries import flat
 from planner.recipes.texts import mapping_of, recipe_error, text_of
@@ -25,47 +22,52 @@ _PYTHON_KEY = re.compile(r"^([a-z_]\w*)[ \t]*=[^=]", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSource:
-    """What lies at the path that a user named."""
+    """The recipe as the user named it, read but not interpreted."""
 
     kind: Literal["keys", "folder", "command", "text", "TOML", "Python"]
-    """keys: of a YAML or JSON file; folder: of Hydra's; text: of a script in which planner finds no command"""
+    """keys is a YAML or JSON file, folder a Hydra folder, text a script without a command that planner knows"""
     path: str
-    """as the user wrote it"""
+    """the path or command as the user wrote it"""
     source: str
-    """where it was found, for messages"""
+    """the name of the recipe in messages"""
     text: str = ""
     tree: Mapping[str, Any] = field(default_factory=dict)
-    """keys and values; empty unless the kind is keys"""
+    """keys and values of a file, empty for any other kind"""
     folder: Path | None = None
-    """of Hydra's files; a command has one if its script lies in a checkout"""
+    """the folder of Hydra's files. A command has one if its script is in a checkout"""
     command: Command | None = None
-    words: tuple[str, ...] = ()
-    """overrides, those of the recipe's own command first"""
-    asked: tuple[str, ...] = ()
-    """those among them that stand behind the recipe"""
+    arguments: tuple[str, ...] = ()
+    """overrides: those of the recipe's own command, then those of the user"""
+    user_arguments: tuple[str, ...] = ()
+    """overrides that the user wrote behind the recipe"""
     env: Mapping[str, str] = field(default_factory=dict)
-    """variables of the shell, by name"""
+    """shell variables by name"""
     program: str = ""
-    """where the name of a program may stand"""
+    """the part of a command or script that may contain a program's name"""
     keys: tuple[str, ...] = ()
-    """names of all keys and options, dotted"""
+    """dotted names of all keys and options"""
 
 
-def find_source(path: str, words: Sequence[str], env: Mapping[str, str]) -> RecipeSource:
-    """What lies at a path, or what the text of a command says.
+def find_source(path: str, arguments: Sequence[str], env: Mapping[str, str]) -> RecipeSource:
+    """Read the file or folder at a path, or parse a command.
+
+    Args:
+        path: a path, or the text of a command.
+        arguments: overrides that the user wrote behind the recipe.
+        env: shell variables by name.
 
     Raises:
-        RecipeError: nothing lies there, or it cannot be read.
+        RecipeError: there is no such file or folder, or it cannot be read.
     """
     if not path:
-        raise recipe_error("RECIPE", "found nothing; write the path of a recipe")
-    asked = tuple(words)
-    named = RecipeSource(kind="keys", path=path, source=path, words=asked, asked=asked, env=env)
+        raise recipe_error("RECIPE", "found nothing. Write the path of a recipe")
+    given = tuple(arguments)
+    named = RecipeSource(kind="keys", path=path, source=path, arguments=given, user_arguments=given, env=env)
     if not _is_there(path):
         at = replace(named, source="the command", text=path)
         if is_command(path):
             return _command(at, None)
-        if starts_program(path) or strangers.by_program(path):
+        if starts_program(path) or unsupported.by_program(path):
             return _script(at)
     elif Path(path).is_dir():
         return _folder(named)
@@ -110,31 +112,31 @@ def _folder(found: RecipeSource) -> RecipeSource:
         if is_file(folder / "config.yaml"):
             return replace(found, kind="folder", source=str(folder), folder=folder)
     near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
-    hint = f"; the files there are {near}, write the path of one" if near else ""
+    hint = f" or the path of a file in it ({near})" if near else ""
     raise recipe_error(
-        str(place), f"found a folder without config.yaml{hint}, or write the folder of a Hydra configuration"
+        str(place), f"found a folder without config.yaml. Write the folder of a Hydra configuration{hint}"
     )
 
 
 def _command(found: RecipeSource, beside: Path | None) -> RecipeSource:
-    """A command, with the Hydra folder of the checkout that its script lies in, if it does."""
+    """A training command, with the Hydra folder of the checkout that contains its script, if any."""
     command = command_of(found.text, found.source, found.env)
     folders = [] if beside is None else [beside / "config", beside.parent / "config", beside]
-    words = (*command.words, *found.asked)
+    arguments = (*command.arguments, *found.user_arguments)
     return replace(
         found,
         kind="command",
         command=command,
         folder=next((each for each in folders if is_file(each / "config.yaml") and (each / "model").is_dir()), None),
-        words=words,
-        program=" ".join([*command.launched, command.path, *words[:1]]),
-        keys=tuple(strangers.option_names(words)),
+        arguments=arguments,
+        program=" ".join([*command.launched, command.path, *arguments[:1]]),
+        keys=tuple(unsupported.option_names(arguments)),
     )
 
 
 def _script(found: RecipeSource) -> RecipeSource:
-    """A text of a shell's in which no command is one that planner reads."""
+    """A shell script without a command that planner knows."""
     text = continued(found.text)
-    # What stands behind another command of TRL's tells nothing.
-    keys = () if other_of_trl(text) else tuple(strangers.option_names(text.split()))
+    # Options of another TRL command would look like those of another system.
+    keys = () if other_of_trl(text) else tuple(unsupported.option_names(text.split()))
     return replace(found, kind="text", text=text, program=text, keys=keys)

@@ -1,4 +1,4 @@
-"""What planner knows of a training system: how a recipe of it is recognised and read, and how a batch is said to it."""
+"""`System`, the interface to a training system: how planner recognises and reads its recipes, and writes a batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from planner.recipes.source import RecipeSource
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSplit:
-    """A recipe's global batch on so many GPUs: batch = GPUs x micro-batch x accumulation steps."""
+    """An exact split of a recipe's global batch: batch = GPUs x micro-batch x accumulation steps."""
 
     recipe: Recipe
     gpus: int
     micro: int
     accumulation: int
     is_own: bool
-    """whether the recipe is the system's own, so that its words stay"""
+    """whether the recipe is of the target system itself, so that its own arguments are kept"""
 
     @property
     def batch(self) -> int:
-        """Samples of an optimizer step."""
+        """Samples in an optimizer step."""
         return self.recipe.global_batch
 
     @property
     def arithmetic(self) -> str:
-        """`128 = 8 GPUs x 8 x 2`."""
+        """The factors of the batch as text: `128 = 8 GPUs x 8 x 2`."""
         return product(self.gpus, self.micro, self.accumulation, self.batch)
 
 
@@ -35,29 +35,30 @@ class BatchSplit:
 class System:
     """A training system. A function is None if planner cannot do that: some systems are only read, or only written.
 
-    detect -> read -> Recipe.foreign.outcome; Recipe -> (say) -> render
+    `check` and `convert` call detect and read. `convert --to` calls render_command, then render.
     """
 
     name: str
-    """as in `--to NAME` and in `Recipe.system`"""
+    """the system's name in `--to NAME` and in `Recipe.system`"""
     title: str
+    """the system's name in messages"""
     detect: Callable[[RecipeSource], bool] | None = None
-    """whether it is a recipe of this system's; the first system that says so reads it"""
+    """whether this is a recipe of the system. The first system that returns true reads it"""
     read: Callable[[RecipeSource, Options], Recipe] | None = None
-    """the recipe; its `foreign` says what the system does with it at any GPU count. It may raise `RecipeError`"""
+    """the recipe. Its `foreign` has what the system does at any GPU count. May raise `RecipeError`"""
     near_miss: Callable[[RecipeSource], str] | None = None
-    """why no system reads a recipe that looks like one of this system; empty if it does not look like one"""
+    """why no system reads a recipe that looks like one of this system, empty if it does not look like one"""
     render: Callable[[BatchSplit, Sequence[str]], Rewrite] | None = None
-    """the command or the file that says a batch; the words are those of `say`, or the recipe's own"""
+    """the command or file for a split, with the arguments that `render_command` wrote or the recipe's own"""
     render_command: Callable[[Rendering], None] | None = None
-    """writes the rest of a job in the system's options; None if planner writes only its batch"""
+    """writes all of a job but its batch in the system's options. None if planner writes only the batch"""
     methods: tuple[str, ...] = ()
-    """the kinds of objectives that it trains; empty if its options do not name a loss"""
+    """the kinds of objectives that the system trains, empty if its options do not name a loss"""
 
     def __post_init__(self) -> None:
         if (self.detect is None) != (self.read is None):
             raise ValueError(f"{self.name}: detect and read go together")
 
     def claims(self, found: RecipeSource) -> bool:
-        """Whether it reads this."""
+        """Whether the system reads this recipe."""
         return self.detect is not None and bool(self.detect(found))

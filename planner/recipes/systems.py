@@ -1,17 +1,17 @@
-"""All systems: those that planner knows, and those that installed packages add (`planner.recipes`)."""
+"""Lists all systems: planner's own, and those of installed packages (entry points of the group `planner.recipes`)."""
 
 from dataclasses import replace
 from typing import Any
 
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
-from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, ours, torchtitan, trl_system
+from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan, trl_system
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
 
 GROUP = "planner.recipes"
 READ = (trl_system.SYSTEM, deepspeed_system.SYSTEM, accelerate_system.SYSTEM, hydra_systems.DPO, hydra_systems.HALOS)
-"""in the order in which they are asked"""
+"""systems whose recipes planner reads, in the order of detection"""
 WRITTEN = (
     hydra_systems.DPO,
     hydra_systems.HALOS,
@@ -20,15 +20,15 @@ WRITTEN = (
     deepspeed_system.SYSTEM,
     torchtitan.SYSTEM,
 )
-"""in the order in which they are listed"""
-KNOWN = {system.name: system for system in (ours.SYSTEM, *READ, *WRITTEN)}
+"""systems for which planner writes a batch, in the order of listings"""
+KNOWN = {system.name: system for system in (job_system.SYSTEM, *READ, *WRITTEN)}
 _MAKES = {"detect": object, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": object}
-"""what the functions of a system return; of `detect` its truth counts, of `render_command` nothing"""
+"""the types that a system's functions must return. `detect` and `render_command` may return anything"""
 TARGETS = tuple(system.name for system in WRITTEN)
 
 
 def targets() -> tuple[str, ...]:
-    """The names that `--to` takes: those that planner knows, then those of installed packages."""
+    """The names that `--to` takes: planner's own, then those of installed packages."""
     return (*TARGETS, *(name for name in installed(GROUP) if name not in KNOWN))
 
 
@@ -36,22 +36,22 @@ def named(target: str) -> System:
     """The system that `--to` names.
 
     Raises:
-        UserError: there is none, or it cannot be written to.
-        PlannerError: an installed package has it and cannot be loaded; the message names the package.
+        UserError: there is no such system, or planner only reads it.
+        PlannerError: the package that adds it cannot be loaded. The message names the package.
     """
     system = KNOWN.get(target)
     if system is None:
         plugin = installed(GROUP).get(target)
         if plugin is None:
-            raise UserError(f"--to {target}: found no such system; write {' or '.join(targets())}")
+            raise UserError(f"--to {target}: found no such system. Write {' or '.join(targets())}")
         system = _loaded(target, plugin)
     if system.render is None:
-        raise UserError(f"--to {target}: recipes of {system.title} are only read")
+        raise UserError(f"--to {target}: planner only reads recipes of {system.title}. Write another system")
     return system
 
 
 def added() -> tuple[list[System], list[PlannerError]]:
-    """What installed packages add, and why some of them are of no use."""
+    """The systems of installed packages, and an error for each package that cannot be used."""
     systems: list[System] = []
     broken: list[PlannerError] = []
     for name, plugin in installed(GROUP).items():

@@ -1,4 +1,4 @@
-"""A foreign YAML or JSON file -> a mapping; no file is trusted to be small, shallow or text."""
+"""Reads a recipe's YAML or JSON file as a mapping, and refuses files that are too large, too deep or no text."""
 
 import math
 import re
@@ -15,24 +15,24 @@ from planner.files.text_file import Unreadable, read_text
 from planner.recipes.json_text import JsonError, object_of, without_comments
 from planner.recipes.scalars import scalar
 
-# Past either, a file is no recipe; the second stops aliases that multiply (a "billion laughs").
+# Beyond either a file is no recipe. The second also stops aliases that multiply (a "billion laughs").
 _MAX_DEPTH = 20
 MAX_VALUES = 20_000
 _MOST = 10**MAX_SHOWN
-# PyYAML's constructors stumble over a wrong tag, over a date that is none, and over 1,000 brackets.
+# PyYAML's constructors raise these for a wrong tag, an invalid date or 1,000 nested brackets.
 _NO_YAML = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def recipe_error(source: str, *texts: str) -> RecipeError:
-    """What is wrong with a recipe, a line each."""
+    """The error for a recipe, with a line for each text."""
     return RecipeError(listed(escape(source), [Mistake(text=text) for text in texts]))
 
 
 def text_of(path: str | Path) -> str:
-    """The file's text.
+    """The text of a file.
 
     Raises:
-        RecipeError: no file, more than 1 MiB, or no UTF-8 text.
+        RecipeError: there is no such file, it is larger than 1 MiB, or it is not UTF-8.
     """
     try:
         return read_text(path, "recipe")
@@ -41,16 +41,16 @@ def text_of(path: str | Path) -> str:
 
 
 def beside(source: str, path: str) -> str:
-    """A path that a command names: from here, or from the folder that the command's file lies in or below."""
+    """A path in a command, resolved from the working folder, or from the recipe's folder or the two above it."""
     places = [Path(path), *(parent / path for parent in list(Path(source).parents)[:3])]
     return str(next((place for place in places if is_file(place)), places[0]))
 
 
 def mapping_of(text: str, source: str) -> dict[str, Any]:
-    """The mapping in a YAML or JSON text, its keys text, its dates text, its `5e-7` a number.
+    """The mapping in a YAML or JSON text. Keys and dates are text, and `5e-7` is a number.
 
     Raises:
-        RecipeError: it is neither, holds no mapping, has a key twice, or is too deep.
+        RecipeError: the text is neither, has no mapping, has a key twice, or is too large or too deep.
     """
     text = without_comments(text)
     try:
@@ -60,35 +60,35 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     value = _yaml_of(text, source) if value is None else value
     if not isinstance(value, dict):
         found = "nothing in it" if value is None else "neither keys and values nor a training command"
-        raise recipe_error(source, f"found {found}; write the path of a recipe")
+        raise recipe_error(source, f"found {found}. Write the path of a recipe")
     _measure(value, source)
     return {str(key): its for key, its in value.items()}
 
 
 def _yaml_of(text: str, source: str) -> Any:
-    """What a YAML text holds."""
+    """The value in a YAML text."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
         raise recipe_error(
-            source, (f"{where}found a mistake ({cut(error.problem or 'no YAML', 200)}); mend it")
+            source, (f"{where}found a mistake ({cut(error.problem or 'no YAML', 200)}). Correct it")
         ) from None
     except (yaml.YAMLError, *_NO_YAML) as error:
         reason = cut(next(iter(str(error).splitlines()), type(error).__name__), 100)
-        raise recipe_error(source, f"found what YAML cannot read ({reason}); write the path of a recipe") from None
+        raise recipe_error(source, f"found text that YAML cannot read ({reason}). Write the path of a recipe") from None
 
 
 def _measure(value: Any, source: str) -> None:
-    """Refuses what is too deep or, counting what aliases repeat, too large."""
+    """Refuses a value that is too deep or too large. What aliases repeat counts each time."""
     stack, seen = [(value, 1, "")], 0
     while stack:
         item, depth, where = stack.pop()
         seen += 1
         if depth > _MAX_DEPTH or seen > MAX_VALUES:
             what = f"more than {_MAX_DEPTH} levels" if depth > _MAX_DEPTH else f"more than {MAX_VALUES} values"
-            raise recipe_error(source, f"found {what}; a recipe has fewer, write the path of one")
+            raise recipe_error(source, f"found {what}, but a recipe has fewer. Write the path of a recipe")
         if isinstance(item, dict):  # Hydra writes `.inf` for a gradient that is not clipped
             children = [
                 (child, depth + 1, f"{cut(str(key))}: ")
@@ -98,17 +98,17 @@ def _measure(value: Any, source: str) -> None:
         else:
             children = [(child, depth + 1, where) for child in item] if isinstance(item, list) else []
         if isinstance(item, int) and abs(item) >= _MOST:
-            raise recipe_error(source, f"{where}found {show(item)}; write a smaller number")
+            raise recipe_error(source, f"{where}found {show(item)}. Write a smaller number")
         if isinstance(item, float) and not math.isfinite(item):
-            raise recipe_error(source, f"{where}found {show(item)}; write a finite number, or a word")
+            raise recipe_error(source, f"{where}found {show(item)}. Write a finite number or a text")
         stack += children
 
 
 class _Loader(BoundedLoader):
-    """Safe, with numbers as Hydra and argparse read them, and without silent duplicates."""
+    """A safe loader that reads numbers as Hydra and argparse do, and refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping; a key that stands twice is a mistake, since one of its values would be lost."""
+        """The mapping of a node. A duplicate key is an error, because one of its values would be lost."""
         seen: dict[str, int] = {}
         for key, _ in node.value:
             name = getattr(key, "value", None)
@@ -127,7 +127,7 @@ def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
 _Loader.add_implicit_resolver(
     "!number", re.compile(r"[-+]?(\.[0-9]|[0-9])[0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?$"), list("-+.0123456789")
 )
-# The newest resolver of a first character comes last and would never be asked.
+# PyYAML takes the first resolver that matches, and a new one comes last.
 for _first in "-+.0123456789":
     _resolvers = _Loader.yaml_implicit_resolvers[_first]
     _resolvers.insert(0, _resolvers.pop())

@@ -1,8 +1,7 @@
-"""torchtitan's options, for writing: it refuses a global batch that GPUs and local batch do not divide.
+"""Writes a job as options of torchtitan 0.2.2, which needs a global batch that GPUs x local batch divides.
 
-Written for torchtitan 0.2.2. In August 2026, after 0.3.0, its pull request 4121 began to count tokens, not sequences:
-`num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` and `max_context_length` stand in the place of
-`local_batch_size`, `global_batch_size` and `seq_len`.
+In August 2026, after 0.3.0, pull request 4121 changed sequences to tokens: `num_tokens_per_microbatch_per_dp_rank`,
+`num_tokens_per_train_step` and `max_context_length` replace `local_batch_size`, `global_batch_size` and `seq_len`.
 """
 
 from collections.abc import Sequence
@@ -14,18 +13,18 @@ from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit, System
 
 
-def render(split: BatchSplit, words: Sequence[str]) -> Rewrite:
-    """What to type for a batch at a GPU count."""
+def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
+    """The command of torchtitan for a split, with the arguments and a note on versions."""
     sizes = [f"--training.local_batch_size {split.micro}", f"--training.global_batch_size {split.batch}"]
     context = split.recipe.draft.job.get("model", {}).get("context")
     return Rewrite(
-        command=f"NGPU={split.gpus} ./run_train.sh {' '.join([*sizes, *words])}",
+        command=f"NGPU={split.gpus} ./run_train.sh {' '.join([*sizes, *arguments])}",
         notes=(_version_note(split.micro, split.batch, context),),
     )
 
 
 def _version_note(micro: int, batch: int, context: int | None) -> str:
-    """Which version the options are of, and what a newer one is told instead; `context` in tokens, none if unknown."""
+    """The version of the options, and the batch in a newer one's. `context` is in tokens, None if unknown."""
     sizes = {
         "num_tokens_per_microbatch_per_dp_rank": micro,
         "num_tokens_per_train_step": batch,
@@ -34,21 +33,21 @@ def _version_note(micro: int, batch: int, context: int | None) -> str:
     each = {name: str(size * context) if context else f"{size} x seq_len" for name, size in sizes.items()}
     newer = " ".join(f"--training.{name} {value}" for name, value in each.items())
     return (
-        "for torchtitan 0.2.2; 0.3.0 has the same batch options and says the optimizer in param_groups; since August "
-        f"2026 it counts tokens, and the batch is {newer}"
+        "for torchtitan 0.2.2 (0.3.0 has the same batch options, but sets the optimizer in param_groups). Since August "
+        f"2026 it counts tokens: write {newer}"
     )
 
 
 def render_command(rendering: Rendering) -> None:
-    """Options of torchtitan."""
+    """Write the job's values as options of torchtitan."""
     job, train = rendering.job, rendering.job.train
-    rendering.leave("model.path", "torchtitan has models and checkpoints of its own (--model.flavor)")
+    rendering.leave("model.path", "torchtitan has its own models and checkpoints (--model.flavor)")
     rendering.write_number("model.context", "--training.seq_len ")
     leave_model(rendering)
     _optimizer(rendering)
     names = "train.steps train.examples train.epochs"
-    words = [f"--training.steps {steps}"] if (steps := length_in_steps(job)) else []
-    rendering.write_or_leave(names, words, "torchtitan counts steps (--training.steps)")
+    arguments = [f"--training.steps {steps}"] if (steps := length_in_steps(job)) else []
+    rendering.write_or_leave(names, arguments, "torchtitan counts steps (--training.steps)")
     rendering.write("train.clip_norm", f"--training.max_norm {clip_of(job, 'inf')}")
     _schedule(rendering)
     param = "bfloat16" if train.precision == "bf16" else "float32"
@@ -56,7 +55,7 @@ def render_command(rendering: Rendering) -> None:
     mode = "full" if train.activation_checkpointing else "none"
     rendering.write("train.activation_checkpointing", f"--activation_checkpoint.mode {mode}")
     rendering.write("train.seed", f"--debug.seed {train.seed}")
-    rendering.leave("data", "torchtitan has data sets of its own (--training.dataset)")
+    rendering.leave("data", "torchtitan has its own data sets (--training.dataset)")
 
 
 def _optimizer(rendering: Rendering) -> None:
@@ -74,7 +73,7 @@ def _optimizer(rendering: Rendering) -> None:
         )
     elif optimizer.kind != "own":
         rendering.write("train.optimizer.lr", f"--optimizer.lr {number(optimizer.lr)}")
-    rendering.leave("train.optimizer", "torchtitan has Adam and AdamW; it trains by AdamW")
+    rendering.leave("train.optimizer", "torchtitan has only Adam and AdamW, so it trains by AdamW")
 
 
 def _schedule(rendering: Rendering) -> None:
@@ -85,8 +84,8 @@ def _schedule(rendering: Rendering) -> None:
         rendering.write("train.schedule.kind", f"--lr_scheduler.decay_type {schedule.kind}")
         lowest = number(schedule.final_fraction)
         rendering.write("train.schedule.final_fraction", f"--lr_scheduler.min_lr_factor {lowest}")
-    words = [f"--lr_scheduler.warmup_steps {steps}"] if (steps := warmup_steps(rendering.job)) else []
-    rendering.write_or_leave("train.schedule.warmup", words, "write --lr_scheduler.warmup_steps")
+    arguments = [f"--lr_scheduler.warmup_steps {steps}"] if (steps := warmup_steps(rendering.job)) else []
+    rendering.write_or_leave("train.schedule.warmup", arguments, "write --lr_scheduler.warmup_steps")
 
 
 SYSTEM = System(

@@ -1,4 +1,4 @@
-"""A TRL recipe's keys -> the data section: what is read, cut and packed, and what bears loss."""
+"""Drafts a job's data section from the keys of a TRL recipe: data sets, truncation, packing, and what bears loss."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from planner.recipes.recipe import Draft
 
 
 def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
-    """The data section, and what is to do until the rows lie there."""
+    """Sets the data section, and adds what the user must do to have the rows there."""
     kind = OURS[method].data[0] if method in OURS else "chat"
     datasets, columns = _datasets(keys, draft)
     set_data(draft, kind, datasets)
@@ -18,8 +18,8 @@ def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
     if keys.has("eos_token"):
         draft.drop("eos_token", "see to do")
         draft.to_do.append(
-            f"eos_token {keys.value('eos_token')}: here a sample ends with the tokenizer's own end-of-sequence token; "
-            "set it in the tokenizer's folder if it is another one"
+            f"eos_token {keys.value('eos_token')}: planner ends a sample with the tokenizer's own end-of-sequence "
+            "token. Change it in the tokenizer's folder if it is another one"
         )
     if method != "sft":
         return
@@ -29,28 +29,28 @@ def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
     if only or ("messages" not in columns and {"prompt", "completion"} & columns):
         draft.derive("data.loss_on", "completions", "data.loss_on completions")
     else:
-        draft.derive("data.loss_on", "all", "data.loss_on all: TRL trains on every token of a conversation unless told")
+        draft.derive("data.loss_on", "all", "data.loss_on all: TRL by default trains on every token of a conversation")
 
 
 def _set_cut(draft: Draft, keys: Keys, method: str) -> None:
-    """What happens to rows that are too long; TRL's rules differ by method and version, planner has one."""
-    mode = keys.word("truncation_mode")
+    """Sets what happens to rows that are too long. TRL's rules differ by method and version, planner has one."""
+    mode = keys.scalar_text("truncation_mode")
     if mode not in {None, "keep_end", "keep_start"}:
-        keys.refuse("truncation_mode", "TRL has keep_end and keep_start; write one of them")
+        keys.refuse("truncation_mode", "TRL has keep_end and keep_start: write one of them")
     if keys.has("max_prompt_length") and not keys.flag("packing"):
         carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length"))
     elif "max_prompt_length" in keys.entries:
         keys.value("max_prompt_length")
     elif method in {"dpo", "kto", "orpo"}:
         draft.to_do.append(
-            "data.max_prompt: the recipe has no max_prompt_length, whose default is 512 in TRL 0.19, and TRL 1.16 has "
-            "no such key: write data.max_prompt 512 for a recipe of the older, leave it out for the newer"
+            "data.max_prompt: the recipe has no max_prompt_length, whose default is 512 in TRL 0.19. TRL 1.16 has no "
+            "such key. Write data.max_prompt 512 for a recipe of the older version"
         )
-    side, text = "start", f"truncation_mode {mode}" if mode else "the end of a prompt is kept there"
+    side, text = "start", f"truncation_mode {mode}" if mode else "TRL keeps the end of a prompt"
     if method in {"kto", "orpo"} and mode == "keep_start":
         side = "end"
     elif method == "dpo":
-        text = "max_prompt_length keeps a prompt's end there, whatever truncation_mode says"
+        text = "TRL's max_prompt_length keeps the end of a prompt, regardless of truncation_mode"
     if mode or keys.has("max_prompt_length"):
         draft.derive("data.cut_prompt", side, f"data.cut_prompt {side}: {text}")
     if method == "dpo" or (method == "sft" and mode == "keep_end"):
@@ -58,40 +58,40 @@ def _set_cut(draft: Draft, keys: Keys, method: str) -> None:
 
 
 _KEPT_END = (
-    "truncation_mode keep_end: TRL keeps the last tokens of a conversation that is too long, here its end is cut; "
-    "shorten such rows beforehand, or raise model.context"
+    "truncation_mode keep_end: TRL keeps the last tokens of a conversation that is too long, planner cuts its end. "
+    "Shorten such rows beforehand, or raise model.context"
 )
 
 
 def _dpo_cut(keys: Keys) -> str:
-    """DPO there cuts prompt and completion together."""
-    mode = keys.word("truncation_mode")
+    """The to-do on long pairs: TRL's dpo cuts prompt and completion together."""
+    mode = keys.scalar_text("truncation_mode")
     kept = {"keep_end": "last", "keep_start": "first"}.get(str(mode), "last (TRL 0.19) or first (TRL 1.16)")
-    every = " and of every prompt at most max_prompt_length," if keys.has("max_prompt_length") else ""
+    every = ", and at most max_prompt_length of every prompt" if keys.has("max_prompt_length") else ""
     return (
-        f"pairs longer than model.context: TRL keeps the {kept} max_length tokens of prompt and completion "
-        f"together,{every} here the prompt is cut to data.max_prompt where both do not fit, then the completion's "
-        "end (docs/reference/data.md); nothing differs where all fit"
+        f"pairs longer than model.context: TRL keeps the {kept} max_length tokens of prompt and completion together"
+        f"{every}. planner cuts the prompt to data.max_prompt if both do not fit, then the completion's end "
+        "(docs/reference/data.md)"
     )
 
 
 def _set_packing(draft: Draft, keys: Keys) -> None:
-    """Rows are filled here as best-fit decreasing fills them, each conversation whole; TRL has other ways, too."""
+    """Sets packing. planner packs best-fit decreasing with whole conversations, TRL also has other strategies."""
     carry(draft, keys, "packing", "data.packing", True)
-    way = keys.word("packing_strategy")
+    way = keys.scalar_text("packing_strategy")
     others = {
-        "wrapped": "cuts conversations wherever a row is full, and attention crosses from one to the next",
-        "bfd_split": "goes on in another row where a conversation is longer than one; here its end is cut",
-        "bfd-requeue": "goes on in another row where a conversation is longer than one; here its end is cut",
-        "ffd": "is first-fit, so other conversations may share a row and a batch",
+        "wrapped": "cuts conversations where a row is full, and attention crosses from one to the next",
+        "bfd_split": "continues a conversation that is longer than a row in another row, planner cuts its end",
+        "bfd-requeue": "continues a conversation that is longer than a row in another row, planner cuts its end",
+        "ffd": "is first-fit, so other conversations share a row and a batch",
     }
     if way in others:
         draft.drop("packing_strategy", "see to do")
         draft.to_do.append(
-            f"packing_strategy {way}: it {others[way]}; here rows are packed best-fit, each conversation by itself"
+            f"packing_strategy {way}: it {others[way]}. planner packs best-fit, and attention stays in a conversation"
         )
     elif way not in {None, "bfd"}:
-        keys.refuse("packing_strategy", f"TRL has bfd, {', '.join(others)}; write one of them")
+        keys.refuse("packing_strategy", f"TRL has bfd, {', '.join(others)}: write one of them")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -99,7 +99,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _datasets(keys: Keys, draft: Draft) -> tuple[list[Dataset], set[str]]:
-    """What the recipe names, and the columns that it names."""
+    """The data sets and the columns that the recipe names."""
     columns: set[str] = set()
     if trl_older.is_older(keys.entries):
         return trl_older.datasets(keys, draft), columns

@@ -1,4 +1,4 @@
-"""A TRL recipe's keys -> what its verdicts depend on."""
+"""Reads the settings of a TRL recipe on which its verdicts depend."""
 
 from planner.recipes import trl_older
 from planner.recipes.accelerate import LaunchSettings
@@ -6,7 +6,7 @@ from planner.recipes.entries import Keys
 from planner.recipes.scalars import number
 from planner.recipes.trl_runs import TrlFacts
 
-# Keys that newer versions do not take any more.
+# Keys that newer versions no longer take.
 _REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir")
 
 
@@ -22,18 +22,22 @@ def facts_of(
     splits: bool,
     launch: LaunchSettings | None,
 ) -> TrlFacts:
-    """The facts. Mistakes are noted in `keys`."""
+    """The settings on which the verdicts depend. Notes mistakes in `keys`.
+
+    `batch` is the global batch at `gpus`, the count that the recipe was tuned for. With `splits` (split_batches)
+    `micro` is of all GPUs.
+    """
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
     evaluates = strategy in {"steps", "epoch"}
     generation = keys.whole("generation_batch_size") if keys.has("generation_batch_size") else None
     if generation and keys.has("steps_per_generation"):
-        keys.wrong("generation_batch_size and steps_per_generation: TRL takes one of them; take one out")
+        keys.wrong("generation_batch_size and steps_per_generation: TRL takes only one of them. Remove one")
     max_steps = keys.value("max_steps", -1)
     epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
     steps = None if epochs_rule else keys.whole("max_steps")
     epochs = None if steps else keys.number("num_train_epochs", 3.0)
     if epochs == 0:
-        keys.refuse("num_train_epochs", "write a number above 0, or max_steps")
+        keys.refuse("num_train_epochs", "Write a number above 0, or max_steps")
     warmup, warmup_key = _warmup(keys)
     return TrlFacts(
         method=method,
@@ -66,7 +70,7 @@ def facts_of(
 
 
 def _warmup(keys: Keys) -> tuple[str, str]:
-    """As a cadence, and which key says it: warmup_steps wins where it is above 0; below 1 it is a fraction."""
+    """The warmup as a cadence, and its key. warmup_steps wins if above 0, and below 1 it is a fraction."""
     steps, ratio = keys.number("warmup_steps", 0.0), keys.number("warmup_ratio", 0.0)
     if steps >= 1:
         return f"{round(steps)} steps", "warmup_steps"
@@ -80,5 +84,5 @@ def _eval_every(keys: Keys, strategy: str) -> str:
         return "1 epoch"
     every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", 10.0)
     if not every:
-        keys.refuse("eval_steps", "write a number of steps, or a fraction of the run below 1")
+        keys.refuse("eval_steps", "Write a number of steps, or a fraction of the run below 1")
     return f"{round(every)} steps" if every >= 1 else f"{number(round(every * 100, 6))}%"

@@ -1,4 +1,4 @@
-"""A TRL recipe's keys -> the draft of a job."""
+"""Drafts a job from the keys of a TRL recipe."""
 
 from math import sqrt
 from pathlib import PurePath
@@ -27,7 +27,17 @@ def fill(
     *,
     is_own: bool,
 ) -> None:
-    """Everything that a job says, from what the recipe says."""
+    """Set every value of the job, with a note for each.
+
+    Args:
+        draft: the job in the making, which changes.
+        keys: the recipe's keys. Mistakes are added to it.
+        options: the command line's options.
+        facts: the settings on which the verdicts depend.
+        launch: the launcher's settings, None if unknown.
+        held: samples that one GPU held.
+        is_own: whether the user's own loop computes the loss.
+    """
     method = facts.method
     names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
     told = next((key for key, name in names.items() if name), "the method")
@@ -60,7 +70,7 @@ def fill(
     if keys.value("gradient_checkpointing") is True:
         carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
     elif not keys.has("gradient_checkpointing"):
-        text = "off: gradient_checkpointing is not set (false in TRL 0.19, true in 1.16); it changes memory alone"
+        text = "off: gradient_checkpointing is not set (false in TRL 0.19, true in 1.16). It changes only memory"
         draft.derived.append(Note(key="gradient_checkpointing", text=f"train.activation_checkpointing {text}"))
     if facts.evaluates:
         set_eval(draft, keys, facts)
@@ -75,11 +85,13 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         carry(draft, keys, "model_revision", "model.revision", keys.text("model_revision"))
     key = "max_seq_length" if keys.has("max_seq_length") else "max_length"
     if keys.has("max_seq_length") and keys.has("max_length"):
-        keys.wrong("max_seq_length and max_length: both say how long a sample is; take one out")
+        keys.wrong("max_seq_length and max_length: both set the length of a sample. Remove one")
     if key in keys.entries and not keys.has(key):
-        keys.lacks(f"{key}: found null, no limit there; write the tokens of the longest sample, such as {key}=4096")
+        keys.lacks(
+            f"{key}: found null, which means no limit. Write the tokens of the longest sample, such as {key}=4096"
+        )
     carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2), whose=VERSIONS)
-    attention = keys.word("attn_implementation")
+    attention = keys.scalar_text("attn_implementation")
     if attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "attn_implementation", "model.attention", attention)
     elif attention:
@@ -88,7 +100,7 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         if keys.has(name):
             keys.value(name)
             draft.drop(name, "see to do")
-            draft.to_do.append(f"model.chat_template: save the recipe's {name} as a Jinja file and name it there")
+            draft.to_do.append(f"model.chat_template: save the recipe's {name} as a Jinja file, and write its path")
     if keys.flag("use_peft"):
         _set_lora(draft, keys)
 
@@ -106,23 +118,21 @@ def _set_lora(draft: Draft, keys: Keys) -> None:
     draft.derive("model.lora", lora, f"model.lora rank {rank}, alpha {number(alpha)}{how}, on {shown}")
     for name in ("use_dora", "lora_modules_to_save", "lora_target_parameters"):
         if keys.value(name):
-            keys.refuse_in_job(
-                name, "planner trains plain low-rank adapters alone; take it out if that is what you want"
-            )
+            keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
-            draft.drop(name, "the frozen weights are not quantized here: more memory, no rounding")
+            draft.drop(name, "planner does not quantize the frozen weights, which takes more memory")
             draft.to_do.append(
-                f"model.path: {name} often goes on from the adapters of an earlier run; if "
+                f"model.path: {name} often continues adapters of an earlier run. If "
                 f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
                 "write the merged one"
             )
 
 
 def _lora_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
-    """The layers that get adapters, and whose choice that is if not the recipe's; no layers: all linear ones.
+    """The layers that get adapters (empty for all linear layers), and whose choice they are if not the recipe's.
 
-    peft takes a single word as a pattern of whole names.
+    A single name is refused, because peft takes it as a pattern of whole names.
     """
     found = keys.value("lora_target_modules")
     names = [str(each) for each in found] if isinstance(found, list) else [str(found)] if found else []
@@ -131,22 +141,21 @@ def _lora_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
     if not names:
         return _default_targets(draft, keys)
     if len(names) == 1:
-        keys.refuse_in_job("lora_target_modules", "write two names or more, as a list in the file, or all-linear")
+        keys.refuse_in_job("lora_target_modules", "Write two or more names as a list in the file, or all-linear")
     return names, ""
 
 
 def _default_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
-    """What peft chooses for the model's family, where that is known."""
+    """The layers that peft chooses for the model's family, with the reason. A mistake is noted if it is unknown."""
     model = keys.value("model_name_or_path")
     targets, whose = default_targets(model) if isinstance(model, str) else ((), "")
     if not targets:
         keys.lacks(
-            "lora_target_modules: found nothing, and peft's choice depends on the model's family, which neither a "
-            "config.json nor the model's name says; write the layers' names in the recipe, or "
-            "lora_target_modules=all-linear"
+            "lora_target_modules: found nothing, and neither config.json nor the model's name tells the family, on "
+            "which peft's choice depends. Write the layers' names in the recipe, or lora_target_modules=all-linear"
         )
         return [], ""
     draft.to_do.append(
-        f"model.lora.targets {', '.join(targets)}: {whose}; write others if the model is of another family"
+        f"model.lora.targets {', '.join(targets)}: {whose}. Write others if the model is of another family"
     )
     return list(targets), f": {whose}"

@@ -1,7 +1,7 @@
-"""The keys that TRL's scripts take (TRL 0.19 to 1.16, transformers 4.53 to 5.23): any other is refused there."""
+"""The keys that TRL's scripts take (TRL 0.19 to 1.16, transformers 4.53 to 5.23). TRL refuses any other key."""
 
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
-"""those that have a script of TRL's and are read"""
+"""the methods of TRL's scripts that planner reads"""
 
 # transformers.TrainingArguments
 _TRAINING = """
@@ -29,7 +29,7 @@ average_tokens_across_devices use_cache parallelism_config project trackio_space
 trackio_static_space_id enable_jit_checkpoint train_sampling_strategy activation_checkpointing
 activation_checkpointing_kwargs
 """
-# TRL's ScriptArguments, ModelConfig and the configurations of its trainers; the handbook's dataset_mixture.
+# TRL's ScriptArguments, ModelConfig and trainer configurations, and the alignment-handbook's dataset_mixture.
 _TRL = """
 dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming
 gradient_checkpointing_use_reentrant ignore_bias_buffers dataset_mixture datasets test_split_size streaming
@@ -62,12 +62,12 @@ vespo_lambda_pos vllm_enable_sleep_mode vllm_group_port vllm_importance_sampling
 vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_correction
 vllm_importance_sampling_mode vllm_max_model_length vllm_structured_outputs_regex
 """
-# The alignment-handbook's own up to v0.3 (src/alignment/configs.py), which TRL's scripts refuse.
+# Keys of the alignment-handbook up to v0.3 (src/alignment/configs.py), which TRL's scripts refuse.
 _OLDER = """
 dataset_mixer dataset_splits dataset_configs preprocessing_num_workers use_flash_attention_2 text_column
 truncation_side auto_insert_empty_system_msg base_model_revision model_code_revision
 """
-# True by default in one of the versions: transformers' HfArgumentParser makes --no_NAME of these alone.
+# Options that are true by default in a version. transformers' HfArgumentParser has --no_NAME only for these.
 _TRUE = """
 average_tokens_across_devices log_on_each_node logging_nan_inf_filter eval_do_concat_batches dataloader_pin_memory
 dataloader_in_order remove_unused_columns skip_memory_metrics save_safetensors gradient_checkpointing disable_dropout
@@ -98,7 +98,7 @@ TRUTHS = (
     "accelerator_config.split_batches",
     "accelerator_config.even_batches",
 )
-"""keys whose truth is asked for here"""
-TRUE_WORDS, FALSE_WORDS = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
-"""as transformers' HfArgumentParser reads them, in any case"""
+"""keys that planner reads as booleans"""
+TRUE_TEXTS, FALSE_TEXTS = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
+"""texts that transformers' HfArgumentParser reads as booleans, in lower or upper case"""
 KNOWN = frozenset((_TRAINING + _TRL).split()) | OLDER_HANDBOOK

@@ -1,4 +1,4 @@
-"""A TRL recipe's keys -> the objective, and what makes another loss of it."""
+"""Derives the objective from the keys of a TRL recipe, and finds keys that change its loss."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
 from planner.recipes.trl_runs import TrlFacts
 
-# Keys that make another loss of a method, and the values with which they do not.
+# Keys that change the loss of any method, and the values with which they do not.
 _CHANGING: dict[str, tuple[Any, ...]] = {
     "label_smoothing_factor": (0,),
     "neftune_noise_alpha": (0,),
@@ -48,14 +48,14 @@ _OF_LOSSES = (
 )
 
 
-# Settings of one loss alone, and TRL's defaults.
+# Settings of a single loss, with TRL's defaults.
 _SETTINGS = {"kto": {"desirable_weight": 1.0, "undesirable_weight": 1.0}}
 # Losses that TRL computes in another way, and how.
-_DIFFERENT = {"kto": "the KL baseline is over the whole global batch here; there over the micro-batches of all GPUs"}
+_DIFFERENT = {"kto": "planner's KL baseline is over the whole global batch, TRL's over a micro-batch of all GPUs"}
 
 
 def changing(loss: str) -> dict[str, tuple[Any, ...]]:
-    """Keys that make another loss of `loss`, with the values that do not."""
+    """The keys that change `loss`, each with the values with which it does not."""
     if loss == "sft":
         return _CHANGING
     alone = {"reference_free": (False,)} if loss == "ipo" else {}
@@ -63,18 +63,18 @@ def changing(loss: str) -> dict[str, tuple[Any, ...]]:
 
 
 def note_loss(draft: Draft, keys: Keys) -> None:
-    """All that a loss of the user's own must know of the recipe's."""
+    """Puts the settings of the recipe's loss into the draft, for the user's own training loop."""
     known = [*_OF_LOSSES, *_CHANGING, *_CHANGING_PREFERENCES]
     draft.set("objective", {key: keys.value(key) for key in known if keys.has(key)})
     if "beta" not in draft.job["objective"]:
-        draft.to_do.append("the loss's own settings are TRL's defaults where the recipe says none, such as beta")
+        draft.to_do.append("the loss: settings that the recipe does not have, such as beta, are TRL's defaults")
 
 
 def set_objective(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
-    """The objective that computes the method's loss."""
+    """Sets the objective that computes the method's loss."""
     if facts.loss == "sft":
         draft.derive(
-            "objective", {"kind": "sft"}, "objective sft: the mean over all tokens of the global batch, as there"
+            "objective", {"kind": "sft"}, "objective sft: the mean over all tokens of the global batch, as in TRL"
         )
         return
     beta = keys.number("beta", 0.1)

@@ -6,23 +6,23 @@ from dataclasses import dataclass, replace
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.split import repeats_of_even_batches
 
-# Losses whose value depends on how a batch is split, and on what.
+# Losses whose value depends on the split of a batch, and how.
 _VARIES = {
-    "kto": "completions are paired within micro-batches of m, and the KL is averaged over m x GPUs",
-    "aot": "it sorts within the micro-batch of each GPU",
-    "aot_pair": "it sorts within the micro-batch of each GPU",
-    "bco_pair": "it keeps a running mean over micro-batches",
-    "orpo": "its likelihood term is a mean over the tokens of a micro-batch",
+    "kto": "TRL pairs completions within micro-batches of m and averages the KL over m x GPUs",
+    "aot": "TRL sorts within the micro-batch of each GPU",
+    "aot_pair": "TRL sorts within the micro-batch of each GPU",
+    "bco_pair": "TRL keeps a running mean over micro-batches",
+    "orpo": "TRL's likelihood term is a mean over the tokens of a micro-batch",
 }
 _LEAST_MICRO = {"kto": 2}
-"""the smallest micro-batch that TRL takes, where it is above 1"""
+"""the smallest micro-batch that TRL takes, if it is above 1"""
 _NEVER_DIVIDED = ((4, 49), (4, 52))
-"""transformers from and to which some pairs with TRL do not divide the loss by the accumulation steps"""
+"""first and last version of transformers that, with some versions of TRL, do not divide the loss by A"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrlFacts:
-    """A recipe as transformers' Trainer trains it."""
+    """The settings of a recipe on which transformers' Trainer and TRL depend, and what they do with it."""
 
     method: str
     loss: str
@@ -32,7 +32,7 @@ class TrlFacts:
     accumulation: int
     tuned_gpus: int
     batch: int
-    """of the count that the recipe was tuned for"""
+    """the global batch at the GPU count that the recipe was tuned for"""
     eval_micro: int
     evaluates: bool
     splits_batches: bool
@@ -52,14 +52,14 @@ class TrlFacts:
     old_keys: tuple[str, ...]
     packs: bool
     handbook_keys: tuple[str, ...] = ()
-    """those that the alignment-handbook's scripts took up to v0.3, and nobody else"""
+    """the recipe's keys that only the alignment-handbook's scripts up to v0.3 take"""
 
     def batch_at(self, gpus: int) -> int:
-        """M * A * W; with split_batches m is already of all GPUs."""
+        """The global batch at a GPU count: m * A * W, or m * A with split_batches, where m is of all GPUs."""
         return self.micro * self.accumulation * (1 if self.splits_batches else gpus)
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
-        """Whether another split of the same batch would start."""
+        """Whether TRL would train exactly the same batch with another split."""
         other = replace(
             self, micro=micro, accumulation=accumulation, steps_per_generation=accumulation,
             splits_batches=False, deepspeed_accumulation=None,
@@ -67,7 +67,7 @@ class TrlFacts:
         return other.outcome(gpus).verdict == "exact"
 
     def outcome(self, gpus: int) -> BatchOutcome:
-        """What happens at a GPU count."""
+        """What TRL does at a GPU count."""
         if text := self._refusal(gpus):
             return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
         batch = self.batch_at(gpus)
@@ -83,13 +83,13 @@ class TrlFacts:
             return f"ValueError: split_batches, {self.micro} % {gpus} = {self.micro % gpus}"
         least = _LEAST_MICRO.get(self.method, 1)
         if self.micro // (gpus if self.splits_batches else 1) < least:
-            return f"ValueError: {self.method.upper()} wants a micro-batch above {least - 1}"
+            return f"ValueError: {self.method.upper()} needs a micro-batch above {least - 1}"
         if self.deepspeed_accumulation is not None and self.deepspeed_accumulation != self.accumulation:
             return f"ValueError: DeepSpeed's A={self.deepspeed_accumulation}, the recipe's A={self.accumulation}"
         return self._groups(gpus) if self.num_generations else ""
 
     def _groups(self, gpus: int) -> str:
-        """GRPO: whole groups in what is generated at once."""
+        """The error if GRPO would not generate whole groups at once, empty if it does."""
         assert self.num_generations
         step = self.micro * gpus
         if self.generation_batch and self.generation_batch % step:
@@ -103,7 +103,7 @@ class TrlFacts:
         return ""
 
     def units(self) -> list[AmbiguousUnit]:
-        """Numbers in units that mislead."""
+        """The numbers whose units are easily mistaken."""
         rows = [
             AmbiguousUnit(
                 key="per_device_train_batch_size",
@@ -125,69 +125,64 @@ class TrlFacts:
             )
         return rows
 
-    def traps(self, question: CheckOptions) -> list[Trap]:
-        """What the outcome alone does not show."""
+    def traps(self, options: CheckOptions) -> list[Trap]:
+        """What the outcomes do not show."""
         made = [
-            self._silent(question),
-            self._schedule(question),
+            self._silent(options),
+            self._schedule(options),
             self._kto(),
-            self._grpo(question),
+            self._grpo(options),
             self._varies(),
-            self._not_divided(question),
-            self._repeats(question),
-            self._last_step(question),
+            self._not_divided(options),
+            self._repeats(options),
+            self._last_step(options),
             self._no_sync(),
-            self._versions(question),
+            self._versions(options),
             self._handbook(),
         ]
         if self.packs:
-            text = (
-                "A packed row is the unit: how many conversations a batch holds depends on their lengths, not on GPUs."
-            )
+            text = "The unit is a packed row, so the number of conversations in a batch depends on their lengths."
             made.append(Trap(name="packing", text=text))
         text = "Without a launcher, `python script.py` on several GPUs multiplies m by their number (DataParallel)."
         made.append(Trap(name="DataParallel", text=text))
         return [trap for trap in made if trap]
 
-    def _silent(self, question: CheckOptions) -> Trap | None:
-        other = [count for count in question.counts if self.outcome(count).verdict == "other batch"]
+    def _silent(self, options: CheckOptions) -> Trap | None:
+        other = [count for count in options.counts if self.outcome(count).verdict == "other batch"]
         if not other:
             return None
         batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
         text = (
-            f"Nothing holds the batch: it is m x A x GPUs, {' and '.join(batches)} GPUs, with the learning rate of "
-            f"{self.batch}; the recipe itself does not say {self.batch} anywhere."
+            f"The batch is m x A x GPUs, {' and '.join(batches)} GPUs, with the learning rate of {self.batch}. "
+            f"The recipe does not contain {self.batch}."
         )
         return Trap(name="no global batch", text=text)
 
-    def _schedule(self, question: CheckOptions) -> Trap | None:
-        if not self.max_steps or all(self.outcome(count).verdict == "exact" for count in question.counts):
+    def _schedule(self, options: CheckOptions) -> Trap | None:
+        if not self.max_steps or all(self.outcome(count).verdict == "exact" for count in options.counts):
             return None
         text = (
-            f"max_steps {self.max_steps} are steps of whatever batch there is: another count trains on other "
-            "amounts of data."
+            f"max_steps {self.max_steps} counts steps of any batch, so another GPU count trains on another amount of "
+            "data."
         )
         return Trap(name="max_steps", text=text)
 
     def _kto(self) -> Trap | None:
         if self.method != "kto" or self.micro < 2:
             return None
-        text = (
-            "A micro-batch of 1 is refused, since each completion's KL partner is another one of the same micro-batch."
-        )
+        text = "TRL refuses a micro-batch of 1, because each completion's KL partner is another one in its micro-batch."
         return Trap(name="KTO micro-batch", text=text)
 
-    def _grpo(self, question: CheckOptions) -> Trap | None:
+    def _grpo(self, options: CheckOptions) -> Trap | None:
         if not self.num_generations:
             return None
-        bad = [count for count in question.counts if self._groups(count)]
+        bad = [count for count in options.counts if self._groups(count)]
         if not bad:
             return None
         text = (
-            "What is generated at once (m x GPUs x steps_per_generation) must hold whole groups of "
-            f"{self.num_generations}: "
-            f"it does not at {', '.join(map(str, bad))} GPUs, and TRL refuses. "
-            "In planner make a sample a whole group, and none is ever cut."
+            "TRL generates m x GPUs x steps_per_generation completions at once, which must be whole groups of "
+            f"{self.num_generations}. It refuses {', '.join(map(str, bad))} GPUs. In planner, make each sample a whole "
+            "group, which is not cut."
         )
         return Trap(name="group cuts", text=text)
 
@@ -195,78 +190,77 @@ class TrlFacts:
         why = _VARIES.get(self.loss) or _VARIES.get(self.method)
         if why is None:
             return None
-        return Trap(name="depends on the split", text=f"The same batch is not the same {self.method}: {why}.")
+        return Trap(name="depends on the split", text=f"{why}, so the loss of the same batch depends on its split.")
 
-    def _not_divided(self, question: CheckOptions) -> Trap | None:
+    def _not_divided(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method not in {"dpo", "orpo"}:
             return None
         last = "0.13" if self.method == "dpo" else "0.19.1"
-        affected = _is_between(question.transformers, *_NEVER_DIVIDED)
+        affected = _is_between(options.transformers, *_NEVER_DIVIDED)
         if affected is False:
             return None
-        which = f"transformers {question.transformers}" if affected else "transformers 4.49 to 4.52"
+        which = f"transformers {options.transformers}" if affected else "transformers 4.49 to 4.52"
         text = (
-            f"With {which} and trl up to {last} the loss is not divided by the {self.accumulation} accumulation steps: "
-            "gradients grow with A at the same batch (from 4.53 on it is divided)."
+            f"With {which} and trl up to {last} the loss is not divided by the {self.accumulation} accumulation steps, "
+            "so gradients grow with A at the same batch. transformers 4.53 and newer divide it."
         )
         return Trap(name="accumulation not divided", text=text)
 
-    def _repeats(self, question: CheckOptions) -> Trap | None:
+    def _repeats(self, options: CheckOptions) -> Trap | None:
         if not self.even_batches or self.drops_last or self.splits_batches:
             return None
-        if question.rows is None:
+        if options.rows is None:
             text = (
-                f"Each epoch is filled up to a multiple of {self.micro} x GPUs with rows from its start "
+                f"An epoch is filled up to a multiple of {self.micro} x GPUs rows with rows from its start "
                 "(--rows N counts them)."
             )
             return Trap(name="repeated rows", text=text)
-        found = {count: repeats_of_even_batches(question.rows, count, self.micro) for count in question.counts}
+        found = {count: repeats_of_even_batches(options.rows, count, self.micro) for count in options.counts}
         worst = max(found, key=lambda count: found[count])
         if not found[worst]:
             return None
         text = (
-            f"Rows visited twice in an epoch of {question.rows}: up to {found[worst]}, at {worst} GPUs, since "
-            "each GPU is "
-            f"given as many batches of {self.micro} as the others."
+            f"Up to {found[worst]} of {options.rows} rows are visited twice in an epoch (at {worst} GPUs), because "
+            f"each GPU gets the same number of batches of {self.micro}."
         )
         return Trap(name="repeated rows", text=text)
 
-    def _last_step(self, question: CheckOptions) -> Trap | None:
+    def _last_step(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method == "sft":
             return None
-        modern = None if question.transformers is None else _version(question.transformers) >= (5, 0)
-        old = f"divides its last, partial step by {self.accumulation} all the same, so those rows weigh less"
+        modern = None if options.transformers is None else _version(options.transformers) >= (5, 0)
+        old = f"divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less"
         if modern:
             return None
-        who = f"transformers {question.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
+        who = f"transformers {options.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
         return Trap(name="last step of an epoch", text=f"{who} {old}. planner has no partial steps.")
 
     def _no_sync(self) -> Trap | None:
         if self.accumulation == 1 or self.launch_kind not in {"", "FSDP"}:
             return None
-        begin = "Under FSDP" if self.launch_kind else "If it is started under FSDP"
+        begin = "Under FSDP" if self.launch_kind else "If the script starts under FSDP"
         text = (
-            f"{begin}, accumulation runs in no_sync: each GPU holds the gradient of the whole model, so fewer GPUs by "
-            "more accumulation takes more memory, not as much (DeepSpeed does not)."
+            f"{begin}, accumulation runs in no_sync: each GPU holds the gradient of the whole model. So accumulating "
+            "on fewer GPUs takes more memory (not with DeepSpeed)."
         )
         return Trap(name="memory", text=text)
 
-    def _versions(self, question: CheckOptions) -> Trap | None:
+    def _versions(self, options: CheckOptions) -> Trap | None:
         if not self.old_keys:
             return None
         shown = ", ".join(self.old_keys)
-        if question.transformers and _version(question.transformers) < (5, 0):
+        if options.transformers and _version(options.transformers) < (5, 0):
             return None
         return Trap(
-            name="does not load", text=f"Newer TRL and transformers 5 refuse {shown}: the recipe wants older ones."
+            name="does not load", text=f"Newer TRL and transformers 5 refuse {shown}. The recipe needs older versions."
         )
 
     def _handbook(self) -> Trap | None:
         if not self.handbook_keys:
             return None
         text = (
-            f"{', '.join(self.handbook_keys)} are keys of the alignment-handbook up to v0.3. Its scripts of that time "
-            "take the file; those of today and TRL's own refuse it."
+            f"{', '.join(self.handbook_keys)} are keys of the alignment-handbook up to v0.3. Only its scripts of that "
+            "time take the file. Newer scripts and TRL's own refuse it."
         )
         return Trap(name="older handbook", text=text)
 
@@ -277,5 +271,5 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _is_between(version: str | None, low: tuple[int, int], high: tuple[int, int]) -> bool | None:
-    """By the first two parts; None where no version is known."""
+    """Whether a version lies between two others, by its first two parts. None if it is unknown."""
     return None if version is None else low <= _version(version)[:2] <= high

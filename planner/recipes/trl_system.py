@@ -1,4 +1,4 @@
-"""TRL and the alignment-handbook as a system: their flat YAML, and the commands that start TRL's scripts."""
+"""TRL and the alignment-handbook as a `System`: their flat YAML, and commands that start TRL's scripts."""
 
 from dataclasses import replace
 
@@ -17,12 +17,12 @@ from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.texts import beside, mapping_of, recipe_error, text_of
 
-# With `model_name_or_path`, the keys of a TRL recipe that leaves the batch to its defaults.
+# Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
 
 
 def detect(found: RecipeSource) -> bool:
-    """By the keys of one file, or by the script that a command starts."""
+    """Whether a file has the keys of a TRL recipe, or a command starts a script of TRL."""
     if found.command:
         return found.command.script not in HYDRA_SCRIPTS
     tree = found.tree
@@ -31,90 +31,94 @@ def detect(found: RecipeSource) -> bool:
 
 
 def near_miss(found: RecipeSource) -> str:
-    """That a command of TRL's is none of those that planner reads."""
+    """The reason if the recipe is a `trl` command that planner does not read, else an empty text."""
     other = other_of_trl(found.text) if found.kind == "text" else ""
-    return f"found trl {cut(other)}; planner reads trl sft, dpo, orpo, kto and grpo" if other else ""
+    return f"found trl {cut(other)}. planner reads trl sft, dpo, orpo, kto and grpo" if other else ""
 
 
 def read(found: RecipeSource, options: Options) -> Recipe:
-    """The recipe, of a file or of a command."""
+    """The recipe in a file or a command.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
     return _of_command(found, found.command, options) if found.command else _of_file(found, options)
 
 
 def _of_file(found: RecipeSource, options: Options) -> Recipe:
     entries = flat(found.tree, found.source)
-    others = overrides(found.words, entries)
+    others = overrides(found.arguments, entries)
     keys = Keys(source=found.source, entries=entries, is_for_job=options.is_for_job)
-    keys.mistakes += [_no_override(word) for word in others]
+    keys.mistakes += [_no_override(argument) for argument in others]
     launch = read_launch(options.accelerate) if options.accelerate else None
     recipe = trl.read(keys, options, script="", launch=launch)
     keys.raise_mistakes()
-    # As options of the recipe's own command, which beat its file.
-    return replace(recipe, words=tuple(_as_option(word) for word in found.words), config=found.source)
+    # As options of the recipe's own command, they win over its file.
+    return replace(recipe, arguments=tuple(_as_option(argument) for argument in found.arguments), config=found.source)
 
 
-def _as_option(word: str) -> str:
-    return f"--{word.lstrip('+')}" if "=" in word and not word.startswith("-") else word
+def _as_option(argument: str) -> str:
+    return f"--{argument.lstrip('+')}" if "=" in argument and not argument.startswith("-") else argument
 
 
-def _no_override(word: str) -> str:
-    return f"{cut(word)}: neither --key value nor key=value; take it out"
+def _no_override(argument: str) -> str:
+    return f"{cut(argument)}: neither --key value nor key=value. Remove it"
 
 
 def _of_command(found: RecipeSource, command: Command, options: Options) -> Recipe:
     entries: dict[str, Entry] = {}
-    words = list(found.words)
-    config = _config_of(words, found.source)
-    config_first = not config and bool(words) and _is_file_name(words[0])
+    arguments = list(found.arguments)
+    config = _config_of(arguments, found.source)
+    config_first = not config and bool(arguments) and _is_file_name(arguments[0])
     if config_first:
-        config = _first_of(words, command.script, found.source)
-    written = tuple(words)
+        config = _first_of(arguments, command.script, found.source)
+    written = tuple(arguments)
     if config:
         tree = mapping_of(text_of(beside(found.source, config)), config)
         entries |= flat(tree, config)
-    others = overrides(words, entries)
+    others = overrides(arguments, entries)
     keys = Keys(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
-    keys.mistakes += [_no_override(word) for word in others if "$" not in word]
+    keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
     trl.leave_unresolved(keys)
     recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, keys, found.source))
-    for word in others:
-        recipe.draft.drop(cut(word), "words that the script takes from a variable; give them by --env NAME=VALUE")
+    for argument in others:
+        recipe.draft.drop(cut(argument), "a variable that may hold any arguments: give its value by --env NAME=VALUE")
     keys.raise_mistakes()
-    return replace(recipe, words=written, config=config, config_first=config_first)
+    return replace(recipe, arguments=written, config=config, config_first=config_first)
 
 
-def _is_file_name(word: str) -> bool:
-    return word.endswith(YAML) and not word.startswith("-")
+def _is_file_name(argument: str) -> bool:
+    return argument.endswith(YAML) and not argument.startswith("-")
 
 
-def _first_of(words: list[str], script: str, source: str) -> str:
-    """The file that the older handbook's scripts take as their first word; it is taken out of the words.
+def _first_of(arguments: list[str], script: str, source: str) -> str:
+    """Removes the file that the older handbook's scripts take as their first argument, and returns its name.
 
     Raises:
-        RecipeError: TRL's scripts want `--config` before it.
+        RecipeError: the script is TRL's, which needs `--config` before the file.
     """
     if script.startswith("run_"):
-        return _named(words.pop(0), source)
-    text = f"found {cut(words[0])} without --config, which TRL wants before its file; write --config {cut(words[0])}"
-    raise recipe_error(source, text)
+        return _named(arguments.pop(0), source)
+    file = cut(arguments[0])
+    raise recipe_error(source, f"found {file} without --config, which TRL needs before it. Write --config {file}")
 
 
-def _config_of(words: list[str], source: str) -> str:
-    """The file that `--config` names; it is taken out of the words."""
-    for at, word in enumerate(words):
-        if word.startswith("--config="):
-            return _named(words.pop(at).partition("=")[2], source)
-        if word == "--config" and at + 1 < len(words):
-            words.pop(at)
-            return _named(words.pop(at), source)
+def _config_of(arguments: list[str], source: str) -> str:
+    """Removes `--config` and its file from the arguments, and returns the file's name, empty if there is none."""
+    for at, argument in enumerate(arguments):
+        if argument.startswith("--config="):
+            return _named(arguments.pop(at).partition("=")[2], source)
+        if argument == "--config" and at + 1 < len(arguments):
+            arguments.pop(at)
+            return _named(arguments.pop(at), source)
     return ""
 
 
 def _named(file: str, source: str) -> str:
-    """The file's name. It must not contain shell variables."""
+    """The file's name, which must not contain shell variables."""
     if names := shell_names(file):
         env = " ".join(f"--env {name}=VALUE" for name in names)
-        raise recipe_error(source, f"--config: found {cut(file)}, a shell variable that is not set; write {env}")
+        raise recipe_error(source, f"--config: found {cut(file)}, a shell variable that is not set. Write {env}")
     return file
 
 

@@ -1,4 +1,4 @@
-"""A TRL recipe's keys -> the train and eval sections."""
+"""Drafts a job's train and eval sections from the keys of a TRL recipe."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from planner.recipes.scalars import number
 from planner.recipes.trl_keys import VERSIONS
 from planner.recipes.trl_runs import TrlFacts
 
-# TRL's own learning rates where a recipe says none.
+# TRL's default learning rates.
 _RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}
 _SCHEDULES = {
     "linear": "linear",
@@ -22,11 +22,11 @@ _SCHEDULES = {
 
 
 def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> None:
-    """train.optimizer."""
+    """Sets `train.optimizer`. For the user's own loop (`is_own`) it may be any optimizer."""
     _set_kind(draft, keys, is_own=is_own)
     if keys.value("adafactor") is True:
         keys.refuse_in_job(
-            "adafactor", "planner has no Adafactor; take it out only if adamw is meant, which trains otherwise"
+            "adafactor", "planner has no Adafactor: remove it only if AdamW, which trains differently, will do"
         )
     carry(
         draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]), whose=VERSIONS
@@ -34,16 +34,18 @@ def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> Non
     if keys.has("weight_decay"):
         carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
         if keys.number("weight_decay"):
-            draft.to_do.append("train.optimizer.weight_decay: there biases and norms do not decay, here all weights do")
+            draft.to_do.append(
+                "train.optimizer.weight_decay: in TRL biases and norms do not decay, in planner all weights do"
+            )
     _set_adam(draft, keys)
 
 
 def _set_adam(draft: Draft, keys: Keys) -> None:
-    """What Adam alone reads; transformers passes none of it to another optimizer."""
+    """Sets betas and eps, which only Adam takes. transformers passes neither to another optimizer."""
     if draft.job["train"]["optimizer"].get("kind") in {"sgd", "rmsprop"}:
         for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
             if keys.value(key) is not None:
-                draft.drop(key, "of Adam alone, there as here")
+                draft.drop(key, "only Adam takes it")
         return
     if keys.has("adam_beta1") or keys.has("adam_beta2"):
         betas = [keys.number("adam_beta1", 0.9), keys.number("adam_beta2", 0.999)]
@@ -59,29 +61,29 @@ def _set_kind(draft: Draft, keys: Keys, *, is_own: bool) -> None:
     elif name.startswith(("adamw", "paged_adamw")):
         carry(draft, keys, "optim", "train.optimizer.kind", "adamw", whose=VERSIONS)
         if "bit" in name or "paged" in name or "anyprecision" in name:
-            draft.drop("optim", f"{name} keeps its state in fewer bits or on the CPU; here it is fp32 and sharded")
+            draft.drop("optim", f"{name} keeps its state in fewer bits or on the CPU, planner in fp32 shards")
     elif is_own:
         draft.derive("train.optimizer.kind", name, f"train.optimizer.kind {name}: optim, for your loop")
     else:
         keys.refuse_in_job(
             "optim",
-            "planner has adamw, rmsprop and sgd; another optimizer is other training: write one only if that is meant",
+            "planner has adamw, rmsprop and sgd: write one of them only if a run that trains differently will do",
         )
     if is_own and keys.has("optim_args"):
         draft.set("train.optimizer.args", keys.value("optim_args"))
     elif keys.has("optim_args"):
         keys.refuse_in_job(
-            "optim_args", "write what they say as adam_beta1, adam_beta2, adam_epsilon, weight_decay or not"
+            "optim_args", "Write its values as adam_beta1, adam_beta2, adam_epsilon and weight_decay, or remove it"
         )
 
 
 def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> None:
-    """train.schedule."""
+    """Sets `train.schedule`. For the user's own loop (`is_own`) it may be any schedule."""
     name = str(keys.value("lr_scheduler_type", "linear"))
     if name not in _SCHEDULES and not is_own:
         keys.refuse_in_job(
             "lr_scheduler_type",
-            f"planner has {', '.join(_SCHEDULES)}; another one is other training: write one only if that is meant",
+            f"planner has {', '.join(_SCHEDULES)}: write one of them only if a run that trains differently will do",
         )
     kind = _SCHEDULES.get(name, name)
     schedule: dict[str, Any] = {"kind": kind, "warmup": facts.warmup}
@@ -89,7 +91,7 @@ def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> 
     if name == "constant":
         schedule["warmup"], text = (
             "0 steps",
-            "train.schedule constant: lr_scheduler_type constant takes no warmup there",
+            "train.schedule constant: lr_scheduler_type constant has no warmup in TRL",
         )
     if name == "cosine_with_min_lr":
         fraction = keys.number("lr_scheduler_kwargs.min_lr_rate", 0.0)
@@ -101,33 +103,31 @@ def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> 
 
 
 def set_precision(draft: Draft, keys: Keys, launch: LaunchSettings | None) -> None:
-    """What the passes are computed in: the recipe's key, else the launcher's, else the default of TRL."""
+    """Sets `train.precision` from the recipe's key, else from the launcher, else from TRL's default."""
     launched = launch.mixed_precision if launch else ""
     if keys.value("fp16") is True:
-        precision, why = "bf16", "fp16 there; bf16 is what planner has"
+        precision, why = "bf16", "the recipe's fp16, for which planner has bf16"
     elif keys.value("bf16") is True:
-        precision, why = "bf16", "as bf16 says"
+        precision, why = "bf16", "bf16 is true"
     elif launch and launched in {"bf16", "fp16"}:
         precision, why = "bf16", f"mixed_precision {launched} of {launch.source}"
     elif keys.has("bf16"):
         precision, why = "fp32", "bf16 is false"
     else:
-        precision, why = "bf16", "bf16 is not set, and TRL 0.19 to 1.16 takes it as true (fp32 in older ones)"
+        precision, why = "bf16", "bf16 is not set, and its default is true in TRL 0.19 to 1.16 (false in older ones)"
     draft.derive("train.precision", precision, f"train.precision {precision}: {why}")
 
 
 def set_eval(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
-    """The eval section."""
+    """Sets the eval section."""
     size = keys.value("dataset_mixture.test_split_size", keys.value("test_split_size"))
     if isinstance(size, int) and size > 0:
         draft.derive("eval.samples", size, f"eval.samples {size}: test_split_size, held out of the rows")
     else:
         draft.set("eval.samples", 0)
-        draft.to_do.append(
-            "eval.samples: say how many rows to hold out of the training rows; there a test split is evaluated"
-        )
+        draft.to_do.append("eval.samples: write how many training rows to hold out. TRL evaluates a test split")
     told = "eval_strategy, eval_steps"
     if facts.eval_every != "1 epoch" and not keys.has("eval_steps"):
         told = "logging_steps" if keys.has("logging_steps") else "logging_steps, 10 by default in TRL 0.19 to 1.16"
-        told += ", since eval_steps is not set"
+        told += ", because eval_steps is not set"
     draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: {told}")

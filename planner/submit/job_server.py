@@ -1,6 +1,6 @@
-"""A cluster's dashboard: send it a job, follow the job's log, learn how it ended.
+"""A cluster's dashboard: send a job, follow its log, learn how it ended.
 
-The driver runs on the cluster's head; closing this end of the line does nothing to it.
+The driver runs on the cluster's head and continues if this connection closes.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from planner.submit.shipment import write_archive
 from planner.submit.submission import Submission
 
 _RETRY_S = 1.0
-# A log without a line for so long is asked for again: a line that was cut without a word looks the same.
+# After this long without output, planner requests the log again: a lost connection looks like a silent job.
 _SILENT_LOG_S = 300.0
 _EXIT_CODES = (0, 1, 2, 130)
-"""planner's own"""
+"""the exit codes of `planner run`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,15 @@ class Ended:
     """SUCCEEDED, FAILED or STOPPED"""
     exit_code: int
     reason: str
-    """one line, where its log does not say it"""
+    """one line. Empty if the log says it"""
 
 
 class JobServer:
-    """A cluster's dashboard, connected to.
+    """A connection to a cluster's dashboard.
 
     Raises:
-        UserError: (from every method) it does not take what it is asked, or us.
-        RunError: (from every method) it cannot be reached any more, or fails.
+        UserError: (from every method) the dashboard refuses the request or the token.
+        RunError: (from every method) the connection was lost, or the dashboard failed.
     """
 
     def __init__(self, address: str, client: JobSubmissionClient, ray_version: str) -> None:
@@ -52,12 +52,12 @@ class JobServer:
 
     @classmethod
     def connect(cls, address: str) -> "JobServer":
-        """Find the dashboard, and check that it lets us in and that its Ray is one that planner runs on."""
+        """Connect to the dashboard. Checks the token, and that planner supports the cluster's Ray."""
         client, version = connect(address)
         return cls(address, client, version)
 
     def submit(self, submission: Submission) -> None:
-        """Send the files, and start the job."""
+        """Send the files and start the job."""
         with tempfile.TemporaryDirectory(prefix="planner-submit-") as folder, readable_errors(self._address), quiet():
             archive = Path(folder) / "planner-job.zip"
             write_archive(submission.shipment, archive)
@@ -68,7 +68,7 @@ class JobServer:
             )
 
     def follow(self, submission_id: str, show: Callable[[str], None]) -> Ended:
-        """Show the log until the job has ended, across broken lines."""
+        """Show the log until the job has ended. Reconnects if the connection breaks."""
         shown = 0
         while True:
             shown = asyncio.run(self._tail(submission_id, shown, show))
@@ -79,11 +79,11 @@ class JobServer:
             time.sleep(_RETRY_S)
 
     async def _tail(self, submission_id: str, shown: int, show: Callable[[str], None]) -> int:
-        """Show what the log has after its first `shown` characters; how many have been shown then."""
+        """Show the log after its first `shown` characters. Returns how many characters are shown in all."""
         import aiohttp
 
         seen = 0
-        # Whether the job or only the line has ended is for its status to tell.
+        # The job's status tells whether the job ended or only the connection.
         with contextlib.suppress(aiohttp.ClientError, RuntimeError, TimeoutError), quiet():
             log = aiter(self._client.tail_job_logs(submission_id))
             while (text := await asyncio.wait_for(anext(log, None), _SILENT_LOG_S)) is not None:
@@ -93,12 +93,13 @@ class JobServer:
 
 
 def _ended(details: Any) -> Ended:
+    """How a job ended, from Ray's `JobDetails`."""
     status = str(details.status.value)
     if status == "STOPPED":
         return Ended(status=status, exit_code=130, reason="")
     code = details.driver_exit_code
-    if code is None:  # it never began, or Ray lost it
-        return Ended(status=status, exit_code=1, reason=first_line(details.message or "Ray does not say why"))
+    if code is None:  # it did not start, or Ray lost it
+        return Ended(status=status, exit_code=1, reason=first_line(details.message or "Ray gives no reason"))
     return Ended(
         status=status, exit_code=code if code in _EXIT_CODES else 1, reason=f"exit code {code}" if code else ""
     )

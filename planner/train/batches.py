@@ -1,4 +1,4 @@
-"""From positions in the order to tensors: one worker's micro-batches of one optimizer step.
+"""One worker's micro-batches of an optimizer step: from positions in the data order to tensors.
 
 Shapes: m samples, T tokens (the longest of the micro-batch).
 """
@@ -20,60 +20,60 @@ from planner.plan import Plan
 
 
 class MicroBatch(Protocol):
-    """What enters one forward pass."""
+    """The samples of one forward pass."""
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The samples in it; a ghost has none, and counts for nothing."""
+        """The data rows of its samples. A ghost has none, and its weight is zero."""
         ...
 
     @property
     def position(self) -> int:
-        """Of its first sample in the order: names the micro-batch, whoever computes it."""
+        """The first sample's position in the order. It identifies the micro-batch on any worker."""
         ...
 
     @property
     def content(self) -> Any:
-        """What the one who computes it gets."""
+        """The value that the objective or the user's loop gets."""
         ...
 
     def check_sum(self) -> int:
-        """The sum of its samples' checksums, as they stand in `content`."""
+        """The sum of the samples' checksums, computed from the values in `content`."""
         ...
 
     def pinned(self) -> Self:
-        """The same in page-locked memory, from which a GPU copies while the CPU goes on."""
+        """A copy in page-locked memory, from which a GPU can copy asynchronously."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """Samples of tokens. A ghost has no rows and one token without loss: its gradient is zero."""
+    """Samples of tokens. A ghost has no rows and one token without loss, so its gradient is zero."""
 
     rows: tuple[int, ...]
     position: int
-    """of its first sample in the order: names the micro-batch, whoever computes it"""
+    """the first sample's position in the order. It identifies the micro-batch on any worker"""
     inputs: Tensor
     """`(m, T)` int64, on the CPU"""
     labels: Tensor
-    """`(m, T)` int64, `NO_LOSS` where no loss is borne"""
+    """`(m, T)` int64, `NO_LOSS` at tokens without loss"""
 
     def pinned(self) -> "TokenBatch":
-        """The same in page-locked memory."""
+        """A copy in page-locked memory."""
         return replace(self, inputs=self.inputs.pin_memory(), labels=self.labels.pin_memory())
 
     @property
     def content(self) -> "TokenBatch":
-        """What an objective gets."""
+        """The batch itself, which an objective gets."""
         return self
 
     @property
     def num_tokens(self) -> int:
-        """Loss-bearing tokens."""
+        """The number of tokens with loss."""
         return int((self.labels != NO_LOSS).sum())
 
     def check_sum(self) -> int:
-        """Sum of `planner.data.base.check_sum` over the rows as they stand in the tensors, below 2^64 * m."""
+        """Sum of `planner.data.base.check_sum` over the rows, computed from the tensors. Below 2^64 * m."""
         lengths = (self.labels != NO_LOSS).sum(dim=1).tolist()
         inputs, labels = self.inputs.numpy().astype(np.uint8), self.labels.numpy().astype(np.uint8)
         total = 0
@@ -84,7 +84,7 @@ class TokenBatch:
 
 
 def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) -> TokenBatch:
-    """Pad on the right to the longest row; a causal model never looks there, and the padding bears no loss."""
+    """Pad rows on the right to the longest. A causal model never attends to the padding, which has no loss."""
     longest = max((len(t) for t in tokens), default=2) - 1
     inputs = torch.zeros((max(len(rows), 1), longest), dtype=torch.int64)
     labels = torch.full_like(inputs, NO_LOSS)
@@ -95,21 +95,21 @@ def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) 
 
 
 MakeBatch = Callable[[Any, list[int], int], MicroBatch]
-"""(data set, rows, position of the first one) -> micro-batch; no rows: a ghost"""
+"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost"""
 
 
 def token_batch(dataset: Dataset, rows: list[int], position: int) -> TokenBatch:
-    """Rows of a data set of tokens.
+    """A micro-batch of rows of a token data set.
 
     Raises:
-        DataError: one cannot be read any more.
+        DataError: a row can no longer be read.
     """
     return collate(rows, [dataset.tokens(row) for row in rows], position)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """Reads one worker's part of a global batch."""
+    """Loads one worker's share of a global batch."""
 
     dataset: Any
     order: Order
@@ -117,14 +117,14 @@ class Loader:
     rank: int
     make_batch: MakeBatch = token_batch
     is_coupled: bool = False
-    """whether each sample needs the next one of its global batch beside it, the last one the first: `make_batch` then
-    gets one row more, which follows the others, and neither W, m nor A decide who is whose partner"""
+    """whether each sample needs the next sample of its global batch as a partner (the last one needs the first). Then
+    `make_batch` gets one more row, the one after its last. Partners do not depend on W, m or A"""
 
     def load(self, cursor: int) -> list[MicroBatch]:
-        """The micro-batches of the optimizer step that begins at position `cursor`: one per round.
+        """The micro-batches of the optimizer step that begins at position `cursor`, one per round.
 
         Raises:
-            DataError: a row cannot be read any more.
+            DataError: a row can no longer be read.
         """
         return [
             self._micro_batch(lambda start, stop: self.order.rows(cursor + start, cursor + stop), slot, cursor)
@@ -132,7 +132,7 @@ class Loader:
         ]
 
     def load_held_out(self) -> list[MicroBatch]:
-        """The micro-batches of this worker's held-out samples, the plan's global batch being all of them."""
+        """The micro-batches of this worker's held-out samples. The plan's global batch must be all held-out samples."""
         return [self._micro_batch(self.order.held_out_rows, slot, 0) for slot in self.plan.micro_batches(self.rank)]
 
     def _micro_batch(self, rows_at: Callable[[int, int], NDArray[np.int64]], slot: range, cursor: int) -> MicroBatch:

@@ -1,4 +1,4 @@
-"""Sets the timeout of collectives from measured steps. torch's default of half an hour fits no particular model."""
+"""Sets the timeout of collectives from measured times. torch's default of half an hour fits no particular model."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from statistics import median
 from planner.plan import longest_collective_s
 
 _REMEMBERED_STEPS = 20
-# Medians wander; a limit that is this near the right one is left alone.
+# Medians vary. The timeout is set again only if it is off by more than this share.
 _TOLERANCE = 0.25
 
 
-class Patience:
-    """Sets a limit once steps, commits and evaluations were seen, and again when they change."""
+class CollectiveTimeout:
+    """Sets the timeout once a step, a commit and an evaluation were measured, and again when their times change."""
 
     def __init__(self, set_timeout: Callable[[float], None], *, has_eval: bool) -> None:
         self._set_timeout, self._has_eval = set_timeout, has_eval
@@ -20,7 +20,7 @@ class Patience:
         self._limit_s = 0.0
 
     def did_step(self, step_s: float, commit_s: float, eval_s: float) -> None:
-        """A step was done; what the last commit and evaluation took, 0 before the first."""
+        """Record the time of a step, and of the last commit and evaluation (0 before the first)."""
         self._steps_s.append(step_s)
         if not commit_s or (self._has_eval and not eval_s):
             return

@@ -1,9 +1,9 @@
-"""Collectives of tensors, for any supported torch, and through CPU memory where gloo is the only backend.
+"""Collectives of tensors for any supported torch. Where gloo is the only backend, tensors pass through CPU memory.
 
-NCCL refuses two workers on one GPU. gloo does not, but it is a library for CPU memory: of CUDA tensors it knows some
-collectives, and ends the process in others (`DTensor.full_tensor` uses one, pytorch/pytorch#152645). So where
-gloo is all that a process group has for a device, every tensor is copied to the CPU first, and the result back. That is
-slow, and meant for tests on a machine with a single GPU: who wants it initialises the process group with `gloo` alone.
+NCCL refuses two workers on one GPU. gloo does not, but it supports only some collectives of CUDA tensors and ends the
+process in others (`DTensor.full_tensor` uses one, pytorch/pytorch#152645). So where gloo is a device's only backend,
+every tensor is copied to the CPU ("staged") and the result is copied back. That is slow. It is meant for tests on a
+machine with one GPU. To use it, initialise the process group with `gloo` alone.
 
 Shapes: W workers, n elements.
 """
@@ -18,44 +18,47 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 def needs_staging(device_type: str, backends: str) -> bool:
-    """Whether tensors of a device must pass through the CPU; `backends` as `dist.get_backend_config` has them.
+    """Whether tensors of a device must pass through the CPU. Never true for the CPU's own tensors.
 
-    "cpu:gloo,cuda:nccl" says no for "cuda", "cpu:gloo,cuda:gloo" says yes. The CPU's own tensors never do.
+    Args:
+        device_type: such as "cuda".
+        backends: from `dist.get_backend_config`. "cuda" needs staging with "cpu:gloo,cuda:gloo", but not with
+            "cpu:gloo,cuda:nccl".
     """
     by_device = dict(part.split(":", 1) for part in backends.split(","))
     return device_type != "cpu" and by_device.get(device_type) == "gloo"
 
 
 def is_staged(tensor: Tensor, group: dist.ProcessGroup) -> bool:
-    """Whether this tensor passes through the CPU in this group."""
+    """Whether collectives of this tensor in this group pass through the CPU."""
     return needs_staging(tensor.device.type, dist.get_backend_config(group))
 
 
 def is_gloo(tensor: Tensor, group: dist.ProcessGroup) -> bool:
-    """Whether the collectives of this tensor are gloo's, directly or through the CPU.
+    """Whether gloo does the collectives of this tensor, directly or through the CPU.
 
-    gloo does a reduce-scatter as an all-reduce, which sends everything twice (torch 2.13 at W = 4: 1.5 bytes per byte
-    handed in, seen on the loopback device; an exchange sends 0.75), so an exchange and W - 1 additions are faster.
-    NCCL has a real one, and its rings cross between nodes once where an exchange crosses once per GPU.
+    gloo does a reduce-scatter as an all-reduce, which sends everything twice. At W = 4 it sends 1.5 bytes per input
+    byte (torch 2.13, measured on the loopback device), and an exchange sends 0.75. So an exchange and W - 1 additions
+    are faster. NCCL has a real reduce-scatter. Its rings cross between nodes once, an exchange once per GPU.
     """
     return tensor.device.type == "cpu" or is_staged(tensor, group)
 
 
 def all_gather(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
-    """`(n,)` on each worker -> `(W * n,)` in `output`, all parts by rank."""
+    """Gather `(n,)` of each worker into `output`, `(W * n,)`, in the order of ranks."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     if not is_staged(tensor, group):
         gather(output, tensor, group=group)
         return
-    # As bytes: they are not computed with, and older versions of gloo do not know every type.
+    # As bytes, since older versions of gloo do not support every type.
     received = torch.empty(output.nbytes, dtype=torch.uint8)
     gather(received, tensor.cpu().contiguous().view(-1).view(torch.uint8), group=group)
     output.copy_(received.view(output.dtype).view(output.shape))
 
 
 def reduce_scatter(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
-    """`(W * n,)` on each worker -> `(n,)` in `output`: the sum over workers, for this worker's shard."""
-    # 2.13 deprecates the older name, 2.9 knows no other.
+    """Sum `(W * n,)` over all workers, and write this worker's shard of the sum into `output`, `(n,)`."""
+    # torch 2.13 deprecates the older name, 2.9 has only that.
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     if not is_staged(tensor, group):
         scatter(output, tensor, op=dist.ReduceOp.SUM, group=group)
@@ -66,7 +69,7 @@ def reduce_scatter(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> 
 
 
 def exchange(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """`(W * n,)` on each worker -> `(W, n)`: this worker's n elements, as every worker has them."""
+    """Send each worker its n of `(W * n,)` elements. Returns `(W, n)`: this worker's elements from every worker."""
     sent = tensor.cpu() if is_staged(tensor, group) else tensor
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=group)
@@ -74,12 +77,12 @@ def exchange(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def shard_of(tensor: Tensor) -> Tensor:
-    """This worker's part of a tensor, in the same memory; a tensor that is not sharded is its own."""
+    """This worker's shard of a tensor, in the same memory. A tensor that is not sharded is returned unchanged."""
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor that FSDP has cut into rows; one that is not sharded is whole. Every worker must call it."""
+    """The whole of a tensor that FSDP has sharded by rows. Other tensors are returned unchanged. Collective."""
     if not isinstance(tensor, DTensor):
         return tensor
     group = tensor.device_mesh.get_group()
@@ -87,7 +90,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def gather_rows(tensor: DTensor, group: dist.ProcessGroup) -> Tensor:
-    """All rows, on the CPU. FSDP2 gives `ceil(rows / W)` to each worker, the last ones fewer or none."""
+    """All rows of a sharded tensor, on the CPU. Each worker has `ceil(rows / W)` rows, the last ones fewer or none."""
     assert tensor.placements == (Shard(0),)
     shard, num_rows = shard_of(tensor).cpu(), tensor.shape[0]
     rows_each = -(-num_rows // group.size())
@@ -99,16 +102,16 @@ def gather_rows(tensor: DTensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def let_fsdp_sum_gradients(model: nn.Module) -> None:
-    """Let FSDP sum gradients over workers: the loss is divided by the global count already, so the sum is the mean."""
+    """Make FSDP sum gradients over workers instead of averaging. The loss is already divided by the global count."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            # gloo has no PREMUL_SUM, which FSDP would use for a factor of its own.
+            # FSDP would use PREMUL_SUM for a factor, which gloo does not have.
             module.set_force_sum_reduction_for_comms(True)
 
 
 def stage(model: nn.Module) -> None:
-    """Let FSDP gather weights and sum gradients by the functions above, in every module that it has cut."""
+    """Make FSDP gather weights and sum gradients through the CPU, in every module that it has sharded."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # FSDP does not export its protocols for these, so mypy cannot check them.
@@ -117,10 +120,10 @@ def stage(model: nn.Module) -> None:
 
 
 class _Buffers:
-    """The half of FSDP's communication protocols that makes buffers."""
+    """The method of FSDP's communication protocols that makes buffers."""
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A buffer as FSDP's default makes it."""
+        """An uninitialised buffer, as FSDP's default makes it."""
         return torch.empty(*size, dtype=dtype, device=device)
 
 
@@ -132,7 +135,7 @@ class _AllGather(_Buffers):
         output_tensor: Tensor,
         input_tensor: Tensor,
         group: dist.ProcessGroup,
-        async_op: bool = False,  # noqa: ARG002  # it is done when this returns, which FSDP takes for an answer
+        async_op: bool = False,  # noqa: ARG002  # it is done when this returns, which FSDP accepts
     ) -> None:
         """Gather a module's weights."""
         all_gather(output_tensor, input_tensor, group)
@@ -153,5 +156,5 @@ class ReduceScatter(_Buffers):
         self.reduce(output_tensor, input_tensor, group)
 
     def reduce(self, output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
-        """`(W * n,)` on each worker -> `(n,)` in `output`."""
+        """Sum `(W * n,)` over all workers, and write this worker's shard of the sum into `output`, `(n,)`."""
         reduce_scatter(output, tensor, group)

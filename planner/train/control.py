@@ -1,8 +1,8 @@
-"""The one control all-reduce of a step: int64, asynchronous, one step ahead.
+"""The control message: one asynchronous int64 all-reduce per step.
 
-Started when a step's gradients are done, it carries that step's evidence (samples, loss, checksum) and the next
-step's denominators, and runs while the optimizer updates the weights. Everything is an integer, so the sums do
-not depend on the order in which workers are added.
+It starts when a step's gradients are done, and runs while the optimizer updates the weights. It carries that step's
+evidence (samples, loss, checksum) and the next step's denominators. All values are integers, so the sums do not depend
+on the order of the workers.
 """
 
 import math
@@ -13,22 +13,22 @@ import torch.distributed as dist
 
 from planner.train.world import World
 
-# A loss is sent in units of 2^-36 (1.5e-11). The sum over workers stays below 2^62, and so never overflows.
+# A loss is sent in units of 2^-36 (1.5e-11). The sum over workers stays below 2^62, so it never overflows.
 _LOSS_UNIT = 2.0**-36
 _LARGEST_LOSS = 2.0**26
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """What one worker adds, or the sum over all of them."""
+    """The values of one worker's control message, or their sums over all workers."""
 
     denominators: tuple[int, ...]
     """of the next step"""
     samples: int = 0
     loss: float = 0.0
-    """the worker's part of the global mean; NaN in the sum if any part was not finite (or above 2^26 / W)"""
+    """the worker's part of the global mean. NaN in the sum if any part was not finite (or above 2^26 / W)"""
     metrics: tuple[float, ...] = ()
-    """likewise; equally many on every worker"""
+    """the worker's parts of the metrics' global means, NaN as in `loss`. Equally many on every worker"""
     check_sum: int = 0
     """modulo 2^64"""
     stop: int = 0
@@ -38,40 +38,41 @@ class Tally:
     report: int = 0
     """whether metrics are due"""
     commit: int = 0
-    """whether a commit is due before the next step; rank 0 decides it"""
+    """whether a commit is due before the next step. Rank 0 decides it"""
 
 
 def exact_sums(parts: torch.Tensor) -> tuple[float, ...]:
-    """`(n, k)`, the loss and metrics of n micro-batches -> k sums, each part rounded to the unit in which it is sent.
+    """The sums of `parts`, `(n, k)`, over n micro-batches: k values, the loss and the metrics.
 
-    Multiples of one unit add up exactly in float64 (to 2^17, with 2^-36), so the sum over all micro-batches is the
-    same in any order and on any number of workers. NaN and infinity stay what they are. One wait for the device.
+    Each part is first rounded to the unit in which it is sent. Multiples of one unit (2^-36) add up exactly in float64
+    up to 2^17. So the sum over all micro-batches is equal in any order and on any number of workers. NaN and infinity
+    stay as they are. Waits for the device once.
     """
     return tuple(total * _LOSS_UNIT for total in torch.round(parts.double() / _LOSS_UNIT).sum(dim=0).tolist())
 
 
 class Pending:
-    """A control all-reduce under way."""
+    """A control message that is being summed."""
 
     def __init__(self, tensor: torch.Tensor, work: "dist.Work | None", num_metrics: int) -> None:
         self._tensor, self._work, self._num_metrics = tensor, work, num_metrics
 
     def wait(self) -> Tally:
-        """The sum over all workers."""
+        """Wait for the sum over all workers and return it."""
         if self._work is not None:
             self._work.wait()
         return _decode(self._tensor.tolist(), self._num_metrics)
 
 
 def start(world: World, tally: Tally) -> Pending:
-    """Begin to sum a tally over all workers. Every worker must call it equally often."""
+    """Begin to sum a tally over all workers. All workers must call it equally often."""
     tensor = torch.tensor(_encode(tally, world.world_size), dtype=torch.int64)
-    work = dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=world.words, async_op=True)
+    work = dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=world.object_group, async_op=True)
     return Pending(tensor, work, len(tally.metrics))
 
 
 def exchange(world: World, tally: Tally) -> Tally:
-    """Sum a tally over all workers, now."""
+    """Sum a tally over all workers and wait for the result."""
     return start(world, tally).wait()
 
 
@@ -110,7 +111,7 @@ def _decode(values: list[int], num_metrics: int) -> Tally:
 
 
 def _fixed(value: float, world_size: int) -> tuple[int, int]:
-    """A number in units, and whether it has none."""
+    """A number in units, and 1 if it is too large or not finite, else 0."""
     finite = math.isfinite(value) and abs(value) < _LARGEST_LOSS / world_size
     return (round(value / _LOSS_UNIT) if finite else 0), int(not finite)
 

@@ -1,4 +1,4 @@
-"""Training loops of the user's own, on the same machinery: exact batches, commits, resizes, ledger, audit.
+"""Generations with the user's own training loop. Batches, commits, resizes, ledger and audit work as in other jobs.
 
 def train(run):                                         # called on every worker, in every generation
     model = run.shard(make_model())
@@ -34,54 +34,55 @@ from planner.train.state import TrainState
 from planner.train.step import Step
 
 Count = Callable[[Any], int]
-"""collated micro-batch -> what its loss sum is divided by, all of them summed over the global batch"""
+"""collated micro-batch -> its count. The loss sums are divided by the sum of the counts over the global batch"""
 Sums = Tensor | tuple[Tensor, ...]
 
 
 class Run:
-    """What a train function gets: where it runs, and the steps to take."""
+    """The argument of a user's train function: where it runs, and the steps to take."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
         self._outcome: GenerationEnd | None = None
         self._steps: Generator[Step] | None = None
-        # The same weights on every worker, however many there are.
+        # So that every worker makes the same first weights.
         torch.manual_seed(generation.job.train.seed)
 
     @property
     def rank(self) -> int:
-        """Of this worker."""
+        """The rank of this worker."""
         return self._generation.world.rank
 
     @property
     def world_size(self) -> int:
-        """Workers now; another number after a resize."""
+        """The number of workers. It changes with a resize."""
         return self._generation.world.world_size
 
     @property
     def device(self) -> torch.device:
-        """Where to compute."""
+        """The device of this worker."""
         return self._generation.world.device
 
     @property
     def mesh(self) -> DeviceMesh:
-        """All workers, for `fully_shard`."""
+        """The mesh of all workers, for `fully_shard`."""
         return self._generation.world.mesh
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole job."""
+        """The optimizer steps of the whole job."""
         return self._generation.setup.lengths.total_steps
 
     @property
     def finished(self) -> bool:
-        """Whether the job is done, and not merely stopped for a resize: ask it before you export a model."""
+        """Whether the job is complete, not just stopped for a resize. Check it before you export a model."""
         return self._outcome is not None and self._outcome.finished
 
     def shard(self, model: nn.Module, units: Iterable[nn.Module] = ()) -> nn.Module:
-        """FSDP2 over all workers, in place: each unit (a model's large blocks, say) by itself, then the rest.
+        """Move the model to the device and shard it over all workers with FSDP2, in place. Returns the model.
 
-        Call `fully_shard(..., mesh=run.mesh)` yourself where you want more of a say, such as mixed precision.
+        Each unit, such as a transformer block, is sharded by itself, then the rest. For other settings, such as mixed
+        precision, call `fully_shard(..., mesh=run.mesh)` yourself.
         """
         model.to(self.device)
         for unit in units:
@@ -98,23 +99,22 @@ class Run:
         evaluate: Callable[[Any], Sums] | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
     ) -> Iterator[Step]:
-        """The optimizer steps from the newest commit on, which is loaded into model and optimizer first.
+        """Load the newest commit into model and optimizer, then yield the remaining optimizer steps.
 
-        When the next step is asked for, the gradient is clipped if `train.clip_norm` is set (by default it is not), and
-        the optimizer is stepped. A step may come twice (`batch.equality: bitwise` does so where a gradient outgrew its
-        fixed point), with the weights as they were.
-        The learning rate is yours: set it by `step.number`, since a scheduler of torch's would begin anew in each
-        generation.
+        When you request the next step, planner clips the gradient if `train.clip_norm` is set (by default it is not)
+        and steps the optimizer. With `batch.equality: bitwise`, a step is repeated with the same weights if a gradient
+        exceeded the range of its fixed point. You set the learning rate, from `step.number`: a scheduler of torch
+        would begin again in each generation.
 
         Args:
             model: sharded, with the same weights on every worker (random numbers are seeded before `train`).
             optimizer: over the model's parameters, with no step taken.
-            counts: what each loss sum is divided by; by default, one sum and the number of samples.
+            counts: one function per loss sum for what it is divided by. By default, one sum and the number of samples.
             evaluate: `(collated samples) -> loss sums`, for the held-out samples of `eval.samples`.
-            collate: list of samples -> what `step.micro_batches()` yields, on the CPU.
+            collate: list of samples -> the value that `step.micro_batches()` yields, on the CPU.
 
         Raises:
-            PlannerError: on every worker, the same one.
+            PlannerError: the same error on every worker.
         """
         if self._steps is not None:
             raise TrainingFailed("run.steps was called twice in one train function")
@@ -144,23 +144,23 @@ class Run:
         """Where this generation ended.
 
         Raises:
-            TrainingFailed: its steps are not over.
+            TrainingFailed: not all steps were taken.
         """
         if self._outcome is None:
-            raise TrainingFailed("train(run) returned before run.steps was at its end; take all of its steps")
+            raise TrainingFailed("train(run) returned before the end of run.steps. Take all of its steps")
         return self._outcome
 
     def close(self) -> None:
-        """End the steps, also in the midst of one; done for you when your function returns or fails."""
+        """End the steps, even in the middle of one. planner calls it when your function returns or fails."""
         if self._steps is not None:
             self._steps.close()
 
 
 def train_own(generation: Generation) -> GenerationEnd:
-    """One generation of a job whose training loop is the user's.
+    """Run one generation of a job with the user's own training loop.
 
     Raises:
-        PlannerError: on every worker, the same one.
+        PlannerError: the same error on every worker.
     """
     train = generation.world.agree(partial(function_of, generation.job.data.path, "train"))
     with closing(Run(generation)) as run:
@@ -169,16 +169,16 @@ def train_own(generation: Generation) -> GenerationEnd:
 
 
 def attached(job: Job, device: torch.device) -> "closing[Run]":
-    """A run in a process group that you have initialised: in a Ray train function of your own, or under torchrun.
+    """A run in a process group that you have initialised, in your own Ray train function or under torchrun.
 
         with attached(read_job("jobs/own_loop.yaml", []), torch.device("cpu")) as run:
             train(run)
 
-    Every process calls it. Nobody tells such a run of notices and new nodes: it goes on from its last commit, at any
-    number of workers, when it is started again.
+    Every process calls it. Such a run gets no preemption notices and never resizes by itself. Start it again, with any
+    number of workers, to resume it from its last commit.
 
     Raises:
-        PlannerError: on every worker, the same one.
+        PlannerError: the same error on every worker.
     """
     launch = Launch(job=job, url=job.run_path)
     return closing(Run(begin(launch, lambda: device, Hooks())))
@@ -186,7 +186,7 @@ def attached(job: Job, device: torch.device) -> "closing[Run]":
 
 @dataclass(frozen=True, kw_only=True)
 class _OwnBatch:
-    """A micro-batch of the user's samples. A ghost holds one sample that counts for nothing."""
+    """A micro-batch of the user's samples. A ghost holds one sample with zero weight."""
 
     rows: tuple[int, ...]
     position: int
@@ -198,18 +198,18 @@ class _OwnBatch:
         return replace(self, content=pin_memory(self.content))  # type: ignore[no-untyped-call]
 
     def check_sum(self) -> int:
-        """The sum taken when the samples were read. The loop may change them afterwards."""
+        """The sum computed when the samples were read, since the loop may change them afterwards."""
         return self.total
 
 
 @dataclass(frozen=True)
 class _MakeBatch:
-    """A class, not a closure: loader processes unpickle it."""
+    """Makes micro-batches. A class instead of a closure, so that loader processes can unpickle it."""
 
     collate: Callable[[list[Any]], Any]
 
     def __call__(self, dataset: OwnDataset, rows: list[int], position: int) -> _OwnBatch:
-        """Read and collate.
+        """Read and collate samples. Without rows, the ghost holds sample 0.
 
         Raises:
             DataError: a sample cannot be read, or the samples cannot be collated.
@@ -225,7 +225,7 @@ class _MakeBatch:
 
 @dataclass(frozen=True)
 class _OwnObjective:
-    """The denominators of a loop of the user's own, and its loss for passes without gradient."""
+    """The denominators of a user's own loop, and its loss on held-out samples."""
 
     counts: tuple[Count, ...]
     evaluate: Callable[[Any], Sums] | None
@@ -233,11 +233,11 @@ class _OwnObjective:
 
     @property
     def num_denominators(self) -> int:
-        """One, the number of samples, unless the user counts something else."""
+        """One per count of the user. Without any, one: the number of samples."""
         return max(len(self.counts), 1)
 
     def denominators(self, batch: Any) -> tuple[int, ...]:
-        """This micro-batch's part of each; a ghost's are zero."""
+        """This micro-batch's part of each denominator. A ghost's parts are zero."""
         if not batch.rows:
             return (0,) * self.num_denominators
         if not self.counts:
@@ -245,7 +245,7 @@ class _OwnObjective:
         return tuple(int(count(batch.content)) for count in self.counts)
 
     def loss(self, _model: nn.Module, batch: Any, totals: tuple[int, ...]) -> Tensor:
-        """Of held-out samples; a ghost's is zero."""
+        """The loss of a micro-batch of held-out samples, divided by `totals`. A ghost's loss is zero."""
         assert self.evaluate is not None  # checked before the first step
         found = self.evaluate(batch.content)
         sums = found if isinstance(found, tuple) else (found,)
@@ -256,28 +256,33 @@ class _OwnObjective:
 def _require_usable(
     generation: Generation, model: nn.Module, optimizer: torch.optim.Optimizer, objective: _OwnObjective
 ) -> None:
-    """Check what would train another model than the user thinks.
+    """Check for mistakes that would silently train another model.
 
     Raises:
         TrainingFailed: the model is not sharded over all workers or keeps statistics of its batches, the optimizer has
-            taken steps, or held-out samples have nobody to measure them.
+            taken steps, or there are held-out samples but no `evaluate`.
     """
     if not isinstance(model, FSDPModule):
-        raise TrainingFailed("run.steps wants a sharded model: model = run.shard(model), before the optimizer is made")
+        raise TrainingFailed(
+            "run.steps got a model that is not sharded. Call model = run.shard(model) before you make the optimizer"
+        )
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor) or parameter.device_mesh != generation.world.mesh:
-            raise TrainingFailed(f"{name} is not sharded over run.mesh, so its gradient would not be summed")
+            raise TrainingFailed(
+                f"{name} is not sharded over run.mesh, so its gradient would not be summed. Shard the whole model"
+            )
     for name, module in model.named_modules():
         if getattr(module, "track_running_stats", False):
             raise TrainingFailed(
                 f"{name} ({type(module).__name__}) keeps statistics of micro-batches, which depend on the number of "
-                "workers and are in no commit; use GroupNorm or LayerNorm"
+                "workers and are not committed. Use GroupNorm or LayerNorm"
             )
     if optimizer.state:
-        raise TrainingFailed("the optimizer has taken steps already; hand it to run.steps as it was made")
+        raise TrainingFailed("the optimizer has already taken steps. Pass a new one to run.steps")
     if generation.job.batch.equality == "bitwise":
         require_shard_invariant(optimizer)
     if generation.job.eval.samples and objective.evaluate is None:
         raise TrainingFailed(
-            f"eval.samples is {generation.job.eval.samples}: give run.steps an `evaluate`, or leave eval out of the job"
+            f"eval.samples is {generation.job.eval.samples}, but run.steps has no `evaluate`. Pass one, or remove eval "
+            "from the job"
         )

@@ -1,4 +1,4 @@
-"""The held-out loss and metrics: exact means over all held-out samples, at any world size."""
+"""Evaluation: exact means of loss and metrics over all held-out samples, at any world size."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from planner.train.world import World
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Means over the held-out samples."""
+    """The means of loss and metrics over the held-out samples."""
 
     loss: float
     metrics: dict[str, float]
@@ -24,9 +24,9 @@ class Evaluation:
 
 
 def evaluate(world: World, plan: Plan, model: nn.Module, objective: Objective, loader: Loader) -> Evaluation:
-    """Measure. `plan` has all held-out samples as its global batch.
+    """Compute loss and metrics of all held-out samples, which must be the global batch of `plan`.
 
-    Workers without a sample of their own run ghosts: FSDP gathers weights in a forward pass, and that takes all.
+    Workers without samples run ghosts, because FSDP needs every worker in a forward pass.
 
     Raises:
         PlannerError: on every worker, if any of them cannot read its samples.

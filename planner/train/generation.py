@@ -1,7 +1,7 @@
-"""One generation on one worker, from waking up to the outcome: the way into this room.
+"""One generation on one worker, from start to end. `train` is the entry point of this room.
 
-Here stands what a job of a model and an objective of ours needs. `lifecycle.py` has what every generation needs,
-`custom_loop.py` the generations whose training loop is the user's own.
+This file is for jobs with a model and an objective of planner. `lifecycle.py` has what every generation needs, and
+`custom_loop.py` runs the user's own training loops.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from planner.train.lifecycle import Generation, Note, begin, looping, make_sums
 from planner.train.models.hf import HfCausal, require_packed
 from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
-from planner.train.reference.cache import CachedReference, StopAsked, TableInputs, parts_of
+from planner.train.reference.cache import CachedReference, StopRequested, TableInputs, parts_of
 from planner.train.reference.frozen import Reference, make_reference, make_reference_model
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.setup import Launch
@@ -29,10 +29,10 @@ from planner.train.state import TrainState
 
 
 def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> GenerationEnd:
-    """Run one generation in the process group that is initialised already. Every worker calls it.
+    """Run one generation in the default process group, which must be initialised. Every worker calls it.
 
     Raises:
-        PlannerError: on every worker, the same one.
+        PlannerError: the same error on every worker.
     """
     generation = begin(launch, choose_device, hooks)
     if launch.job.is_own:
@@ -48,30 +48,30 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     try:
         with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
             return loop.run(generation.start.step, generation.start.cursor)
-    except StopAsked:
+    except StopRequested:
         return GenerationEnd(
             step=generation.start.step, total_steps=generation.setup.lengths.total_steps, repeated_steps=0
         )
 
 
 def make_batch_of(job: Job) -> MakeBatch:
-    """How rows of a job's data become a micro-batch."""
+    """The function that makes micro-batches from rows of the job's data."""
     if job.data.kind == "chat":
         return text_batch
     if job.data.kind == "pairs":
         return pair_batch
     if job.data.kind == "feedback":
-        assert not isinstance(job.model, OwnModel)  # the job was checked at birth
+        assert not isinstance(job.model, OwnModel)  # the job was validated when it was made
         return MakeFeedbackBatch(job.model.context)
     return token_batch
 
 
 def _reference(generation: Generation, state: TrainState, note: Note) -> Reference:
-    """What the policy is held to: by forward passes at every step, or from the table in the run's folder.
+    """The reference of the job: a frozen model, or a table in the run's folder, whose missing parts are computed.
 
     Raises:
-        StopAsked: on every worker, before all of the table was computed.
-        PlannerError: on every worker, the same one.
+        StopRequested: on every worker, if one is asked to stop before the table is complete.
+        PlannerError: the same error on every worker.
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.start
     if job.reference.source != "cached":
@@ -82,7 +82,7 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
         world=world,
         parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
         dataset=dataset,
-        # A policy that has taken no step is its own reference.
+        # Before its first step, the policy is its own reference.
         make_model=lambda: state.model if has_first_weights else make_reference_model(job, world),
         note=note,
         should_stop=lambda: generation.hooks.should_stop(start.step),
@@ -91,18 +91,18 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
 
 
 def make_state(generation: Generation) -> TrainState:
-    """The job's model in shards, an optimizer over them, and the way its gradients are summed.
+    """The sharded model of the job, its optimizer, and the sums of its gradients.
 
     Raises:
-        UserError: on every worker, the model cannot be made or cannot read the data.
+        UserError: on every worker, if the model cannot be made or cannot use the data.
     """
     job, world = generation.job, generation.world
     is_fresh = generation.manifest is None
     model = make_model(job.model, job.train, world, first_weights=is_fresh)
-    # Before a commit is read the weights of one that goes on are nothing; its run was checked when it began.
+    # A run that resumes has no weights before its commit is loaded. It was checked when it began.
     if is_fresh and isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
         world.agree(partial(require_packed, cast("HfCausal", model)))
-    # After a forward pass alone some would be whole, and an optimizer over those would train nothing.
+    # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     optimizer = make_optimizer(job.train.optimizer, model)
     return TrainState.of(model, optimizer, make_sums(generation, model), only_trained=True)

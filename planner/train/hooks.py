@@ -1,36 +1,36 @@
-"""What a generation takes from its caller besides the launch, and what it gives back. Loads without torch."""
+"""The callbacks that a generation gets from its caller, and the result that it returns. Loads without torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # drivers import this file, and have no use for torch
+if TYPE_CHECKING:  # drivers import this file without torch
     from planner.train.state import TrainState
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one step took on this worker, as it was counted and not as it was planned."""
+    """The work of one step on this worker, as counted while it ran."""
 
     forward_passes: int
-    """of training, ghosts and repetitions included; in a loop of the user's own, micro-batches with their backward"""
+    """forward passes of training with ghosts and repetitions. In a user's own loop, micro-batches with a backward"""
     attempts: int
-    """1, and one more for each time that a gradient outgrew its fixed point (a generation's very first always does)"""
+    """1 plus the times that a gradient exceeded its fixed point (a run's first step always does, once)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """How the caller of a generation observes and steers its loop."""
+    """The callbacks by which the caller of a generation observes and stops its loop."""
 
     report: Callable[[dict[str, Any]], None] = lambda _metrics: None
     """called on every worker at the same step, about once a second"""
     should_stop: Callable[[int], bool] = lambda _step: False
-    """asked before every step, with its number; one worker's yes stops all of them before it"""
+    """called before every step with its number. If it returns true on one worker, all stop before that step"""
     messages: Callable[[], Sequence[str]] = lambda: ()
-    """asked on every worker after every step; what it says goes into the ledger"""
+    """called on every worker after every step. The returned messages go into the ledger"""
     observe: Callable[[int, "TrainState", Work], None] = lambda _step, _state, _work: None
-    """called on every worker when a step's gradient is ready and the weights are not updated yet; if the step is
-    skipped, when the gradient is gone"""
+    """called on every worker after a step's gradient is computed and before the weights are updated. If the step is
+    skipped, after the gradient is dropped"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class GenerationEnd:
     step: int
     total_steps: int
     repeated_steps: int
-    """steps done again because a gradient outgrew its fixed point (the first one always, to learn the magnitudes)"""
+    """steps done again because a gradient exceeded its fixed point (a run's first always, to learn the magnitudes)"""
     commit_s: float = 0.0
-    """seconds of the last commit; 0 if none was made"""
+    """seconds of the last commit. 0 if none was made"""
 
     @property
     def finished(self) -> bool:
-        """Whether the job is done, and not merely stopped."""
+        """Whether the job is complete, not just stopped."""
         return self.step >= self.total_steps

@@ -1,4 +1,4 @@
-"""Tells the run's folder what happens: rank 0 writes the ledger, all ranks write checkpoints."""
+"""Writes a generation's records to the run's folder: rank 0 writes the ledger, all ranks write checkpoints."""
 
 import math
 import platform
@@ -37,7 +37,7 @@ from planner.train.world import World
 
 
 class Journal:
-    """One generation's. Every method but `note` and `close` is called by every worker at the same step."""
+    """The ledger and the commits of one generation. All workers call each method but `note` and `close` together."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Journal:
         self._job_digest = world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
-        self._last_commit = f"step {start.step} is, and it is safe" if start.parent else "nothing is yet"
+        self._committed = f"step {start.step}" if start.parent else "none"
         world.from_first(self._open_ledger)
         if job.eval.samples:
             self._eval_plan = make_plan(replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size)
@@ -84,13 +84,13 @@ class Journal:
 
     @property
     def failure(self) -> PlannerError | None:
-        """Why the ledger cannot be written any more; only rank 0 knows, so the loop must tell the others."""
+        """The error after which the ledger cannot be written. Only rank 0 has it, so the loop must tell the others."""
         return self._failure
 
     def _write(self, record: Record) -> None:
-        """Rank 0 writes alone, so it must not raise alone: the others would wait for it in a collective.
+        """Write a record on rank 0. Keep an error for later: the other ranks would wait for rank 0 in a collective.
 
-        After a failure nothing more is written: the last line may be torn, and nothing may stand behind it.
+        After an error nothing more is written, as no line may follow a torn one.
         """
         if self._ledger is None or self._failure is not None:
             return
@@ -100,23 +100,23 @@ class Journal:
             self._failure = error
 
     def note(self, message: str) -> None:
-        """Write down what a person will want to know."""
+        """Write a message for people into the ledger. Any worker may call it. Only rank 0 writes."""
         self._write(EventRecord(message=message, time_s=time.time()))
 
     def close(self) -> None:
-        """Hand the last records to the store."""
+        """Flush the last records to the store."""
         if self._ledger is not None and self._failure is None and not self._ledger.is_torn:
             self._ledger.flush()
 
     def record_step(self, record: StepRecord) -> None:
-        """A step is done."""
+        """Write the record of a completed step."""
         self._write(record)
 
     def evaluate(self, step: int, objective: Objective) -> None:
-        """Measure the held-out loss before step `step`.
+        """Evaluate on the held-out samples before step `step`, and record the result. Nothing if there are none.
 
         Raises:
-            PlannerError: on every worker: held-out samples cannot be read.
+            PlannerError: on every worker, if held-out samples cannot be read.
         """
         if not self._job.eval.samples:
             return
@@ -138,16 +138,16 @@ class Journal:
         )
 
     def commit(self, step: int, cursor: int) -> None:
-        """Shards, then digests, then the manifest, which makes it a commit; then old files go.
+        """Write shards, then digests, then the manifest, which completes the commit. Then remove old commits' files.
 
         Raises:
-            PlannerError: on every worker: it could not be written, or the run has been taken over.
+            PlannerError: on every worker, if the commit cannot be written or another driver has taken over the run.
         """
         try:
             self._commit(step, cursor)
         except DiskFull as error:
-            raise DiskFull(f"step {step} cannot be committed; {self._last_commit}; {error}") from error
-        self._last_commit = f"step {step} is, and it is safe"
+            raise DiskFull(f"step {step} cannot be committed (last commit: {self._committed}): {error}") from error
+        self._committed = f"step {step}"
 
     def _commit(self, step: int, cursor: int) -> None:
         started_s = time.monotonic()
@@ -173,10 +173,10 @@ class Journal:
         self._world.from_first(write_manifest)
 
     def _save(self, folder: str) -> None:
-        """Write the shards. If the disk is full, remove them again: the ledger's last lines need room.
+        """Write the shards. If the disk is full, remove them again, to make room for the ledger's last lines.
 
         Raises:
-            PlannerError: on every worker: they could not be written.
+            PlannerError: on every worker, if they cannot be written.
         """
         storage = self._run.storage
 
@@ -222,7 +222,7 @@ class Journal:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the software that made a commit. Ray is left out if it is not installed."""
+    """Versions of the software that makes a commit. Without Ray if it is not installed."""
     found = {"planner": VERSION, "python": platform.python_version(), "torch": torch.__version__}
     with suppress(metadata.PackageNotFoundError):
         found["ray"] = metadata.version("ray")

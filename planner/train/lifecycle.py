@@ -1,8 +1,7 @@
-"""A generation around its steps: the workers meet and claim it, and a loop goes on from the newest commit.
+"""The begin and the end of a generation: workers agree, claim it, and resume from the newest commit.
 
-Every worker derives everything for itself (plan, order, total steps) from the job, the world size it woke in
-and the facts; digests are compared before the first step. Whatever is wrong is agreed upon: either all workers
-go on, or all raise the same error.
+Every worker derives plan, order and total steps by itself, from the job and its world size. Digests are compared
+before the first step. On any error, all workers raise the same one.
 """
 
 import contextlib
@@ -47,7 +46,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One life of a worker group, on one worker: where it begins, before there is a model."""
+    """One worker's view of a generation at its start, before there is a model."""
 
     job: Job
     world: World
@@ -55,15 +54,15 @@ class Generation:
     setup: Setup
     start: Start
     manifest: Manifest | None
-    """the commit to go on from"""
+    """of the commit to resume from. None for a new run"""
     hooks: Hooks
 
 
 def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:
-    """Meet the other workers, agree on everything that each derives for itself, and claim a generation.
+    """Join the other workers, compare what each derives by itself, and claim a generation.
 
     Raises:
-        PlannerError: on every worker, the same one.
+        PlannerError: the same error on every worker.
     """
     world = World.join(choose_device)
     run = world.agree(lambda: RunFolder(Storage(launch.url)))
@@ -74,10 +73,10 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     world.require_equal("the model's files", setup.model)
     world.require_equal("the plan", setup.plan.digest)
     if launch.job.batch.equality == "bitwise":
-        words = f"{determinism.device_text(world.device)}, layout {setup.plan.layout_version}"
-        setup = replace(setup, device=words)
-        world.require_equal("what the bits depend on", setup.device)
-    # Claimed before the model is built: a crash loop there is counted, too.
+        device = f"{determinism.device_text(world.device)}, layout {setup.plan.layout_version}"
+        setup = replace(setup, device=device)
+        world.require_equal("the device (bitwise results depend on it)", setup.device)
+    # Claimed before the model is built, so that a crash loop there is counted too.
     start, manifest = claim(launch, world, run, setup)
     determinism.set_up(launch.job)
     return Generation(job=launch.job, world=world, run=run, setup=setup, start=start, manifest=manifest, hooks=hooks)
@@ -90,12 +89,12 @@ def looping(
     objective_of: Callable[[Note], Objective],
     make_batch: MakeBatch = token_batch,
 ) -> Iterator[Loop]:
-    """The loop of a generation, with the commit that it goes on from in `state`; its journal is closed afterwards.
+    """Load the commit to resume from into `state`, and give the generation's loop. Closes the journal at the end.
 
-    `objective_of` may take long, and note in the ledger how far it is.
+    `objective_of` may take long. It gets a function that writes its progress into the ledger.
 
     Raises:
-        PlannerError: on every worker, the same one.
+        PlannerError: the same error on every worker.
     """
     job, world, run = generation.job, generation.world, generation.run
     setup, start = generation.setup, generation.start
@@ -110,9 +109,9 @@ def looping(
         is_coupled=job.data.kind == "feedback",
     )
     journal = Journal(job, world, run, setup, start, state, loader)
-    if not start.parent or start.changed:  # a resize changes none of them
-        for words in (*conversions(job, setup.order.num_samples), *_notes(job, setup, state)):
-            journal.note(words)
+    if not start.parent or start.changed:  # a resize changes none of these notes
+        for message in (*conversions(job, setup.order.num_samples), *_notes(job, setup, state)):
+            journal.note(message)
     try:
         with determinism.named_refusals():
             yield Loop(
@@ -135,16 +134,16 @@ def looping(
 
 
 def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
-    """Lines for the ledger: rows that were changed or repeated, and the layers that have adapters."""
-    yield from (f"data: {words}" for words in setup.dataset.notes)
-    if words := repeated_data_note(job, setup.order.num_samples):
-        yield f"data: {words}"
+    """Notes for the ledger: rows that were changed or repeat, and the number of layers with adapters."""
+    yield from (f"data: {note}" for note in setup.dataset.notes)
+    if note := repeated_data_note(job, setup.order.num_samples):
+        yield f"data: {note}"
     if isinstance(job.model, HfModel) and job.model.lora is not None:
         yield f"model: {adapters_text(cast('HfCausal', state.model))}"
 
 
 def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
-    """How the job wants its gradients summed."""
+    """The gradient sums of the job: float32, or fixed point for `bitwise`."""
     if generation.job.batch.equality != "bitwise":
         return FloatSums(model)
     world, plan = generation.world, generation.setup.plan
@@ -154,14 +153,14 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device now."""
+    """Bytes of memory that are free on the device now."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def _make_pace(lengths: Lengths, world: World, run: RunFolder, start: Start) -> Pace:
-    """When to commit; only rank 0 will be asked."""
+    """The pace of commits. Only rank 0 uses its answers."""
     if lengths.commit_every != "auto":
         return EverySteps(lengths.commit_every)
     past = world.from_first(lambda: read_earlier(run, before=start.generation, now_s=time.time()))
@@ -169,9 +168,9 @@ def _make_pace(lengths: Lengths, world: World, run: RunFolder, start: Start) -> 
 
 
 def _require_shared_storage(world: World, storage: Storage) -> None:
-    """Rank 0 writes a nonce and every rank reads it.
+    """Check that every rank can read what rank 0 writes.
 
-    A path on each host's own disk would train happily, and lose every shard but the first host's.
+    With a path on each host's own disk, training would seem to work but lose all shards except the first host's.
     """
     nonce = world.from_first(lambda: uuid.uuid4().hex)
     name = f"probe-{nonce}"
@@ -181,8 +180,8 @@ def _require_shared_storage(world: World, storage: Storage) -> None:
     def read() -> None:
         if storage.read_from(name, 0) != nonce.encode():
             raise StoreError(
-                f"{storage.url}: {hosts[world.rank]} does not see what {hosts[0]} wrote there; "
-                "set checkpoint.path to storage that every node shares"
+                f"{storage.url}: {hosts[world.rank]} does not see what {hosts[0]} wrote there. "
+                "Set checkpoint.path to storage that every node shares"
             )
 
     try:

@@ -1,4 +1,4 @@
-"""What a model makes of completions: the log-probability of each, and a way to ask without training it."""
+"""Log-probabilities of completions under a model, and forward passes without training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from planner.train.sample_batches import Sequences
 
 
 def log_probs(model: nn.Module, sequences: Sequences) -> Tensor:
-    """Sum over a sequence's loss-bearing tokens of log p(token | all before it), `(n,)` float32.
+    """Log-probability of each sequence, `(n,)` float32: the sum over its tokens with loss of log p(token | all before).
 
-    One sequence after another: of half-precision logits, never more than one's are there in float32 besides what the
-    backward pass needs anyway.
+    Sequences are computed one by one, so that only one sequence's half-precision logits are copied to float32 at a
+    time, besides those that the backward pass keeps.
     """
     device = next(model.parameters()).device
     inputs = sequences.inputs.to(device, non_blocking=True)
-    # A model that is never given packed rows need not know of documents.
+    # A model that never gets packed rows need not take documents.
     more = () if sequences.documents is None else (sequences.documents.to(device, non_blocking=True),)
     logits = model(inputs, *more)  # (n, T, V)
     labels = sequences.labels.to(device, non_blocking=True)
@@ -32,7 +32,7 @@ def log_probs(model: nn.Module, sequences: Sequences) -> Tensor:
 
 @contextmanager
 def no_training(model: nn.Module) -> Iterator[None]:
-    """Without gradient and without dropout; the forward passes in here are none of training."""
+    """Turn gradients and dropout off. Forward passes inside do not count as training."""
     was_training = model.training
     model.eval()
     try:

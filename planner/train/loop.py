@@ -1,8 +1,8 @@
-"""The training loop of one generation: the one main path, read from top to bottom.
+"""The training loop of one generation. This is the main path of training. Read it from top to bottom.
 
-At every step t all workers use the samples at positions [cursor, cursor + G) of the order, each exactly once,
-in A rounds. The gradient is the mean over the whole global batch: the loss of a micro-batch is divided by the
-global count, and FSDP sums over workers and rounds.
+At every step, the workers together use the samples at positions [cursor, cursor + G) of the order, each exactly once,
+in A rounds. The gradient is the mean over the whole global batch: the loss of a micro-batch is divided by the global
+count, and FSDP sums over workers and rounds.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch
-from planner.train.collective_timeout import Patience
+from planner.train.collective_timeout import CollectiveTimeout
 from planner.train.control import Tally
 from planner.train.hooks import GenerationEnd, Hooks, Work
 from planner.train.objectives import Coupled, Objective, denominators, named_metrics, prepared
@@ -34,48 +34,48 @@ from planner.train.state import TrainState
 from planner.train.step import Step, accumulate
 from planner.train.world import World
 
-# Metrics go to Ray at most this often: `ray.train.report` waits until the last one was collected.
+# Least time between reports of metrics to Ray: `ray.train.report` waits until the last one was collected.
 _REPORT_INTERVAL_S = 1.0
 
 
 class StepJournal(Protocol):
-    """What the loop tells the run's folder. Every method is called by every worker at the same step."""
+    """The records that a loop writes to the run's folder. All workers call each method but `note` together."""
 
     def note(self, message: str) -> None:
-        """Something that a person will want to know; may be called by any worker."""
+        """Record a message for people. Any worker may call it."""
         ...
 
     @property
     def failure(self) -> PlannerError | None:
-        """Why this worker cannot write any more, if so."""
+        """The error after which this worker cannot write records, or None."""
         ...
 
     def record_step(self, record: StepRecord) -> None:
-        """A step is done."""
+        """Record a completed step."""
         ...
 
     def evaluate(self, step: int, objective: Objective) -> None:
-        """Measure the held-out loss before step `step`."""
+        """Evaluate on the held-out samples before step `step`."""
         ...
 
     def commit(self, step: int, cursor: int) -> None:
-        """Make everything up to step `step` permanent."""
+        """Commit all steps before step `step`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Update:
-    """What became of a step's gradient."""
+    """The result of a step's optimizer update."""
 
     grad_norm: float
-    """before clipping; 0 if the step was skipped"""
+    """before clipping. 0 if the step was skipped"""
     lr: float
     skipped: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Evidence:
-    """What is known of a step when its gradients are done, kept until the control message has been summed."""
+    """The facts of a step that are kept until its control message has been summed."""
 
     update: _Update
     denominators: tuple[int, ...]
@@ -83,7 +83,7 @@ class _Evidence:
 
 
 class Loop:
-    """Steps of one generation. Values in, records and commits out through the journal."""
+    """The steps of one generation. It writes records and commits through the journal."""
 
     def __init__(
         self,
@@ -108,13 +108,13 @@ class Loop:
         self._step = self._repeated_steps = 0
         self._has_remarked = False
         self._commit_s = self._eval_s = 0.0
-        self._patience = Patience(world.set_timeout, has_eval=job.eval.samples > 0)
+        self._collective_timeout = CollectiveTimeout(world.set_timeout, has_eval=job.eval.samples > 0)
 
     def run(self, step: int, cursor: int) -> GenerationEnd:
-        """Train from `step`, whose first position is `cursor`, to the end or until somebody wants to stop.
+        """Train from `step`, which begins at position `cursor`, until the end or until a worker is asked to stop.
 
         Raises:
-            PlannerError: on every worker, the same one.
+            PlannerError: the same error on every worker.
         """
         model = self._state.model
         for work in self.steps(step, cursor):
@@ -123,16 +123,16 @@ class Loop:
         return self.outcome
 
     def _remark(self, work: Step) -> None:
-        """Note what the objective has to say of a global batch, the first time that it says anything."""
+        """Record the objective's first remark on a global batch. Later ones are dropped."""
         if self._has_remarked or not isinstance(self._objective, Coupled):
             return
-        if words := self._objective.remark(work.totals):
-            self._journal.note(f"step {work.number}: {words}")
+        if remark := self._objective.remark(work.totals):
+            self._journal.note(f"step {work.number}: {remark}")
             self._has_remarked = True
 
     @property
     def outcome(self) -> GenerationEnd:
-        """Where it stands."""
+        """Where the generation stands or ended."""
         return GenerationEnd(
             step=self._step,
             total_steps=self._total_steps,
@@ -144,7 +144,7 @@ class Loop:
         """Yield one Step at a time. The caller computes all of its gradients before requesting the next one.
 
         Raises:
-            PlannerError: on every worker, the same one.
+            PlannerError: the same error on every worker.
         """
         size = self._plan.global_batch
         cursors = range(cursor, cursor + (self._total_steps - step) * size, size)
@@ -199,9 +199,9 @@ class Loop:
     def _gradients(
         self, number: int, batches: list[MicroBatch], totals: Tally
     ) -> Generator[Step, None, tuple[tuple[float, ...], int, Work]]:
-        """This worker's parts of loss, metrics and checksum, and what they took; the gradients are in the shards.
+        """Compute the gradients into the shards. Returns this worker's parts of loss and metrics, checksum and work.
 
-        A step whose gradients outgrew their fixed point is done again, from the same weights, by all workers.
+        If a gradient exceeds the range of its fixed point, all workers repeat the step from the same weights.
         """
         before, backward_passes = self._passes(), 0
         for attempt in itertools.count(1):
@@ -217,7 +217,7 @@ class Loop:
             parts, check_sum = step.result()
             backward_passes += step.num_backward
             if self._state.sums.settle():
-                # A loop of the user's own may call its model as often as it likes. A micro-batch has one backward.
+                # A user's own loop may call its model any number of times. A micro-batch has one backward.
                 passes = backward_passes if self._job.is_own else self._passes() - before
                 return parts, check_sum, Work(forward_passes=passes, attempts=attempt)
             self._repeated_steps += 1
@@ -225,23 +225,23 @@ class Loop:
         raise AssertionError  # the loop above has no other end
 
     def _update(self, step: int, work: Work) -> _Update:
-        """Clip and step the optimizer.
+        """Clip the gradient and step the optimizer, or skip the step if its gradient is not finite.
 
         Raises:
-            TrainingFailed: on every worker, if the gradient is not finite and the job does not say to skip such steps;
-                the weights are left as they were.
+            TrainingFailed: on every worker, if the gradient is not finite and `train.non_finite` is not skip. The
+                weights are unchanged.
         """
         lr = self._learning_rate(step)
         grad_norm = self._state.sums.norm()
         if not math.isfinite(grad_norm):
-            words = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
+            problem = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
             if self._job.train.non_finite == "stop":
                 raise TrainingFailed(
-                    f"{words}; the weights were left alone: lower the learning rate, clip, look at this step's "
-                    "samples, or skip such steps by train.non_finite: skip"
+                    f"{problem}, and the weights were not updated. Lower the learning rate, clip, check this step's "
+                    "samples, or skip such steps with train.non_finite: skip"
                 )
-            self._journal.note(f"{words}; the step was skipped, as train.non_finite says")
-            # Without the gradient: which bits a NaN has, depends on the order of the sum.
+            self._journal.note(f"{problem}. The step was skipped (train.non_finite: skip)")
+            # Dropped before `observe`, because a NaN's bits depend on the order of the sum.
             self._state.model.zero_grad(set_to_none=True)
             self._hooks.observe(step, self._state, work)
             return _Update(grad_norm=0.0, lr=lr, skipped=True)
@@ -252,17 +252,17 @@ class Loop:
         return _Update(grad_norm=grad_norm, lr=lr, skipped=False)
 
     def _learning_rate(self, step: int) -> float:
-        """Set the rate that the job's schedule has for this step; a loop of the user's own has set its own."""
+        """Set and return the learning rate of this step. A user's own loop has already set it."""
         optimizer = self._state.optimizer
         if not self._job.is_own:
             optimize.set_learning_rate(optimizer, learning_rate(self._job.train, step, self._lengths))
         return float(optimizer.param_groups[0]["lr"])
 
     def _not_finite(self) -> str:
-        """The first tensor whose gradient is not finite on any worker."""
+        """The name of the first tensor whose gradient is not finite on any worker."""
         mine = optimize.not_finite(self._state.model)
         names = [name for part in self._world.gather(mine) for name in part]
-        return names[0] if names else "no single tensor: the norm itself overflows"
+        return names[0] if names else "no single tensor (the norm itself overflows)"
 
     def _tally(
         self,
@@ -287,11 +287,11 @@ class Loop:
         )
 
     def _record(self, evidence: _Evidence, totals: Tally, step: int, cursor: int) -> None:
-        """Write down the step that is done, now that all workers' parts are summed."""
+        """Record the completed step, once all workers' parts are summed."""
         if not (math.isfinite(totals.loss) or evidence.update.skipped):
             raise TrainingFailed(
-                f"step {step - 1}: the loss is not finite, and its gradient was; nothing since the last commit is "
-                "kept: lower the learning rate, or look at this step's samples"
+                f"step {step - 1}: the loss is not finite although its gradient was, so the run stops at its last "
+                "commit. Lower the learning rate, or check this step's samples"
             )
         record = StepRecord(
             step=step - 1,
@@ -307,7 +307,7 @@ class Loop:
             seconds=time.monotonic() - evidence.started_s,
         )
         self._journal.record_step(record)
-        self._patience.did_step(record.seconds, self._commit_s, self._eval_s)
+        self._collective_timeout.did_step(record.seconds, self._commit_s, self._eval_s)
         for message in self._hooks.messages():
             self._journal.note(message)
         if news := self._pace.did_step(record.seconds):
@@ -319,7 +319,7 @@ class Loop:
                     **record.model_dump(),
                     "world_size": self._world.world_size,
                     "total_steps": self._total_steps,
-                    # The last one's; 0 before the first.
+                    # Times of the last commit and evaluation, 0 before the first.
                     "commit_s": self._commit_s,
                     "eval_s": self._eval_s,
                 }
@@ -327,7 +327,7 @@ class Loop:
 
 
 class _PassCounter:
-    """Counts the forward passes that a model really does in training."""
+    """Counts the forward passes that a model does in training."""
 
     def __init__(self, model: nn.Module) -> None:
         self._count = 0
@@ -338,12 +338,12 @@ class _PassCounter:
         self._count += model.training
 
     def __call__(self) -> int:
-        """So far."""
+        """The passes so far."""
         return self._count
 
 
 def _ready(future: "Future[list[MicroBatch]]") -> tuple[list[MicroBatch], PlannerError | None]:
-    """What was loaded, or why not: a failure travels in the control message, so that all workers stop as one."""
+    """The loaded micro-batches, or the error. The control message reports it, so that all workers stop together."""
     try:
         return future.result(), None
     except PlannerError as error:

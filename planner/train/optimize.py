@@ -1,4 +1,4 @@
-"""Optimizers and learning rates, in optimizer steps."""
+"""Optimizers over sharded parameters: making them, stepping, learning rates, clipping."""
 
 import torch
 from torch import Tensor, nn
@@ -9,12 +9,12 @@ from planner.train.collectives import shard_of
 
 
 def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that a job names, over what is trained.
+    """The job's optimizer over the model's trainable parameters.
 
-    `foreach`, not `fused`: on shards the fused CPU kernels round differently from the same kernel on the whole
-    tensor (29 of 75 shapes), foreach does not.
+    It uses `foreach` kernels instead of `fused` ones. On the CPU, fused kernels round differently on shards than on the
+    whole tensor (29 of 75 shapes), `foreach` kernels do not.
     """
-    assert not isinstance(config, OwnOptimizer)  # who has one does not come here
+    assert not isinstance(config, OwnOptimizer)  # the user's own loop makes that one
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if isinstance(config, AdamW):
         return torch.optim.AdamW(
@@ -40,11 +40,11 @@ def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Modul
 
 
 def localize(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
-    """Put plain shards in the place of the parameters that an optimizer was made over: call `step`, not its own.
+    """Replace an optimizer's parameters by their plain shards. From then on, call `step` of this module, not its own.
 
-    DTensor looks a sharding rule up for every operation, and anew at every world size: 0.3 s of each resize.
+    With DTensors, every operation would look up a sharding rule, again at every world size (0.3 s of each resize).
 
-    Returns every parameter with its shard, which has the same memory.
+    Returns pairs of a parameter and its shard, which share memory.
     """
     found: list[tuple[Tensor, Tensor]] = []
     for group in optimizer.param_groups:
@@ -55,23 +55,23 @@ def localize(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
 
 
 def step(optimizer: torch.optim.Optimizer, pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Update the model by its gradients; `pairs` are its parameters and the optimizer's own views of their shards."""
+    """Step an optimizer that was changed by `localize`. `pairs` is what `localize` returned."""
     for parameter, shard in pairs:
         shard.grad = None if parameter.grad is None else shard_of(parameter.grad)
     optimizer.step()
     for parameter, shard in pairs:
-        if shard is not parameter:  # else the gradient's memory would be held until the next step
+        if shard is not parameter:  # free the gradient's memory before the next step
             shard.grad = None
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """For the next step."""
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def clip_gradients(model: nn.Module, norm: float, clip_norm: float | None) -> None:
-    """Scale all gradients so that their global norm, which is `norm` now, is at most `clip_norm`."""
+    """Scale all gradients so that their global norm is at most `clip_norm`. `norm` is their norm now."""
     if clip_norm is not None:
         total = torch.tensor(norm, dtype=torch.float32)
         parameters = [_with_gradient(p) for p in model.parameters() if p.grad is not None]
@@ -79,17 +79,17 @@ def clip_gradients(model: nn.Module, norm: float, clip_norm: float | None) -> No
 
 
 def _with_gradient(parameter: nn.Parameter) -> Tensor:
-    """The shard as a plain tensor that has the shard's gradient, in the same memory."""
+    """The shard of a parameter as a plain tensor with its gradient, both in the same memory."""
     if not isinstance(parameter, DTensor):
         return parameter
     shard = shard_of(parameter)
-    assert parameter.grad is not None  # the caller has looked
+    assert parameter.grad is not None  # the caller checked
     shard.grad = shard_of(parameter.grad)
     return shard
 
 
 def not_finite(model: nn.Module) -> list[str]:
-    """Parameters whose gradient, in this worker's shard, is not finite."""
+    """The names of the parameters whose gradient is not finite in this worker's shard."""
     found = []
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and not bool(torch.isfinite(shard_of(parameter.grad)).all()):

@@ -1,4 +1,4 @@
-"""When to commit: every so many steps, or as often as measured saves and losses make worth while."""
+"""When to commit: at a fixed number of steps, or at an interval chosen from measured save times and lost workers."""
 
 import math
 import time
@@ -11,63 +11,62 @@ from planner.base.text import counted, duration
 from planner.plan import Interval, checkpoint_interval
 from planner.store.earlier_generations import EarlierGenerations
 
-# A run's first commit tells what a save takes, and no formula can say when before that is known. To lose 10 s costs no
-# more than to start the workers again.
+# When to commit first in a run. The formula needs the time of a save, which only that commit shows. Losing 10 s of work
+# costs no more than starting the workers again.
 FIRST_COMMIT_S = 10.0
-# The formula takes losses for chance, and pauses for time without any. But a run of a quiet week is interrupted by
-# people, prices and maintenance, too: whatever was measured, no more work than this is put at risk. Where a save takes
-# 5 s, that costs 0.3% of the time.
+# The most work at risk, whatever was measured. The formula assumes that losses are random, but people, prices and
+# maintenance interrupt a quiet run too. Where a save takes 5 s, this limit costs 0.3% of the time.
 MOST_WORK_S = 30 * 60.0
-# Of either, the median: the first step and the first save of a process take longer than others.
+# Medians are taken over so many, since a process's first step and first save take longer than others.
 _NUM_STEPS = 50
 _NUM_SAVES = 3
-# A generation's first step alone says nothing of the others.
+# Fewer steps of a generation say too little about the others.
 _FEWEST_STEPS = 3
 
 
 class Pace(Protocol):
-    """Says when to commit. All workers tell it what they measure, rank 0 asks it, and all do as rank 0 was told."""
+    """Decides when to commit. All workers report times to it. All follow the decision of rank 0."""
 
     def due(self, step: int) -> bool:
-        """Whether to commit when `step` steps are done."""
+        """Whether to commit after `step` steps."""
         ...
 
     def did_step(self, seconds: float) -> str:
-        """A step was done. What a person will want to know of the pace now; empty if nothing."""
+        """Record a step's time. Returns a note for people if the pace has changed, else empty."""
         ...
 
     def did_commit(self, step: int, seconds: float) -> None:
-        """A commit of `step` steps was made, and held training up for so long."""
+        """Record a commit after `step` steps, which paused training for `seconds`."""
         ...
 
 
 class EverySteps:
-    """As the job says."""
+    """A commit at every multiple of a fixed number of steps."""
 
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
 
     def due(self, step: int) -> bool:
-        """At the multiples of a number."""
+        """Whether `step` is a multiple of the number."""
         return step % self._every_steps == 0
 
     def did_step(self, seconds: float) -> str:
-        """Changes nothing."""
+        """Do nothing. There is never a note."""
         del seconds
         return ""
 
     def did_commit(self, step: int, seconds: float) -> None:
-        """Changes nothing."""
+        """Do nothing."""
 
 
 class MeasuredPace:
-    """By `checkpoint_interval`, chosen anew at every step.
+    """A commit at the interval of `checkpoint_interval`, which is computed again at every step.
 
     Args:
-        past: what earlier generations saw.
-        step: where this one begins, which is committed.
-        last_step: the run's last, which is committed whatever the interval is.
-        clock: seconds; only differences count.
+        past: measurements of earlier generations.
+        step: the committed step at which this generation begins.
+        last_step: the run's last step, which is always committed.
+        clock: returns seconds. Only differences matter.
     """
 
     def __init__(
@@ -89,16 +88,16 @@ class MeasuredPace:
         self._told_s = 0.0
 
     def due(self, step: int) -> bool:
-        """When the interval is over, or a run's first seconds are."""
+        """Whether the interval is over or, before the run's first commit, `FIRST_COMMIT_S`."""
         if not self._saves_s:
             return self._clock() - self._started_s >= FIRST_COMMIT_S
         if self._interval is None:
             return False
-        # The work is asked, too: where few steps take most of the time, their median promises too much.
+        # The work is checked too: if a few steps take most of the time, their median is far below the mean.
         return step - self._committed >= self._interval.steps or self._work_s >= MOST_WORK_S
 
     def did_step(self, seconds: float) -> str:
-        """Measured; the reason for the interval, if it is another one than was told last."""
+        """Record a step's time. Returns the new interval and its reason if it differs from the last one reported."""
         self._done += 1
         self._steps_s.append(seconds)
         self._work_s += seconds
@@ -111,11 +110,11 @@ class MeasuredPace:
         self._told_steps, self._told_s = self._interval.steps, self._interval.steps * step_s
         if self._committed + self._interval.steps >= self._last_step:
             remain = counted(int(self._last_step) - self._done, "step")
-            return f"commits at the end alone, {remain} from here; by measure {self._interval.reason}"
+            return f"commits only at the end, in {remain}, since the measured interval is {self._interval.reason}"
         return f"commits {self._interval.reason}"
 
     def did_commit(self, step: int, seconds: float) -> None:
-        """Measured."""
+        """Record the time of a commit."""
         self._committed = step
         self._saves_s.append(seconds)
         self._work_s = 0.0
@@ -130,10 +129,10 @@ class MeasuredPace:
         most = max(1, int(MOST_WORK_S / step_s))
         if measured.steps <= most:
             return measured
-        words = f"about every {duration(most * step_s)}, {counted(most, 'step')} now, the most work that is put at risk"
-        return Interval(steps=most, reason=f"{words}; as measured, it would be {measured.reason}")
+        limit = f"about every {duration(most * step_s)}, {counted(most, 'step')} now, the limit of work at risk"
+        return Interval(steps=most, reason=f"{limit}. The measured interval would be {measured.reason}")
 
     def _is_news(self, steps: int, step_s: float) -> bool:
-        """Whether none was told, or the time between commits has changed by a third, and not by rounding to a step."""
+        """Whether no interval was reported yet, or its time has changed by a third and by more than one step."""
         changed = abs(steps * step_s - self._told_s) > self._told_s / 3 and abs(steps - self._told_steps) > 1
         return not self._told_steps or changed

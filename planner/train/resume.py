@@ -1,4 +1,4 @@
-"""Where a generation begins: the newest commit that can be trusted, and a number of its own."""
+"""Claims a generation: finds the newest valid commit to resume from, and takes the next generation number."""
 
 import socket
 from dataclasses import dataclass
@@ -21,26 +21,27 @@ from planner.train.checkpoints import checkpoint
 from planner.train.setup import Launch, Setup
 from planner.train.world import World
 
-# A launch whose worker groups die this often before their first commit would go on for ever without progress. Lost
-# nodes and resizes count here, too: who controls the workers stops crash loops much sooner.
+# A launch stops if so many worker groups in a row die before their first commit. Lost nodes and resizes count too, so
+# the number is high. The elastic controller stops crash loops much sooner.
 MAX_FRUITLESS_GENERATIONS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
-    """The commit to go on from."""
+    """The commit to resume from."""
 
     newest: str
-    """the newest commit that was there; empty if there was none"""
+    """name of the newest commit in the folder, valid or not. Empty if there is none"""
     manifest: Manifest | None
+    """of the commit to resume from. None for a new run"""
     sha256: str
-    """of its manifest; empty if there is none"""
+    """digest of the manifest. Empty for a new run"""
     changed: list[str]
-    """what was passed over, and what differs from the job of the commit, in words"""
+    """notes: commits that were passed over or lost, and changes of the job since the commit"""
 
     @property
     def parent(self) -> str:
-        """The commit's name; empty for a fresh start."""
+        """Name of the commit to resume from. Empty for a new run."""
         return self.manifest.name if self.manifest else ""
 
 
@@ -59,17 +60,17 @@ class Start:
 
 
 def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[Start, Manifest | None]:
-    """Find the newest commit that can be trusted, and claim the generation that goes on from it.
+    """Find the newest valid commit, and claim the generation that resumes from it.
 
     Raises:
-        PlannerError: on every worker: the run's identity differs, or no progress is being made.
+        PlannerError: on every worker, if the run's identity differs, or the launch makes no progress.
     """
     run_id = world.from_first(lambda: run.ensure_identity().run_id)
     choice = _choose(launch, world, run, setup)
-    words = {"launch": launch.launch_id, "parent": choice.parent, "host": socket.gethostname()}
-    world.from_first(lambda: _require_progress(run, launch.launch_id, words["parent"]))
-    generation = world.from_first(lambda: run.claim_generation(words))
-    # Another driver may have committed between the choice and the claim. From the claim on it is refused.
+    facts = {"launch": launch.launch_id, "parent": choice.parent, "host": socket.gethostname()}
+    world.from_first(lambda: _require_progress(run, launch.launch_id, facts["parent"]))
+    generation = world.from_first(lambda: run.claim_generation(facts))
+    # Another driver may have committed between the choice and the claim. After the claim, it cannot commit.
     if world.from_first(lambda: newest_named(run)) != choice.newest:
         choice = _choose(launch, world, run, setup)
     manifest = choice.manifest
@@ -87,10 +88,10 @@ def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[S
 
 
 def _choose(launch: Launch, world: World, run: RunFolder, setup: Setup) -> _Choice:
-    """Find the newest commit that can be trusted, and compare its job with this one.
+    """Find the newest valid commit, and compare its job with this one.
 
     Raises:
-        PlannerError: on every worker: no commit can be trusted, or the run's identity differs.
+        PlannerError: on every worker, if there are commits but none is valid, or the run's identity differs.
     """
     names, lost = world.from_first(lambda: _commits(run))
     manifest, passed_over = _newest_valid(world, run, names)
@@ -101,28 +102,28 @@ def _choose(launch: Launch, world: World, run: RunFolder, setup: Setup) -> _Choi
 
 
 def _commits(run: RunFolder) -> tuple[list[str], list[str]]:
-    """All commits, newest first; and newer ones that only the ledger knows of, in words.
+    """The names of all commits, newest first, and a note for each newer one that only the ledger has.
 
     Raises:
-        StoreError: the ledger knows of commits, and there is none: never begin again as if nothing had been done.
+        StoreError: the ledger records commits, but none is left. Starting again would silently lose their work.
     """
     names = run.commits()[::-1]
     lost = run.lost_commits(after=names[0] if names else "")
     if lost and not names:
         raise StoreError(
             f"{run.storage.url}: the ledger records {len(lost)} commits, the newest {lost[-1]}, and no manifest is "
-            "left; restore manifests/ or choose another checkpoint.path"
+            "left. Restore manifests/ or choose another checkpoint.path"
         )
-    return names, [f"commit {name} is lost: the ledger records it, and its manifest is gone" for name in lost]
+    return names, [f"commit {name} is lost: the ledger records it, but its manifest is gone" for name in lost]
 
 
 def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manifest | None, list[str]]:
-    """The newest commit whose files are whole, and what was wrong with newer ones.
+    """The newest commit whose files are whole, and a note for each newer one that is damaged.
 
     Raises:
-        NewerFormat: on every worker, if a newer one was written by another version of planner.
-        RecordMismatch: on every worker, if one is whole and not the one that the ledger records.
-        StoreError: on every worker, if there are commits and none is whole.
+        NewerFormat: on every worker, if a newer commit was written by another version of planner.
+        RecordMismatch: on every worker, if a whole manifest is not the one that the ledger records.
+        StoreError: on every worker, if there are commits but none is whole.
     """
 
     def whole(name: str) -> Manifest:
@@ -135,26 +136,26 @@ def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manif
     refused = [f"commit {name} was passed over: {error}" for name, error in newest.passed_over]
     if refused and newest.manifest is None:
         raise StoreError(
-            f"{run.storage.url}: none of {len(names)} commits is whole; {refused[0]}; "
-            "restore the files, or start again with another checkpoint.path"
+            f"{run.storage.url}: none of {len(names)} commits is whole ({refused[0]}). "
+            "Restore the files, or start again with another checkpoint.path"
         )
     return newest.manifest, refused
 
 
 def _compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | None) -> list[str]:
-    """What differs from the job and the machine that the run was made with, in words.
+    """A note for each difference from the job, the model's files and the device of the commit.
 
     Raises:
-        ResumeRefused: the run's identity, the model's files or, where bits are promised, what they depend on differs,
-            and the user has not named the difference.
+        ResumeRefused: the run's identity, the model's files or, for `bitwise`, the device differs, and the user has
+            not accepted that.
     """
     if manifest is None:
         return []
-    # Not read where it is the same: the file may be torn, and is written anew.
+    # An equal job is not read from its file, which may be torn and is written again.
     same = manifest.job_digest == job_digest(launch.job)
     before = launch.job if same else run.job_if_known(manifest.job_digest)
     changes = job_changes(before, launch.job) if before else {}
-    unknown = f"what the job was before is not known: jobs/{manifest.job_digest}.json is gone"
+    unknown = f"the job of the last commit is unknown: jobs/{manifest.job_digest}.json is gone"
     require_same_first_weights(manifest.identity, setup.identity, launch.job, run.storage.url)
     differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
     differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
@@ -172,17 +173,17 @@ def _compare_devices(launch: Launch, run: RunFolder, setup: Setup, manifest: Man
     change = f"{DEVICE}: {before} -> {setup.device}"
     if DEVICE not in launch.accept:
         raise ResumeRefused(
-            f"{run.storage.url}: its bits depend on where they are computed ({change}); resume on the same kind of "
-            f"machine and with the same torch, or accept that they will differ: --accept {DEVICE}"
+            f"{run.storage.url}: a bitwise run depends on the device and on torch, which differ ({change}). Resume on "
+            f"the same kind of machine with the same torch, or accept other bits with --accept {DEVICE}"
         )
     return [f"{change}, accepted by name"]
 
 
 def _require_progress(run: RunFolder, launch_id: str, parent: str) -> None:
-    """Stop a crash loop: the same launch, from the same commit, again and again.
+    """Stop a crash loop: a launch that begins at the same commit again and again.
 
     Raises:
-        TrainingFailed: `MAX_FRUITLESS_GENERATIONS` generations of this launch have died without a commit.
+        TrainingFailed: `MAX_FRUITLESS_GENERATIONS` generations of this launch have ended without a commit.
     """
     fruitless = 0
     for claim in run.newest_claims(MAX_FRUITLESS_GENERATIONS):
@@ -192,5 +193,5 @@ def _require_progress(run: RunFolder, launch_id: str, parent: str) -> None:
     if fruitless >= MAX_FRUITLESS_GENERATIONS:
         raise TrainingFailed(
             f"{run.storage.url}: {fruitless} worker groups in a row died before their first commit, all from "
-            f"{parent or 'the start'}; look at the workers' logs, commit more often, then run again"
+            f"{parent or 'the start'}. Look at the workers' logs, commit more often, then run again"
         )

@@ -1,6 +1,6 @@
-"""Samples of prompts and completions as tensors: one worker's micro-batches of text, pairs or feedback.
+"""Micro-batches of prompts and completions as tensors: texts, pairs or feedback.
 
-Shapes: m samples, n sequences, T tokens (the longest of the micro-batch, and so of nothing else).
+Shapes: m samples, n sequences, T tokens (the longest of the micro-batch, so T depends on nothing outside it).
 """
 
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Text, check_sum_o
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """What a model reads at once, padded on the right: a causal model never looks there, and no loss is borne there."""
+    """Token sequences, padded on the right. A causal model never attends to the padding, which has no loss."""
 
     inputs: Tensor
     """`(n, T)` int64, on the CPU"""
     labels: Tensor
-    """`(n, T)` int64, `NO_LOSS` where no loss is borne"""
+    """`(n, T)` int64, `NO_LOSS` at tokens without loss"""
     documents: Tensor | None
-    """`(n, T)` int64, of packed rows: attention never crosses from one number to another"""
+    """`(n, T)` int64, each token's document in a packed row. Attention stays within a document. None if not packed"""
     lengths: tuple[int, ...]
-    """of the sequences without their padding, n of them"""
+    """the n lengths without padding"""
 
     @classmethod
     def of(cls, texts: Sequence[Text]) -> "Sequences":
-        """Pad to the longest."""
+        """Stack texts, padded to the longest."""
         lengths = tuple(len(text.inputs) for text in texts)
-        # Padding is a document of its own, with the number after a row's last one.
+        # Padding is a separate document, numbered after the row's last one.
         documents = [text.documents for text in texts if text.documents is not None]
         return cls(
             inputs=_padded([text.inputs for text in texts], [0] * len(texts)),
@@ -47,33 +47,33 @@ class Sequences:
         return replace(self, inputs=self.inputs.pin_memory(), labels=self.labels.pin_memory(), documents=documents)
 
     def loss_tokens(self) -> Tensor:
-        """Loss-bearing tokens of each, `(n,)` int64."""
+        """The number of tokens with loss in each sequence, `(n,)` int64."""
         return (self.labels != NO_LOSS).sum(dim=1)
 
     def parts(self, i: int) -> tuple[bytes, ...]:
-        """What `Text.parts` would be of the text that stands in row i."""
+        """`Text.parts` of the text in row i, computed from the tensors."""
         tensors = (self.inputs, self.labels) if self.documents is None else (self.inputs, self.labels, self.documents)
         return tuple(tensor[i, : self.lengths[i]].numpy().astype("<i4").tobytes() for tensor in tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleBatch:
-    """Samples of text. A ghost has no rows, and in their place one that counts for nothing."""
+    """Samples of text. A ghost has no rows, and one sequence without loss."""
 
     rows: tuple[int, ...]
     position: int
-    """of its first sample in the order. It names the micro-batch, whichever worker computes it"""
+    """the first sample's position in the order. It identifies the micro-batch on any worker"""
     sequences: Sequences
     """of the rows' own samples"""
 
     @property
     def content(self) -> Self:
-        """What an objective gets."""
+        """The batch itself, which an objective gets."""
         return self
 
     @property
     def num_tokens(self) -> int:
-        """Loss-bearing tokens."""
+        """The number of tokens with loss."""
         return int(self.sequences.loss_tokens().sum())
 
     def pinned(self) -> Self:
@@ -81,7 +81,7 @@ class SampleBatch:
         return replace(self, sequences=self.sequences.pinned())
 
     def check_sum(self) -> int:
-        """Sum of `samples.check_sum_of` over the rows' own samples as they stand in the tensors."""
+        """Sum of `samples.check_sum_of` over the rows' own samples, computed from the tensors."""
         return sum(check_sum_of(row, self._parts(i)) for i, row in enumerate(self.rows))
 
     def _parts(self, i: int) -> tuple[bytes, ...]:
@@ -90,7 +90,7 @@ class SampleBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(SampleBatch):
-    """m pairs as 2m sequences: first the chosen ones, then the rejected ones, so that FSDP gathers weights once."""
+    """m pairs as 2m sequences, first all chosen ones, then all rejected ones, so that FSDP gathers weights once."""
 
     def _parts(self, i: int) -> tuple[bytes, ...]:
         return self.sequences.parts(i) + self.sequences.parts(i + len(self.rows))
@@ -98,12 +98,12 @@ class PairBatch(SampleBatch):
 
 @dataclass(frozen=True, kw_only=True)
 class FeedbackBatch(SampleBatch):
-    """m completions, and each one's prompt with the completion of the sample after it."""
+    """m completions, and m mismatched sequences: each sample's prompt with the next sample's completion."""
 
     is_desirable: Tensor
     """`(m,)` bool"""
     mismatched: Sequences
-    """`(m, T')`: they bear no checksum, since each is made of two samples that do"""
+    """`(m, T')`. Without a checksum, as each is made of two samples that have one"""
 
     def pinned(self) -> Self:
         """A copy in page-locked memory."""
@@ -119,20 +119,20 @@ class FeedbackBatch(SampleBatch):
 
 
 def text_batch(dataset: SampleDataset, rows: list[int], position: int) -> SampleBatch:
-    """Rows of conversations.
+    """A micro-batch of conversations.
 
     Raises:
-        DataError: one cannot be read any more.
+        DataError: a row can no longer be read.
     """
     texts = [cast("Text", dataset.sample(row)) for row in rows]
     return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts or [_NOTHING]))
 
 
 def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBatch:
-    """Rows of pairs.
+    """A micro-batch of pairs.
 
     Raises:
-        DataError: one cannot be read any more.
+        DataError: a row can no longer be read.
     """
     pairs = [cast("Pair", dataset.sample(row)) for row in rows] or [Pair(chosen=_NOTHING, rejected=_NOTHING)]
     texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
@@ -141,16 +141,16 @@ def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBa
 
 @dataclass(frozen=True)
 class MakeFeedbackBatch:
-    """A class, not a closure: loader processes unpickle it."""
+    """Makes micro-batches of feedback. A class instead of a closure, so that loader processes can unpickle it."""
 
     context: int
-    """of the model: where the end of a mismatched completion is cut"""
+    """tokens of the model's context, to which mismatched sequences are cut"""
 
     def __call__(self, dataset: SampleDataset, rows: list[int], position: int) -> FeedbackBatch:
-        """Rows of feedback; the last one is there only as the partner of the one before it (`Loader.is_coupled`).
+        """A micro-batch of all rows but the last, which is only the partner of the one before (`Loader.is_coupled`).
 
         Raises:
-            DataError: one cannot be read any more.
+            DataError: a row can no longer be read.
         """
         samples = [cast("Feedback", dataset.sample(row)) for row in rows]
         own, partners = samples[:-1], samples[1:]
@@ -171,7 +171,7 @@ _NOTHING = Text(inputs=np.zeros(1, np.int32), labels=np.full(1, NO_LOSS, np.int3
 
 
 def _padded(arrays: Sequence[Ids], fills: Sequence[int]) -> Tensor:
-    """N arrays `(k,)` -> `(n, T)` int64."""
+    """Stack n arrays of unequal lengths into `(n, T)` int64, each padded with its fill value."""
     padded = np.empty((len(arrays), max(len(array) for array in arrays)), np.int64)
     for row, array, fill in zip(padded, arrays, fills, strict=True):
         row[: len(array)] = array

@@ -1,4 +1,4 @@
-"""What every worker derives for itself from the launch and the world size it woke in."""
+"""The launch that a driver sends, and the setup that every worker derives from it and from the world size."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,20 +17,20 @@ from planner.store.records import TrainingIdentity
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What the driver says to every worker, in every generation of one launch."""
+    """The driver's message to every worker. It is equal in all generations of one launch."""
 
     job: Job
     url: str
-    """the run's folder"""
+    """path or URL of the run's folder"""
     launch_id: str = ""
     accept: frozenset[str] = frozenset()
-    """fields of the run's identity that may differ on resume, because the user named them"""
+    """fields of the run's identity that the user allowed to differ on resume"""
 
 
 def open_data_once(job: Job) -> tuple[AnyDataset, Order]:
-    """The job's data and order, kept for the next generation in this process: a resize need not read it all again.
+    """The job's data and order, cached in this process so that a resize need not read all data again.
 
-    Opened anew where a file's name, size or time of change says that it is not the same any more.
+    The data is opened again if the name, size or modification time of a file has changed.
 
     Raises:
         DataError: the data cannot be read.
@@ -48,7 +48,7 @@ _opened: dict[str, Any] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What every worker derives for itself."""
+    """The values that every worker derives by itself. Workers compare them before the first step."""
 
     dataset: AnyDataset
     order: Order
@@ -56,22 +56,22 @@ class Setup:
     lengths: Lengths
     plan: Plan
     device: str = ""
-    """what the bits depend on besides the job; empty unless they are promised"""
+    """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
     model: str = ""
-    """fingerprint of the files that the first weights come from; empty if they come from the job alone"""
+    """fingerprint of the files of the first weights. Empty if the weights follow from the job alone"""
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the ledger and the manifests say of the machine."""
+        """The facts about device and model files for the ledger and the manifests."""
         facts = {DEVICE: self.device, MODEL: self.model}
         return {name: value for name, value in facts.items() if value}
 
 
 def set_up(job: Job, world_size: int) -> Setup:
-    """Open the data and choose the plan.
+    """Open the data and make the plan.
 
     Raises:
-        UserError: the data or the model's files cannot be read, or no plan serves these numbers.
+        UserError: the data or the model's files cannot be read, or no plan fits the job at this world size.
     """
     dataset, order = open_data_once(job)
     model = model_files.fingerprint(job)

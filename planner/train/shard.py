@@ -1,4 +1,4 @@
-"""The model in shards: FSDP2 per block, gradients summed and never averaged."""
+"""Makes and shards a job's model: FSDP2 per block, with gradients summed instead of averaged."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from planner.train.world import World
 
 
 def make_model(config: Model, train: Train, world: World, *, first_weights: bool = True) -> nn.Module:
-    """A job's model with its first weights, in shards: the same weights at every world size.
+    """A job's sharded model with its first weights, which are equal at every world size.
 
-    Without `first_weights`, trained parameters may hold anything: a commit is read into them.
+    Without `first_weights`, trained parameters are uninitialised, for a commit to be loaded into them.
 
     Raises:
-        UserError: on every worker, there is no such model, or it cannot be trained as the job says.
+        UserError: on every worker, if there is no such model, or it cannot be trained with the job's settings.
     """
     if isinstance(config, HfModel):
         return _make_hf(config, train, world, first_weights=first_weights)
@@ -29,15 +29,15 @@ def make_model(config: Model, train: Train, world: World, *, first_weights: bool
 
 
 def build_model(config: Model, train: Train) -> nn.Module:
-    """The whole model on the CPU, with the same weights on every worker: they depend on the seed alone."""
-    assert isinstance(config, GptModel)  # a model of the user's own is not built here
+    """The whole model on the CPU. Its weights depend only on the seed, so they are equal on every worker."""
+    assert isinstance(config, GptModel)  # a user's own loop builds its model itself
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
         return Gpt(config, activation_checkpointing=train.activation_checkpointing)
 
 
 def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool) -> nn.Module:
-    """Built without memory, cut, and filled: a worker holds its shard, and one tensor or one block beside it."""
+    """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
     model, folder = world.agree(lambda: build_on_meta(config, activation_checkpointing=train.activation_checkpointing))
     bare = bare_copy(model)
     shard(model, world, train)
@@ -49,7 +49,7 @@ def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool
 def _fill(config: HfModel, model: HfCausal, bare: HfCausal, folder: Path, seed: int, *, first_weights: bool) -> None:
     if config.lora is not None and first_weights:
         draw_adapters(model, bare, seed)
-    # A commit holds what is trained. What is not comes from where it came from the first time, in every generation.
+    # A commit holds only what is trained. The rest is read or drawn again in every generation.
     all_is_trained = config.lora is None and not any(True for _ in stored_buffers(bare))
     if first_weights or not all_is_trained:
         if config.weights == "random":
@@ -60,10 +60,10 @@ def _fill(config: HfModel, model: HfCausal, bare: HfCausal, folder: Path, seed: 
 
 
 def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
-    """Shard every block and then the rest, in place.
+    """Shard every block and then the rest, in place. Returns the model.
 
-    Gradients are reduced in float32 after every round, which keeps them sharded: a worker holds 1/W of them, for
-    A reduce-scatters a step. (Reducing once, after the last round, would hold a full copy on every worker.)
+    Gradients are reduced in float32 after every round, so a worker holds 1/W of them, at the price of A reduce-scatters
+    per step. (Reducing once, after the last round, would need a full copy on every worker.)
     """
     precision = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if train.precision == "bf16" else None, reduce_dtype=torch.float32
@@ -78,13 +78,13 @@ def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks that a model is made of, by name, outermost only: what is gathered and computed at once.
+    """The outermost blocks of a model, by name. FSDP gathers and computes each as one unit.
 
-    A model of transformers says which classes must not be cut (`_no_split_modules`); of any other they are the
-    elements of the list of modules that has the most parameters.
+    A model of transformers names the classes of its blocks (`_no_split_modules`). In other models, the blocks are the
+    elements of the `ModuleList` with the most parameters.
 
     Raises:
-        TrainingFailed: there is neither.
+        TrainingFailed: the model has neither.
     """
     classes = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     found: dict[str, nn.Module] = {}
@@ -99,7 +99,7 @@ def _largest_list(model: nn.Module) -> dict[str, nn.Module]:
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     if not lists:
         raise TrainingFailed(
-            f"{type(model).__name__} has no blocks to shard by: neither _no_split_modules nor a list of modules"
+            f"{type(model).__name__} has no blocks to shard: neither _no_split_modules nor a ModuleList"
         )
     name, largest = max(lists, key=lambda item: sum(p.numel() for p in item[1].parameters()))
     return {f"{name}.{number}": block for number, block in enumerate(largest)}

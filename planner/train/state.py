@@ -1,4 +1,4 @@
-"""What training changes: weights, optimizer state, and what the gradient sums remember. All of it is checkpointed."""
+"""The state that training changes and checkpoints hold: weights, optimizer state, and state of the gradient sums."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,31 +17,31 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """The value is frozen; the tensors in it are what a step updates in place."""
+    """The state of one worker. The dataclass is frozen, but a step updates its tensors in place."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     sums: GradientSums
     shards: Mapping[str, tuple[Tensor, Tensor]]
-    """name -> parameter, and the optimizer's own view of its shard; parameters that are trained alone"""
+    """name -> (parameter, the optimizer's view of its shard), for the trained parameters"""
     only_trained: bool = False
-    """frozen weights are in no checkpoint: they are made anew from where they came from"""
+    """whether checkpoints leave frozen weights out, because every generation reads or draws them again"""
 
     @classmethod
     def of(
         cls, model: nn.Module, optimizer: torch.optim.Optimizer, sums: GradientSums, *, only_trained: bool = False
     ) -> "TrainState":
-        """The state of a model and its optimizer. The optimizer works on shards of the model's parameters from now on.
+        """The state of a model and its optimizer. It changes the optimizer to work on shards of the parameters.
 
         Raises:
-            TrainingFailed: it has parameters that are not the model's.
+            TrainingFailed: the optimizer has parameters that are not the model's.
         """
         names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         pairs = optimize.localize(optimizer)
         if unknown := [parameter for parameter, _ in pairs if parameter not in names]:
             raise TrainingFailed(
                 f"the optimizer has {len(unknown)} parameters that are not the model's, first one of shape "
-                f"{tuple(unknown[0].shape)}; make it after the model was sharded, over model.parameters()"
+                f"{tuple(unknown[0].shape)}. Shard the model first, then make the optimizer over model.parameters()"
             )
         shards = {names[parameter]: (parameter, shard) for parameter, shard in pairs}
         return cls(model=model, optimizer=optimizer, sums=sums, shards=shards, only_trained=only_trained)
@@ -51,11 +51,11 @@ class TrainState:
         optimize.step(self.optimizer, list(self.shards.values()))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the state by its name in a checkpoint; loading writes into these very tensors."""
+        """All tensors of the state, by their names in a checkpoint. Loading writes into these tensors."""
         return {**self._weights(), **self._optimizer_state(), **self.sums.state()}
 
     def digests(self, rank: int) -> dict[str, str]:
-        """SHA-256 of every whole tensor, on rank 0; every worker must call it. One tensor is gathered at a time."""
+        """SHA-256 of every whole tensor on rank 0, else empty. All workers call it. It gathers one tensor at a time."""
         found = {}
         for name, tensor in self.tensors().items():
             whole = collectives.whole(tensor)
@@ -80,7 +80,7 @@ class TrainState:
 
 
 def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """A plain shard of the optimizer's as the part of a whole that it is; a scalar is whole already."""
+    """A tensor of optimizer state as a DTensor sharded like its parameter. A scalar is returned unchanged."""
     if not isinstance(parameter, DTensor) or value.ndim == 0:
         return value
     return DTensor.from_local(
@@ -96,6 +96,6 @@ def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
 def tensor_digest(tensor: Tensor) -> str:
     """SHA-256 over type, shape and bytes, as 64 hex digits."""
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-    # numpy has no bfloat16: bytes are bytes.
+    # Viewed as bytes, because numpy has no bfloat16.
     digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""This process among its peers: rank, device, mesh, and a gloo group of its own for words between workers."""
+"""One worker's view of its peers: rank, device, mesh, and a gloo group for small objects."""
 
 import os
 from collections.abc import Callable
@@ -18,32 +18,32 @@ from planner.train.collectives import needs_staging
 T = TypeVar("T")
 
 SHARED_GPU = "PLANNER_SHARED_GPU"
-"""environment: workers that would train on the CPU train on the node's first GPU, all of them; for tests of a job, or
-of planner, on a machine with one GPU (`planner.train.collectives` says how their tensors travel)"""
+"""environment variable: all workers that would train on the CPU train on the node's first GPU instead. For tests on a
+machine with one GPU. `planner.train.collectives` describes how their tensors travel"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One worker's view of its group. `mesh` is one axis of all workers now; a second axis (HSDP) fits here."""
+    """One worker's view of its group. `mesh` has one axis with all workers. A second axis (HSDP) would go here."""
 
     rank: int
     world_size: int
     device: torch.device
     mesh: DeviceMesh
-    words: dist.ProcessGroup
-    """gloo: small messages and agreements, apart from the gradients' collectives"""
+    object_group: dist.ProcessGroup
+    """gloo group for small objects and agreements, apart from the collectives of gradients"""
     is_staged: bool = False
-    """whether tensors on the device pass through the CPU to other workers: gloo is all there is for them"""
+    """whether tensors pass through the CPU to other workers, because gloo is the device's only backend"""
 
     @classmethod
     def join(cls, choose_device: Callable[[], torch.device]) -> "World":
-        """Of the process group that is initialised already. Every worker must call it.
+        """The world of the default process group, which must be initialised. Every worker must call it.
 
         Raises:
             PlannerError: on every worker, if any of them has no device to train on.
         """
-        words = dist.new_group(backend="gloo", timeout=timedelta(seconds=FIRST_COLLECTIVES_S))
-        device = _agree(words, lambda: _shared_gpu(choose_device()))
+        object_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=FIRST_COLLECTIVES_S))
+        device = _agree(object_group, lambda: _shared_gpu(choose_device()))
         _make_current(device)
         is_staged = needs_staging(device.type, dist.get_backend_config())
         return cls(
@@ -51,50 +51,50 @@ class World:
             world_size=dist.get_world_size(),
             device=device,
             mesh=_mesh(device.type, is_staged=is_staged),
-            words=words,
+            object_group=object_group,
             is_staged=is_staged,
         )
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, by rank, on every rank."""
-        return _gather(self.words, value)
+        """All ranks' values, in the order of ranks, on every rank."""
+        return _gather(self.object_group, value)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` returns on rank 0, on every rank.
+        """Call `make` on rank 0 and return its result on every rank.
 
         Raises:
-            PlannerError: the same on every rank, if `make` raised one on rank 0.
+            PlannerError: on every rank, if `make` raised one on rank 0.
         """
         value: list[Any] = [self.agree(make) if self.rank == 0 else self.agree(lambda: None)]
-        dist.broadcast_object_list(value, src=0, group=self.words)
+        dist.broadcast_object_list(value, src=0, group=self.object_group)
         made: T = value[0]
         return made
 
     def agree(self, work: Callable[[], T]) -> T:
-        """Do `work` on every rank, and go on only if it went well on all of them.
+        """Call `work` on every rank and return its result, if it succeeded on all of them.
 
         Raises:
-            PlannerError: on every rank, if any rank's `work` raised one: the lowest rank's error.
+            PlannerError: on every rank the error of the lowest rank, if `work` raised one on any rank.
         """
-        return _agree(self.words, work)
+        return _agree(self.object_group, work)
 
     def set_timeout(self, seconds: float) -> None:
-        """Give up collectives that begin from now on after so long; they raise, or (NCCL) end the process."""
-        for group in {dist.group.WORLD, self.mesh.get_group(), self.words}:
+        """Set the timeout of all collectives that begin from now on. gloo's raise an error, NCCL's end the process."""
+        for group in {dist.group.WORLD, self.mesh.get_group(), self.object_group}:
             _set_pg_timeout(timedelta(seconds=seconds), group)
 
     def require_equal(self, what: str, value: str) -> None:
-        """Check that a value derived by each worker for itself is the same on all.
+        """Check that all workers have the same `value`, which each has derived for itself.
 
         Raises:
-            TrainingFailed: on every rank, with two of the values.
+            TrainingFailed: on every rank, if two differ. The message has both values.
         """
         values = self.gather(value)
         for rank, theirs in enumerate(values):
             if theirs != values[0]:
                 raise TrainingFailed(
-                    f"{what} differs between workers: {values[0]} on worker 0, {theirs} on worker {rank}; "
-                    "give every node the same files and the same versions"
+                    f"{what} differs between workers: {values[0]} on worker 0, {theirs} on worker {rank}. "
+                    "Give every node the same files and the same versions"
                 )
 
 
@@ -102,12 +102,12 @@ def _shared_gpu(chosen: torch.device) -> torch.device:
     if chosen.type != "cpu" or os.environ.get(SHARED_GPU, "0") == "0":
         return chosen
     if not torch.cuda.is_available():
-        raise TrainingFailed(f"{SHARED_GPU} is set, and torch sees no GPU here; unset it to train on the CPU")
+        raise TrainingFailed(f"{SHARED_GPU} is set, but torch sees no GPU here. Unset it to train on the CPU")
     return torch.device("cuda", 0)
 
 
 def _make_current(device: torch.device) -> None:
-    """Let this process compute on its own GPU: FSDP takes the current one, which is the node's first until it is set.
+    """Make this worker's GPU the current device, which FSDP uses. The default is the node's first GPU.
 
     DeviceMesh would choose by LOCAL_RANK, but only in a process that has not used CUDA yet.
     """
@@ -119,31 +119,31 @@ def _mesh(device_type: str, *, is_staged: bool) -> DeviceMesh:
     names = ("shard",)
     if not is_staged:
         return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=names)
-    # `init_device_mesh` makes a group of its own where the default one is gloo's and CUDA is there.
+    # `init_device_mesh` would make a second group where the default one is gloo's and CUDA is available.
     group = dist.group.WORLD
     assert group is not None  # the process group is initialised
     return DeviceMesh.from_group(group, device_type, mesh_dim_names=names)
 
 
 def cpu_device() -> torch.device:
-    """For `World.join`: the device of a job that asks for none."""
+    """The device for `World.join` in a job without GPUs."""
     return torch.device("cpu")
 
 
-def _gather(words: dist.ProcessGroup, value: T) -> list[T]:
+def _gather(object_group: dist.ProcessGroup, value: T) -> list[T]:
     values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value, group=words)
+    dist.all_gather_object(values, value, group=object_group)
     return values
 
 
-def _agree(words: dist.ProcessGroup, work: Callable[[], T]) -> T:
+def _agree(object_group: dist.ProcessGroup, work: Callable[[], T]) -> T:
     result: T | None = None
     error: PlannerError | None = None
     try:
         result = work()
     except PlannerError as raised:
         error = raised
-    gathered = _gather(words, error)
+    gathered = _gather(object_group, error)
     errors = [(rank, e) for rank, e in enumerate(gathered) if e is not None]
     if errors:
         rank, first = errors[0]

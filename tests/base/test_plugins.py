@@ -33,13 +33,13 @@ def test_an_entry_point_is_found_by_its_name(site):
     ],
 )
 def test_a_broken_package_is_named_when_it_is_loaded_and_not_before(site, text, reason, request):
-    """Whoever only lists what is there is not harmed by it."""
+    """Listing plugins does not import them, so a broken one does no harm there."""
     module = f"broken_module_{abs(hash(request.node.name))}"
     install(site, GROUP, {"thing": f"{module}:THING"}, {module: text}, name="planner-broken")
     plugin = installed(GROUP)["thing"]
     with pytest.raises(PlannerError) as raised:
         plugin.load()
-    told = f"planner.tests: thing of planner-broken 1.0 cannot be used ({reason}); repair or uninstall the package"
+    told = f"planner.tests: thing of planner-broken 1.0 cannot be used ({reason}). Repair or uninstall the package"
     assert str(raised.value) == told.format(module.removeprefix("broken_module_"))
 
 

@@ -37,4 +37,4 @@ def test_a_call_that_does_not_return_is_mentioned_while_it_lasts():
     with reminded(said.append, "never", first_s=60):
         pass
     assert said[0] == "waiting for the disk (0 s so far)"
-    assert all("disk" in words for words in said)
+    assert all("disk" in message for message in said)

@@ -149,13 +149,13 @@ class Hosts:
 
     # -- processes
 
-    def pids(self, words: str, node_id: str = "") -> list[int]:
-        """Whose command line has these words: on one node, or anywhere."""
+    def pids(self, text: str, node_id: str = "") -> list[int]:
+        """The processes with this text in their command line, on one node or anywhere."""
         hosts = [self.nodes[node_id]] if node_id else list(self.nodes.values())
         found = set().union(*(host.pids() for host in hosts)) if hosts else set()
         if not node_id:
             found |= {self._head.pid, *members(self._head.pid)}
-        return sorted(pid for pid in found if words in _command_line(pid))
+        return sorted(pid for pid in found if text in _command_line(pid))
 
     def close(self) -> None:
         """End everything."""

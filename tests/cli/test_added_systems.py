@@ -33,7 +33,7 @@ def test_without_the_package_its_recipe_is_only_recognised(tmp_path):
     """This is what the package changes."""
     file = tmp_path / "litgpt.yaml"
     file.write_text(example("A recipe system")["litgpt.yaml"])
-    with pytest.raises(RecipeError, match=r"this looks like LitGPT \(checkpoint_dir, .*; planner does not read it"):
+    with pytest.raises(RecipeError, match=r"this looks like LitGPT \(checkpoint_dir, .*, which planner does not read"):
         read_recipe(str(file), (), CHECK)
 
 
@@ -108,7 +108,7 @@ def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cl
     """For recipes that no other system reads and for `--to` with its name, but not for known systems."""
     text, says = BROKEN[how]
     install(site, "planner.recipes", {"broken": f"broken_{how}:SYSTEM"}, {f"broken_{how}": text}, name="planner-broken")
-    told = f"planner.recipes: broken of planner-broken 1.0 cannot be used ({says}); repair or uninstall the package"
+    told = f"planner.recipes: broken of planner-broken 1.0 cannot be used ({says}). Repair or uninstall the package"
     known, nobodys = tmp_path / "known.yaml", tmp_path / "nobodys.yaml"
     known.write_text(TRL)
     nobodys.write_text("a: 1\n")
@@ -116,7 +116,7 @@ def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cl
     with pytest.raises(RecipeError) as raised:
         read_recipe(str(nobodys), (), CHECK)
     first, second = str(raised.value).splitlines()
-    assert "found no recipe that planner knows: its keys are a;" in first
+    assert "found no recipe that planner knows: its keys are a." in first
     assert second.endswith(told)
     answer = cli("convert", str(known), "--to", "broken", "--gpus", "4", "--method", "sft")
     assert (answer.code, answer.err.strip().endswith(told), "Traceback" in answer.err) == (1, True, False)
@@ -165,7 +165,7 @@ def test_a_package_that_claims_everything_gets_what_nobody_else_reads(site, tmp_
             read_recipe(recipe, (), CHECK)
     assert read_recipe(str(known), (), Options(gpus=4, method="sft")).system == "trl"
     refused = cli("convert", str(known), "--to", "greedy", "--gpus", "4", "--method", "sft")
-    assert (refused.code, "--to greedy: recipes of Greedy are only read" in refused.err) == (2, True)
+    assert (refused.code, "--to greedy: planner only reads recipes of Greedy" in refused.err) == (2, True)
 
 
 FAULTY = """
@@ -193,10 +193,10 @@ def test_whatever_a_package_raises_or_returns_is_one_line(site, tmp_path, cli):
     read.write_text("x: 1\n")
     claimed.write_text("a: 1\n")
     known.write_text(TRL)
-    told = "planner.recipes: faulty of planner-faulty 1.0 cannot be used ({}); repair or uninstall the package\n"
+    told = "planner.recipes: faulty of planner-faulty 1.0 cannot be used ({}). Repair or uninstall the package\n"
     unread = cli("check", str(claimed))
     assert unread.err.endswith(told.format("KeyError: 'b'"))
-    assert "found no recipe that planner knows: its keys are a;" in unread.err
+    assert "found no recipe that planner knows: its keys are a." in unread.err
     assert cli("check", str(read)).err == "planner: " + told.format("read returned dict")
     answer = cli("convert", str(known), "--to", "faulty", "--gpus", "4", "--method", "sft")
     assert answer.err == "planner: " + told.format("KeyError: 'command'")

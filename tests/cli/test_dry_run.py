@@ -82,7 +82,7 @@ def test_a_batch_larger_than_the_data_is_a_note(cli, job):
     """It is still trained."""
     answer = cli("run", job, "--set", "batch.global=500", "--dry-run")
     assert answer.code == 0
-    assert "note     data: batch.global 500 is more than the " in answer.out
+    assert "note     data: batch.global 500 is larger than an epoch of " in answer.out
 
 
 def test_lengths_are_shown_in_steps(cli, job):

@@ -15,7 +15,7 @@ def test_wrong_arguments_are_named(cli, recorded, tmp_path):
     assert (answer.code, answer.err) == (2, "planner: --step last: not a step. Write the step of a commit, or newest\n")
     answer = cli("export", recorded.run, "-o", tmp_path / "out", "--step", "3")
     assert answer.code == 1
-    assert "no commit at step 3; its commits are at step 2, 4" in answer.err
+    assert "no commit at step 3. Its commits are at step 2, 4" in answer.err
     answer = cli("export", tmp_path, "-o", tmp_path / "out")
     assert answer.code == 1
     assert "no run here" in answer.err

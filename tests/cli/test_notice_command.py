@@ -40,5 +40,5 @@ def test_a_dry_run_says_what_it_sees(cli, make, says):
         answer = cli(*arguments)
     assert answer.code == 0
     assert f"notice  {says}" in answer.out
-    assert "node    nobody answers at 127.0.0.1:1" in answer.out
+    assert "node    nothing listens at 127.0.0.1:1" in answer.out
     assert answer.out.endswith("nothing was done\n")

@@ -194,7 +194,7 @@ def test_another_thread_is_refused(job):
 def test_a_process_that_is_connected_to_ray_is_told_so(job, monkeypatch):
     """Before a cluster is started, because its error would look like a busy machine."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
-    with pytest.raises(UserError, match=r"connected to a Ray cluster already; call ray.shutdown\(\) first"):
+    with pytest.raises(UserError, match=r"already connected to a Ray cluster. Call ray.shutdown\(\) first"):
         planner.run(job, nodes=2)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     assert not planner.run(job, nodes=2).finished

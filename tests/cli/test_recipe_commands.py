@@ -23,7 +23,7 @@ def shipped(tmp_path):
 def test_the_page_shows_both_sides(shipped, cli):
     """The table, its summary, units and traps."""
     recipe = shipped["dpo-1-sft-pythia69-hh"]
-    answer = cli("check", recipe.path, *recipe.words, *recipe.check_options, "--rows", "1000")
+    answer = cli("check", recipe.path, *recipe.arguments, *recipe.check_options, "--rows", "1000")
     assert answer.code == 0
     assert "   6  60 of 64 (-6.2%): drops 30-31, 62-63   30 of 32   4 x 11 + 2 x 10" in answer.out
     assert (
@@ -31,7 +31,7 @@ def test_the_page_shows_both_sides(shipped, cli):
         in answer.out
     )
     assert "examples, lowered to 19968: every 312 steps" in answer.out
-    assert "here 40 of 1000" in answer.out
+    assert ": 40 of 1000." in answer.out
     assert all(len(line) <= 100 for line in answer.out.splitlines()[2:])
 
 
@@ -39,7 +39,7 @@ def test_the_page_shows_both_sides(shipped, cli):
 def test_every_page_fits_100_columns(shipped, cli, arguments):
     """For every recipe, also with errors of its system."""
     for recipe in shipped.values():
-        answer = cli("check", recipe.path, *recipe.words, *recipe.check_options, *arguments)
+        answer = cli("check", recipe.path, *recipe.arguments, *recipe.check_options, *arguments)
         assert answer.code == 0, answer.err
         assert not [line for line in answer.out.splitlines()[1:] if len(line) > 100 or line != line.rstrip()]
 
@@ -58,7 +58,7 @@ def test_the_json_has_the_same(shipped, cli):
 def test_convert_then_plan(shipped, cli, tmp_path):
     """The two commands one after the other."""
     recipe = shipped["halos-launch_llama_sft_kto"]
-    answer = cli("convert", recipe.path, *recipe.words, *recipe.options, "-o", "job.yaml")
+    answer = cli("convert", recipe.path, *recipe.arguments, *recipe.options, "-o", "job.yaml")
     assert answer.code == 0, answer.err
     assert "batch.global 32" in answer.out
     plan = cli("plan", "job.yaml", "--gpus", "7", "--json")
@@ -66,10 +66,10 @@ def test_convert_then_plan(shipped, cli, tmp_path):
     assert (tmp_path / "job.yaml").is_file()
 
 
-def test_the_readmes_example_is_what_is_printed(cli):
+def test_the_guides_example_is_what_is_printed(cli):
     """Its command, and its output including the summary."""
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    shown = readme.partition("$ planner check ")[2].partition("\n...\n")[0]
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "your-recipe.md").read_text()
+    shown = guide.partition("$ planner check ")[2].partition("\n...\n")[0]
     command, _, output = shown.partition("--gpus 3-8\n")
     answer = cli("check", *shlex.split(command.replace("\\\n", "")), "--gpus", "3-8")
     assert answer.code == 0, answer.err
@@ -102,7 +102,7 @@ def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
     arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
     answer = cli(*arguments, "--at", "6")
     assert (answer.code, answer.out) == (1, "")
-    assert "Exact there: 4 or 8 GPUs" in answer.err
+    assert "Exact in TRL: 4 or 8 GPUs" in answer.err
     answer = cli(*arguments, "--at", "4")
     assert answer.code == 0
     assert answer.out.splitlines()[-1].endswith("--per_device_train_batch_size 8 --gradient_accumulation_steps 4")
@@ -117,7 +117,7 @@ def test_an_accelerate_file_says_the_count(cli, tmp_path):
     assert parse_job(cli(*arguments).out).batch.global_batch == 64
     assert "says num_processes 4" in cli(*arguments, "--gpus", "8").err
     file.write_text(file.read_text() + "  gradient_accumulation_steps: 1\n")
-    assert "gradient_accumulation_steps: 2 here and 1 in accelerate.yaml" in cli(*arguments).err
+    assert "gradient_accumulation_steps: 2, but accelerate.yaml has 1" in cli(*arguments).err
     checked = cli("check", *arguments[1:], "--gpus", "4")
     assert "ValueError: DeepSpeed's A=1, the recipe's A=2" in checked.out
 
@@ -137,9 +137,9 @@ def test_a_valid_evaluation_batch_is_wanted(cli, tmp_path):
     """HALOs refuses 33 at its own count. In the DPO repository, some GPUs would get no rows."""
     halos = "accelerate launch --num_processes 4 launch.py loss=dpo model=llama ++model.name_or_path=m "
     (tmp_path / "halos.sh").write_text(halos + "train_datasets=[a] ++model.eval_batch_size=33")
-    assert "33 is no multiple of 4, which HALOs wants at 4 GPUs" in cli("convert", "halos.sh").err
+    assert "33 is no multiple of 4, which HALOs requires at 4 GPUs" in cli("convert", "halos.sh").err
     (tmp_path / "dpo.sh").write_text("python train.py model=pythia69 trainer=FSDPTrainer eval_batch_size=4")
-    assert "eval_batch_size: 4 leaves 8 GPUs without a row" in cli("convert", "dpo.sh", "--gpus", "8").err
+    assert "eval_batch_size: 4 leaves some of 8 GPUs without a row" in cli("convert", "dpo.sh", "--gpus", "8").err
 
 
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
@@ -154,17 +154,19 @@ def wrong(name, text, *arguments, says):
 
 
 WRONG = [
-    wrong("no count", TRL, "--method", "sft", says="the GPU count: a TRL recipe does not say it"),
-    wrong("no method", TRL, "--gpus", "8", says="method: the recipe does not say; write --method sft"),
-    wrong("unknown key", f"{TRL}learning_rat: 1\n", *SFT, says="learning_rat: not known to TRL, which refuses"),
-    wrong("near key", f"{TRL}learning_rat: 1\n", *SFT, says="did you mean learning_rate?"),
-    wrong("handbook's own", f"{TRL}hub_model_revision: x\n", *SFT, says="hub_model_revision: not known to TRL"),
-    wrong("unknown override", TRL, *SFT, "--learnin_rate", "3", says="learnin_rate: not known to TRL"),
+    wrong("no count", TRL, "--method", "sft", says="the GPU count: a TRL recipe does not name it"),
+    wrong("no method", TRL, "--gpus", "8", says="method: the recipe does not name it. Write --method sft"),
+    wrong("unknown key", f"{TRL}learning_rat: 1\n", *SFT, says="learning_rat: TRL does not know this key and refuses"),
+    wrong("near key", f"{TRL}learning_rat: 1\n", *SFT, says="Did you mean learning_rate?"),
+    wrong(
+        "handbook's own", f"{TRL}hub_model_revision: x\n", *SFT, says="hub_model_revision: TRL does not know this key"
+    ),
+    wrong("unknown override", TRL, *SFT, "--learnin_rate", "3", says="learnin_rate: TRL does not know this key"),
     wrong("no option", TRL, *SFT, "7", says="7: neither --key value nor key=value"),
     wrong("twice", f"{TRL}seed: 4\nseed: 4\n", *SFT, says="seed twice, on lines 5 and 6"),
     wrong("text", TRL.replace("8", "eight"), *SFT, says='per_device_train_batch_size: found "eight" (text)'),
     wrong("zero", TRL.replace("2", "0"), *SFT, says="gradient_accumulation_steps: found 0 (a whole number)"),
-    wrong("two lengths", f"{TRL}max_length: 5\nmax_seq_length: 9\n", *SFT, says="both say how long a sample is"),
+    wrong("two lengths", f"{TRL}max_length: 5\nmax_seq_length: 9\n", *SFT, says="both set the length of a sample"),
     wrong("optimizer", f"{TRL}optim: lion_8bit\n", *SFT, says="optim: found"),
     wrong("schedule", f"{TRL}lr_scheduler_type: polynomial\n", *SFT, says="lr_scheduler_type: found"),
     wrong("two batches", "batch_size: 6\nmodel: {batch_size: 3}\n", says="batch_size and model.batch_size: the DPO"),
@@ -172,7 +174,7 @@ WRONG = [
     wrong("deepspeed at 3", SIZES % 64, "--gpus", "3", says="64 != 8 x 2 x 3"),
     wrong("deepspeed auto", SIZES % '"auto"', says="found auto, which the Trainer fills in"),
     wrong("accelerate alone", "distributed_type: FSDP\nnum_processes: 8\n", says="behind --accelerate"),
-    wrong("nothing known", "foo: 1\nbatchsize: 3\n", says="batchsize is near batch_size"),
+    wrong("nothing known", "foo: 1\nbatchsize: 3\n", says="batchsize resembles batch_size"),
     wrong("empty", "", says="found nothing in it"),
     wrong("a list", "- 1\n", says="neither keys and values nor a training command"),
     wrong("a tab", "a:\n\tb: 1\n", says="line 2: found a mistake"),
@@ -215,7 +217,7 @@ def test_columns_that_want_a_flag_say_which(cli):
 def test_the_datasets_of_halos_are_those_to_train_on(cli):
     """Their key differs from that of the DPO repository."""
     command = "accelerate launch launch.py loss=dpo model=llama datasets=[ultrabin] ++model.batch_size=32"
-    assert "did you mean train_datasets?" in cli("check", command).err
+    assert "Did you mean train_datasets?" in cli("check", command).err
 
 
 def test_variables_of_the_shell_are_given_by_env(cli, tmp_path):
@@ -298,7 +300,9 @@ def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
     for command in ("check", "convert"):
         answer = cli(command, "axolotl.yaml")
         assert (answer.code, answer.out) == (2, "")
-        assert "this looks like axolotl (base_model, micro_batch_size, adapter); planner does not read it" in answer.err
+        assert (
+            "this looks like axolotl (base_model, micro_batch_size, adapter), which planner does not read" in answer.err
+        )
         assert len(answer.err.splitlines()) == 1
 
 

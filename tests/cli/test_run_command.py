@@ -122,7 +122,7 @@ def test_a_dead_address_is_told_in_seconds(cli, recorded, tmp_path):
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{path}"', "--address", "127.0.0.1:1")
     assert answer.code == 2
     assert "no Ray cluster at 127.0.0.1:1: " in answer.err
-    assert "check --address (or RAY_ADDRESS)" in answer.err
+    assert "Check --address (or RAY_ADDRESS)" in answer.err
 
 
 def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):

@@ -86,30 +86,28 @@ def wrong(says, *arguments, name=""):
     ("arguments", "says"),
     [
         wrong("Missing option '--address'", "job.yaml"),
-        wrong("found no http://HOST:PORT; write that of the cluster's dashboard", "job.yaml", "--address", ""),
+        wrong("this is not http://HOST:PORT. Give the address of the cluster's dashboard", "job.yaml", "--address", ""),
         wrong("such as http://10.0.0.5:8266", "job.yaml", "--address", "10.0.0.5:8266"),
         wrong("such as http://HOST:8265", "job.yaml", "--address", "auto"),
         wrong("such as http://head:8265", "job.yaml", "--address", "head:6379"),
         wrong("such as http://head:10001", "job.yaml", "--address", "ray://head:10001"),
-        wrong("found no http://HOST:PORT", "job.yaml", "--address", "http://"),
-        wrong("write http://HOST:8265", "job.yaml", "--address", "http://head:port"),
-        wrong("write http://HOST:8265", "job.yaml", "--address", "http://[::1:8265"),
+        wrong("this is not http://HOST:PORT", "job.yaml", "--address", "http://"),
+        wrong("Write http://HOST:8265", "job.yaml", "--address", "http://head:port"),
+        wrong("Write http://HOST:8265", "job.yaml", "--address", "http://[::1:8265"),
         wrong(
-            "6379 is the port that nodes and drivers join by; write that of the cluster's dashboard, such as "
+            "6379 is the port for nodes and drivers. Give the address of the cluster's dashboard, such as "
             "http://10.0.0.5:8265",
             *("job.yaml", "--address", "http://10.0.0.5:6379"),
         ),
         wrong("missing.yaml: found no such file", "missing.yaml", *AT),
         wrong("job.yaml: train.stepz", "job.yaml", *AT, "--set", "train.stepz=4"),
         wrong("--accept nonsense: write one of data", "job.yaml", *AT, "--accept", "nonsense"),
-        wrong("checkpoint.path: run is relative, and would go with the job's", "job.yaml", *AT),
+        wrong("checkpoint.path: run is relative, so the run would be in the job's", "job.yaml", *AT),
         wrong("checkpoint.path: runs/tiny is relative", "job.yaml", *AT, "--set", 'checkpoint.path=""'),
         wrong("data.path: no file at 'nothing'", "job.yaml", *AT, *SHARED, "--set", "data.path=nothing"),
-        wrong(
-            "data.path: ../outside.txt lies outside of", "job.yaml", *AT, *SHARED, "--set", "data.path=../outside.txt"
-        ),
-        wrong("the job file: ../job.yaml lies outside of", "../job.yaml", *AT, *SHARED),
-        wrong("no Ray dashboard at http://127.0.0.1:1: Connection refused; check --address", "job.yaml", *AT, *SHARED),
+        wrong("data.path: ../outside.txt is outside", "job.yaml", *AT, *SHARED, "--set", "data.path=../outside.txt"),
+        wrong("the job file: ../job.yaml is outside", "../job.yaml", *AT, *SHARED),
+        wrong("no Ray dashboard at http://127.0.0.1:1: Connection refused. Check --address", "job.yaml", *AT, *SHARED),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, arguments, says, monkeypatch):
@@ -137,7 +135,7 @@ def test_a_link_is_not_followed_to_what_lies_elsewhere(cli, job, monkeypatch, tm
     (job.parent / "texts" / "a.txt").symlink_to(secret)
     answer = cli("submit", job.name, *AT, *SHARED, "--set", "data.path=texts")
     assert (answer.code, answer.out) == (2, "")
-    assert "data.path: texts/a.txt is a link that leads out of " in answer.err
+    assert "data.path: texts/a.txt links out of " in answer.err
 
 
 def test_a_token_that_others_may_read_is_said_first(cli, job, monkeypatch, tmp_path):
@@ -145,7 +143,7 @@ def test_a_token_that_others_may_read_is_said_first(cli, job, monkeypatch, tmp_p
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o640)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    said = f"planner: {tmp_path}/token: other users of this machine may use this token (mode 0640), "
+    said = f"planner: {tmp_path}/token: other users of this machine can use this token (mode 0640) "
     assert cli("submit", job.name, *AT, *SHARED).err.startswith(said)
     (tmp_path / "token").chmod(0o600)
     assert said not in cli("submit", job.name, *AT, *SHARED).err
@@ -157,7 +155,7 @@ def test_more_than_ray_takes_is_refused_with_the_largest_files(cli, job, monkeyp
     monkeypatch.setattr(shipment, "MAX_BYTES", 2**20)
     answer = cli("submit", job.name, *AT, *SHARED)
     assert (answer.code, answer.out) == (2, "")
-    assert "and Ray takes 1.0 MiB; the largest: text.txt (3.0 MiB), " in answer.err
+    assert "and Ray accepts 1.0 MiB (the largest: text.txt (3.0 MiB), " in answer.err
 
 
 def test_without_rays_job_client_the_extra_is_named(cli, job, monkeypatch):

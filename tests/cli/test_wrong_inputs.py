@@ -138,7 +138,7 @@ WRONG = [
     setting("plan", "batch.global=1048577", says="write a whole number from 1 to 1048576"),
     setting("plan", "batch=1", says="batch: found 1"),
     setting("plan", "workers.min=9", says="min 9 is above max 8"),
-    setting("run", "train.epochs=2", says="examples; found steps and epochs (null takes"),
+    setting("run", "train.epochs=2", says="found steps and epochs. Write exactly one of"),
     # -- data
     setting("run", "data.path=missing.txt", says="missing.txt"),
     setting("run", "data.path=empty", says="data.path: no file at"),

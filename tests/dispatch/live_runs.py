@@ -134,7 +134,7 @@ class Ledger:
 
 
 def notes(job):
-    """What the run's ledger says in words."""
+    """The notes in the run's ledger."""
     return messages(run_of(job))
 
 

@@ -97,7 +97,7 @@ def test_a_second_driver_is_refused_and_the_first_goes_on(folder):
 
 
 def test_a_killed_driver_is_resumed_by_the_same_command_at_once(folder):
-    """SIGKILL leaves its lease behind; nobody waits for its beats, and a later generation goes on."""
+    """SIGKILL leaves its lease behind. The next driver does not wait for its beats, and a later generation goes on."""
     killed = start(folder, "run", "job.yaml", "--nodes", "1")
     run = wait_for_commits(folder, 2)
     killed.kill()
@@ -154,8 +154,8 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, igno
 def process_of_the_head(driver, name):
     """The process id of the head's raylet or gcs_server, among those that a driver has started."""
     for pid in members(driver.pid):
-        words = command_line(pid).split("\0")
-        if words[0].endswith(f"/{name}") and (name != "raylet" or "--head" in words):
+        arguments = command_line(pid).split("\0")
+        if arguments[0].endswith(f"/{name}") and (name != "raylet" or "--head" in arguments):
             return pid
     raise AssertionError(f"no {name} below {driver.pid}")
 
@@ -211,17 +211,17 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
 def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
     """Two workers; then two, one after a node's SIGKILL, and three after two nodes came: one hash."""
     bitwise = ["batch.equality=bitwise", "model.dropout=0.1", "batch.global=7"]
-    settings = [word for item in bitwise for word in ("--set", item)]
+    settings = [argument for item in bitwise for argument in ("--set", item)]
     command = ("verify", "job.yaml", "--ray", "--history", "2,1,3", "--steps", "7", "--json", *settings)
     process = start(folder, *command)
     out, err = process.communicate(timeout=1000)
     assert process.returncode == 0, out + err
     found = json.loads(out)
-    words = {check["what"]: check["words"] for check in found["checks"]}
+    results = {check["what"]: check["words"] for check in found["checks"]}
     assert found["passed"]
-    assert words["world sizes"] == "2, 1, 3"
-    assert words["samples"] == "equal at 7 steps"
-    assert "SHA-256" in words["weights"]
+    assert results["world sizes"] == "2, 1, 3"
+    assert results["samples"] == "equal at 7 steps"
+    assert "SHA-256" in results["weights"]
 
 
 @pytest.mark.slow
@@ -229,10 +229,10 @@ def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
 def test_ten_planned_and_five_unplanned_changes_give_the_same_bits(folder):
     """Six nodes come, four get notice, five die: the final hash is the undisturbed run's."""
     bitwise = ["batch.equality=bitwise", "model.dropout=0.1", "batch.global=7"]
-    settings = [word for item in bitwise for word in ("--set", item)]
+    settings = [argument for item in bitwise for argument in ("--set", item)]
     history = "4,3,2,3,2,3,2,1,2,1,2,1,2,1,3,2"
     process = start(folder, "verify", "job.yaml", "--ray", "--history", history, "--steps", "48", "--json", *settings)
     out, err = process.communicate(timeout=1400)
     assert process.returncode == 0, out + err
-    words = {check["what"]: check["words"] for check in json.loads(out)["checks"]}
-    assert words["world sizes"] == history.replace(",", ", ")
+    results = {check["what"]: check["words"] for check in json.loads(out)["checks"]}
+    assert results["world sizes"] == history.replace(",", ", ")

@@ -52,7 +52,7 @@ FOREIGN_NAMES = {
     *("TCPStore", "cuda", "destroy_process_group", "empty_cache", "init_process_group", "is_available"),
     *("is_initialized", "malloc_trim", "prctl"),
 }
-# Elsewhere a public name is one that Ray, or somebody else, documents.
+# In other files, Ray or another package documents all public names.
 LOOKS_INSIDE = [
     file
     for file in FILES
@@ -194,11 +194,11 @@ def test_in_a_file_that_looks_into_ray_every_attribute_is_accounted_for(file):
 @pytest.mark.parametrize("file", CONTRACT)
 def test_what_is_listed_is_used(file):
     """As an attribute, an import, a method that is overridden, or a parameter of one; exceptions also by name."""
-    words = {node.id for node in ast.walk(tree(file)) if isinstance(node, ast.Name)}
-    words |= {node.name for node in ast.walk(tree(file)) if isinstance(node, ast.FunctionDef)}
-    words |= {node.value for node in ast.walk(tree(file)) if isinstance(node, ast.Constant)}
-    words |= {word for pair in imports(file) for part in pair for word in part.split(".")}
-    assert listed_names(file) <= words | attributes(file)
+    names = {node.id for node in ast.walk(tree(file)) if isinstance(node, ast.Name)}
+    names |= {node.name for node in ast.walk(tree(file)) if isinstance(node, ast.FunctionDef)}
+    names |= {node.value for node in ast.walk(tree(file)) if isinstance(node, ast.Constant)}
+    names |= {name for pair in imports(file) for part in pair for name in part.split(".")}
+    assert listed_names(file) <= names | attributes(file)
 
 
 @pytest.mark.usefixtures("ray_environment")
@@ -210,7 +210,7 @@ class TestThisRay:
 
     @pytest.mark.parametrize("file", CONTRACT)
     def test_what_we_override_is_listed(self, file):
-        """Ray calls it by that name, so one that is renamed would be left uncalled, and nobody the wiser."""
+        """Ray calls it by that name, so Ray would silently stop calling one that is renamed."""
         module = importlib.import_module(
             f"planner.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
         )
@@ -283,7 +283,7 @@ def test_every_shape_is_rays_and_documented_or_listed():
 
 
 def test_every_row_says_what_it_is_for_and_what_happens_without_it():
-    """The table is read by whoever ports planner to another Ray."""
+    """People who port planner to another Ray read the table."""
     assert all(row.names and row.used_for and row.without != Without() for _, row in OF_FILE)
 
 

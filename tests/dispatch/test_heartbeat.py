@@ -11,8 +11,8 @@ def listen(beats, every_s=5.0):
     """What is said of beats heard one after another, and why the controller was ended."""
     said = []
     listener = Listener(lambda: "", said.append)
-    words = [listener.judge(beat, every_s * at) for at, beat in enumerate(beats)]
-    return [(at * every_s, w) for at, w in enumerate(words) if w], listener.verdict
+    texts = [listener.judge(beat, every_s * at) for at, beat in enumerate(beats)]
+    return [(at * every_s, text) for at, text in enumerate(texts) if text], listener.verdict
 
 
 def test_a_controller_that_beats_is_left_alone():
@@ -24,8 +24,8 @@ def test_before_the_first_beat_ray_is_starting_it_and_has_half_an_hour():
     """Ray itself reports one that does not come up, but not one that hangs as soon as it is there."""
     said, verdict = listen([""] * 362)
     assert [at for at, _ in said] == [30, 60, 120, 240, 480, 960, 1805]
-    assert all("has not begun for" in words for _, words in said)
-    assert "has not begun for 30 min" in verdict
+    assert all("has not started after" in text for _, text in said)
+    assert "has not started after 30 min" in verdict
     assert listen([*[""] * 300, *map(str, range(1000))])[1] == ""
 
 
@@ -34,7 +34,7 @@ def test_silence_is_said_less_and_less_often_and_ends_the_run():
     said, verdict = listen(["1", *["2"] * 62])
     assert [at - 5 for at, _ in said] == [30, 60, 120, 240, 305]
     assert "has not answered for 5 min" in verdict
-    assert "is ended" in said[-1][1]
+    assert "planner ends it" in said[-1][1]
 
 
 def test_a_machine_that_was_only_slow_is_forgiven():
@@ -46,7 +46,7 @@ def test_a_machine_that_was_only_slow_is_forgiven():
 
 def test_a_pause_of_everything_is_nobodys_silence():
     """The driver did not look, either: of 400 s between two looks, 15 count."""
-    listener = Listener(lambda: "", lambda _words: None)
+    listener = Listener(lambda: "", lambda _text: None)
     assert [listener.judge("2", at) for at in (5, 405, 410)] == ["", "", ""]
     assert not listener.verdict
     assert "for 30 s" in listener.judge("2", 420)
@@ -54,7 +54,7 @@ def test_a_pause_of_everything_is_nobodys_silence():
 
 def test_a_driver_that_is_always_slow_ends_it_all_the_same():
     """Of each look 15 s count."""
-    listener = Listener(lambda: "", lambda _words: None)
+    listener = Listener(lambda: "", lambda _text: None)
     for at in range(0, 1000, 40):
         listener.judge("2", at)
     assert listener.verdict
@@ -62,9 +62,9 @@ def test_a_driver_that_is_always_slow_ends_it_all_the_same():
 
 def test_a_head_that_does_not_answer_is_said_less_and_less_often():
     """And it says nothing about the controller, which is not ended for it."""
-    listener = Listener(lambda: "", lambda _words: None)
+    listener = Listener(lambda: "", lambda _text: None)
     listener.judge("1", 0)
-    said = [(at, words) for at in range(5, 1000, 5) if (words := listener.unheard(at, at))]
+    said = [(at, text) for at in range(5, 1000, 5) if (text := listener.unheard(at, at))]
     assert [at for at, _ in said] == [35, 65, 125, 245, 485, 965]
     assert "the head of the Ray cluster has not answered for 30 s" in said[0][1]
     assert listener.judge("1", 1000) == ""

@@ -67,19 +67,19 @@ UNAUTHENTICATED = "ray.exceptions.AuthenticationError: InvalidAuthToken: Authent
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (version_mismatch, "the cluster has Ray 2.1.0 on Python 3.8.1, and here is Ray "),
-        (lambda: wrapped(version_mismatch()), "use the same on both sides (Ray: Failed to connect to Ray cluster"),
-        (no_token, "no token was found; the cluster's token belongs into RAY_AUTH_TOKEN or ~/.ray/auth_token here"),
-        (no_token, "Ray wants a token here (RAY_AUTH_MODE=token, or no RAY_AUTH_MODE from Ray 2.61 on)"),
+        (version_mismatch, "the cluster has Ray 2.1.0 on Python 3.8.1, but this machine has Ray "),
+        (lambda: wrapped(version_mismatch()), "Use the same versions (Ray: Failed to connect to Ray cluster"),
+        (no_token, "no token was found. Put the cluster's token into RAY_AUTH_TOKEN or ~/.ray/auth_token"),
+        (no_token, "Ray requires a token (RAY_AUTH_MODE=token, or no RAY_AUTH_MODE from Ray 2.61 on)"),
         (lambda: gcs_error(UNAUTHENTICATED), "with RAY_AUTH_MODE=token"),
-        (dashboard, "that is the address of its dashboard"),
-        (no_address, "that is no address; write host:port"),
-        (not_a_node, "this machine is not one of its nodes"),
-        (lambda: gcs_error("Deadline Exceeded"), "what listens there does not answer as a Ray head does"),
+        (dashboard, "this is the dashboard's address"),
+        (no_address, "this is not an address. Write host:port"),
+        (not_a_node, "this machine is not one of the cluster's nodes"),
+        (lambda: gcs_error("Deadline Exceeded"), "does not answer as a Ray head"),
         (lambda: ConnectionError("Could not find any running Ray instance. Please"), "none runs on this machine"),
         (lambda: ConnectionError("Found multiple active Ray instances: {'a:1', 'b:2'}. P"), "of one: {'a:1', 'b:2'}"),
-        (lambda: RuntimeError("something new\nand more"), "something new; check --address, or leave it out"),
-        (RuntimeError, "RuntimeError; check --address"),
+        (lambda: RuntimeError("something new\nand more"), "something new. Check --address, or omit it"),
+        (RuntimeError, "RuntimeError. Check --address"),
     ],
 )
 def test_a_refusal_is_one_line_with_the_way_out(make, says):
@@ -98,9 +98,9 @@ NODES = [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 2.0, "spot": 1.0}]
     [
         ({"CPU": 2.0}, 7, ""),
         ({"CPU": 1.0, "GPU": 1.0}, 1, ""),
-        ({"CPU": 64.0}, 0, "no node has more than 8 CPU, and workers.cpus is 64"),
-        ({"CPU": 1.0, "tpu": 0.5}, 0, "no node has any tpu, and workers.resources.tpu is 0.5"),
-        ({"GPU": 1.0, "spot": 1.0}, 0, "no node has all that a worker takes (GPU 1, spot 1)"),
+        ({"CPU": 64.0}, 0, "no node has more than 8 CPU, but workers.cpus is 64"),
+        ({"CPU": 1.0, "tpu": 0.5}, 0, "no node has any tpu, but workers.resources.tpu is 0.5"),
+        ({"GPU": 1.0, "spot": 1.0}, 0, "no node has everything that a worker needs (GPU 1, spot 1)"),
     ],
 )
 def test_what_no_node_has_is_named(wanted, room, why):
@@ -110,4 +110,4 @@ def test_what_no_node_has_is_named(wanted, room, why):
 
 def test_a_cluster_without_nodes_has_nothing():
     """As on a head that hands out no CPU, before the autoscaler has brought a node."""
-    assert shortage({"GPU": 1.0}, []) == "no node has any GPU, and workers.gpus is 1"
+    assert shortage({"GPU": 1.0}, []) == "no node has any GPU, but workers.gpus is 1"

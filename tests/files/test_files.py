@@ -184,9 +184,7 @@ OPTIMIZER = "optimizer: {kind: adamw, lr: 1e-3}"
 TEXT = "data: {kind: text, path: python-stdlib}"
 FROM_1 = "write a whole number from 1 to 1048576 (samples per optimizer step)"
 SUCH_AS = "text such as 150 steps, 20000 examples, 0.5 epochs or 10%"
-AUTO_OR_FROM_1 = (
-    f"write auto or a whole number from 1 to 1099511627776 or {SUCH_AS} (from one commit to the next; a whole"
-)
+AUTO_OR_FROM_1 = f"write auto or a whole number from 1 to 1099511627776 or {SUCH_AS} (duration between commits. A whole"
 
 # (what replaces what in the minimal job, the path of the one line, what the line says besides)
 WRONG = [
@@ -372,17 +370,22 @@ WRONG = [
         ["found half a character", "a section with kind: one of chat, feedback, jsonl, own"],
     ),
     # the model's own rules
-    ("heads: 4", "heads: 5", "model", ["width 64 does not split into 5 heads; write a multiple of 5"]),
-    ("steps: 100", "", "train", ["exactly one of steps, epochs and examples; found none"]),
+    ("heads: 4", "heads: 5", "model", ["width 64 does not split into 5 heads. Write a multiple of 5"]),
+    ("steps: 100", "", "train", ["found no length. Write exactly one of steps, epochs and examples"]),
     (
         "steps: 100",
         "steps: 1\n  epochs: 1",
         "train",
-        ["of steps, epochs and examples; found steps and epochs"],
+        ["found steps and epochs. Write exactly one of steps, epochs and examples"],
     ),
-    ("steps: 100", "examples: 1\n  epochs: 1", "train", ["found epochs and examples (null takes one away"]),
+    (
+        "steps: 100",
+        "examples: 1\n  epochs: 1",
+        "train",
+        ["examples (null removes one, as in --set train.examples=null)"],
+    ),
     ("name: tiny", "name: tiny\nworkers: {min: 9}", "workers", ["min 9 is above max 8"]),
-    ("name: tiny", "name: tiny\nworkers: {cpus: 0, gpus: 0}", "workers", ["a worker must take something"]),
+    ("name: tiny", "name: tiny\nworkers: {cpus: 0, gpus: 0}", "workers", ["a worker takes no resource"]),
     ("name: tiny", "name: tiny\nworkers: {cpus: 0.00001}", "workers", ["cpus 1e-05 is below 0.0001"]),
     # what is not read of YAML
     ("name: tiny", "name: tiny\nname: b", "name", ["found twice, on line 1 and line 2"]),
@@ -537,7 +540,7 @@ def test_every_line_opens_with_the_source_on_one_line():
 def test_more_workers_than_samples_are_not_asked_for():
     """They would have nothing to do; as many as samples may be."""
     (line,) = lines_of(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 4}"))
-    assert line.startswith("job: workers.min 4 is above batch.global 3: a worker has at least one sample of each")
+    assert line.startswith("job: workers.min 4 is above batch.global 3, and each worker needs a sample of every step")
     assert parse_job(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 3}")).workers.min == 3
 
 
@@ -926,7 +929,7 @@ def test_an_objective_that_declares_no_reference_fails_at_the_jobs_birth():
     """It is not trained against a uniform reference that nobody asked for."""
     rest = parse_job(MINIMAL).model_dump(by_alias=True) | {"data": {"kind": "pairs", "path": "x"}}
     assert LaterJob.model_validate(rest | {"objective": {"kind": "simpo"}}).reference.source == "none"
-    with pytest.raises(ValidationError, match="found objective later; write one of lm, sft, dpo"):
+    with pytest.raises(ValidationError, match=r"found objective later\. Write one of lm, sft, dpo"):
         LaterJob.model_validate(rest | {"objective": {"kind": "later"}})
     with pytest.raises(TypeError, match="reference"):
         ObjectiveSpec(config=LaterObjective, data=("pairs",), build="later:Later")

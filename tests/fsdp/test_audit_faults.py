@@ -160,7 +160,7 @@ def test_a_removed_line_is_caught(run_copy):
 
 
 def test_a_rewritten_chain_is_caught_by_the_manifest(run_copy):
-    """Whoever recomputes all hashes still does not reach the head that the commit names."""
+    """Even with all hashes recomputed, the chain does not end at the head that the commit names."""
     from planner.store.records import NO_HEAD, chained
 
     segment = run_copy / "ledger" / "000001.jsonl"
@@ -174,7 +174,7 @@ def test_a_rewritten_chain_is_caught_by_the_manifest(run_copy):
 
 
 def reseal(file, **changes):
-    """Change a manifest as somebody who knows how it is sealed."""
+    """Change a manifest and recompute its digests."""
     value = json.loads(file.read_text())["value"]
     file.write_bytes(seal(Manifest.model_validate({**value, **changes})))
 

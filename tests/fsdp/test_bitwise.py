@@ -205,7 +205,7 @@ def poisoned(rank, job, url):
 
 @pytest.mark.parametrize("equality", ["bitwise", "balanced"])
 def test_a_gradient_that_is_not_finite_names_step_and_tensor(workers, texts, tmp_path, equality):
-    """All workers stop at that step with the same words."""
+    """All workers stop at that step with the same error."""
     job = bitwise_job(texts, equality=equality)
     with pytest.raises(TrainingFailed, match=r"step 2: the gradient's norm is (nan|inf), in [a-z_.0-9]+"):
         workers.run(poisoned, 3, job, str(tmp_path))
@@ -220,7 +220,7 @@ def test_a_step_that_is_not_finite_is_skipped_if_the_job_says_so(workers, texts,
         steps = records(tmp_path / str(world_size))
         assert [s["skipped"] for s in steps] == [False, False, True, False, False]
         notes = [e["message"] for e in records(tmp_path / str(world_size), "event")]
-        assert any("the step was skipped, as train.non_finite says" in note for note in notes)
+        assert any("The step was skipped (train.non_finite: skip)" in note for note in notes)
         assert audit(RunFolder(Storage(str(tmp_path / str(world_size))))).clean
     if equality == "bitwise":
         assert result(tmp_path / "2") == result(tmp_path / "3")
@@ -244,8 +244,8 @@ def with_put(rank, job, url):
 
 
 def test_an_operation_that_is_not_deterministic_is_refused_by_name(workers, texts, tmp_path):
-    """In words that say what to do, and only where equal bits were asked for."""
-    with pytest.raises(TrainingFailed, match=r"^put_ has no deterministic form on this device .* batch.equality: bat"):
+    """The error says what to do. It comes only in bitwise jobs."""
+    with pytest.raises(TrainingFailed, match=r"^put_ has no deterministic form on this device .* batch.equality: bal"):
         workers.run(with_put, 2, bitwise_job(texts), str(tmp_path / "bitwise"))
     workers.run(with_put, 2, bitwise_job(texts, equality="balanced"), str(tmp_path / "balanced"))
     assert len(records(tmp_path / "balanced")) == 5
@@ -283,12 +283,12 @@ def test_a_certificate_that_was_taken_away_is_missed(workers, texts, tmp_path):
 def on_another_cpu(rank, job, url, accept=()):
     from planner.train.exact import determinism
 
-    words = determinism.device_text
+    device_text = determinism.device_text
     determinism.device_text = lambda _device: "another CPU"
     try:
         return run_job(rank, job, url, accept=accept)
     finally:
-        determinism.device_text = words
+        determinism.device_text = device_text
 
 
 def test_bits_are_not_promised_across_kinds_of_machines(workers, texts, tmp_path):
@@ -297,7 +297,7 @@ def test_bits_are_not_promised_across_kinds_of_machines(workers, texts, tmp_path
     with pytest.raises(ResumeRefused, match=r"device: torch .* on a CPU with .* -> another CPU.*--accept device"):
         workers.run(on_another_cpu, 2, bitwise_job(texts), str(tmp_path))
     workers.run(on_another_cpu, 2, bitwise_job(texts), str(tmp_path), ("device",))
-    assert any("accepted by name" in words for words in records(tmp_path, "generation")[-1]["changed"])
+    assert any("accepted by name" in change for change in records(tmp_path, "generation")[-1]["changed"])
     batches = bitwise_job(texts, equality="balanced")
     workers.run(run_job, 2, batches, str(tmp_path / "balanced"), 2)
     workers.run(on_another_cpu, 2, batches, str(tmp_path / "balanced"))

@@ -80,10 +80,10 @@ def no_room_at(rank, job, url, file):
 
 
 def test_a_commit_that_one_worker_has_no_room_for_is_told_by_all(workers, texts, tmp_path):
-    """With the size of a whole commit; what was written of it goes, and the run goes on from the one before."""
+    """The error has the size of a whole commit. Its files are removed, and the run resumes from the commit before."""
     job = make_job(texts, steps=6, checkpoint={"every": 2})
-    words = r"step 4 cannot be committed; step 2 is, and it is safe; .*: the disk is full: a commit needs .*B, and "
-    with pytest.raises(DiskFull, match=words):
+    message = r"step 4 cannot be committed \(last commit: step 2\): .*: the disk is full: a commit needs .*B, and "
+    with pytest.raises(DiskFull, match=message):
         workers.run(no_room_at, 3, job, str(tmp_path), 2)
     run = RunFolder(Storage(str(tmp_path)))
     assert run.storage.names("checkpoints") == run.commits() == [commit_name(2, 1)]
@@ -140,7 +140,7 @@ def stay_away(rank, seconds):
     exchange(world, Tally(denominators=(1,)))
     world.set_timeout(seconds)
     if rank == dist.get_world_size() - 1:
-        time.sleep(5 * seconds)  # alive, so that nobody is told by a closed connection
+        time.sleep(5 * seconds)  # alive, so that no closed connection ends the wait of the others
         return "away"
     try:
         exchange(world, Tally(denominators=(1,)))
@@ -150,9 +150,9 @@ def stay_away(rank, seconds):
 
 
 def test_a_collective_that_one_worker_never_joins_is_given_up(workers):
-    """In the time that was set, on everybody who waits: torch's own limit here is two minutes."""
+    """On all waiting workers, after the time that was set. torch's own limit here is two minutes."""
     *waited, away = workers.run(stay_away, 3, 1.0)
     assert away == "away"
     assert "came" not in waited
-    # Who is first leaves the group, which may be what the other hears of.
-    assert any("imed out" in words for words in waited), waited
+    # The first one leaves the group, which may be the error of the other.
+    assert any("imed out" in message for message in waited), waited

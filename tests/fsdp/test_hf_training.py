@@ -127,7 +127,7 @@ def test_weights_that_are_not_the_configurations_are_refused(workers, tiny_model
     files = {name: tiny_model("llama", **changes) for name, changes in ODD.items()}
     for name, folder in files.items():
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UserError, match=rf"its weights are not those of its configuration; {name}"):
+        with pytest.raises(UserError, match=rf"its weights do not match its configuration \({name}"):
             workers.run(logits_of, 2, [hf(folder)])
 
 
@@ -305,10 +305,10 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(workers, texts, t
     run, _ = trained("llama")
     newest = commit_at(run, None)
     (tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match=r"out: is there already"):
+    with pytest.raises(UserError, match=r"out: the folder exists already"):
         export(run, newest, tmp_path / "out")
     (tmp_path / "out").rmdir()
-    with pytest.raises(StoreError, match="no commit at step 7; its commits are at step 2, 3"):
+    with pytest.raises(StoreError, match=r"no commit at step 7\. Its commits are at step 2, 3"):
         commit_at(run, 7)
     with pytest.raises(StoreError, match="no run here"):
         commit_at(RunFolder(Storage(str(tmp_path / "none"))), None)

@@ -1,4 +1,4 @@
-"""Token files and loader processes in whole generations: the run is the same, its errors are everybody's."""
+"""Token files and loader processes in whole generations: the run is equal, and all workers raise its errors."""
 
 import multiprocessing
 import os

@@ -182,12 +182,12 @@ def test_a_harmed_part_is_computed_again(workers, tmp_path):
     workers.run(small_parts, 3, job, str(url))
     assert parts(url) == before
     torn, computed = notes(url)[1:]
-    assert torn.endswith("000000000032: torn or altered (its digest does not match); computed again")
+    assert torn.endswith("000000000032: torn or altered (its digest does not match). It is computed again")
     assert computed.startswith("reference log-probabilities of 16 rows computed in ")
 
 
 def test_feedback_of_one_kind_is_refused(workers, tmp_path):
-    """Every worker raises the same words before the first step."""
+    """Every worker raises the same error before the first step."""
     job = sample_job(tmp_path, "kto")
     write_rows(tmp_path / "feedback.jsonl", "feedback", only_desirable=True)
     with pytest.raises(DataError, match="none of the 56 rows to train on is undesirable"):

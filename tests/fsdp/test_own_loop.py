@@ -129,7 +129,7 @@ def test_a_loop_may_call_its_model_as_often_as_it_likes(make_job, tmp_path):
 
 
 def attach(_rank, job):
-    """In a process group that somebody else has made, as under torchrun."""
+    """In a process group that planner has not made, as under torchrun."""
     import torch
 
     from planner.data.user_dataset import function_of
@@ -141,7 +141,7 @@ def attach(_rank, job):
 
 
 def test_it_works_in_a_process_group_of_the_users_own(workers, make_job, tmp_path):
-    """And goes on there from a commit that was made otherwise."""
+    """It resumes from a commit of a normal run."""
     job = make_job(PLAIN, checkpoint={"path": str(tmp_path / "run")})
     workers.run(run_job, 3, job, job.run_path, 3)
     assert workers.run(attach, 2, job) == [(True, 6)] * 2
@@ -149,7 +149,7 @@ def test_it_works_in_a_process_group_of_the_users_own(workers, make_job, tmp_pat
 
 
 def test_code_runs_in_an_audit_only_if_the_user_says_so(workers, make_job, tmp_path):
-    """A run's folder may come from anybody; and other samples than those of the run are found."""
+    """A run's folder may be untrusted. Code that gives other samples than the run used is found."""
     job = make_job(PLAIN)
     workers.run(run_job, 2, job, str(tmp_path / "run"))
     run = RunFolder(Storage(str(tmp_path / "run")))
@@ -179,7 +179,7 @@ MISTAKES = {
             "        for batch in step.micro_batches():\n            loss = errors(model, batch).sum()\n"
             "            step.backward(loss, loss)"
         ),
-        "backward was given 2 sums, and there are 1 denominators",
+        r"step\.backward got 2 sums for 1 denominators",
     ),
     "returned early": (
         (
@@ -187,11 +187,11 @@ MISTAKES = {
             "        for batch in step.micro_batches():\n            step.backward(errors(model, batch).sum())\n"
             "        break"
         ),
-        "returned before run.steps was at its end",
+        r"returned before the end of run\.steps",
     ),
     "not sharded": (
         "model = nn.Linear(3, 1)\n    next(run.steps(model, torch.optim.SGD(model.parameters(), lr=0.1)))",
-        "wants a sharded model",
+        "got a model that is not sharded",
     ),
     "an optimizer of another model": (
         "model, _ = made(run)\n    next(run.steps(model, made(run)[1]))",
@@ -213,28 +213,28 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told_in_a_sentence(workers, make_job, tmp_path, mistake):
-    """On every worker, before anything is trained that nobody asked for."""
-    code, words = MISTAKES[mistake]
-    with pytest.raises((TrainingFailed, DataError), match=words):
+    """On every worker, before the mistake trains another model."""
+    code, message = MISTAKES[mistake]
+    with pytest.raises((TrainingFailed, DataError), match=message):
         workers.run(run_job, 1, make_job(f"\ndef train(run):\n    {code}\n"), str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("sections", "words"),
+    ("sections", "message"),
     [
-        ({"eval": {"samples": 3}}, "give run.steps an `evaluate`"),
+        ({"eval": {"samples": 3}}, "but run.steps has no `evaluate`"),
         ({"batch": {"equality": "bitwise"}}, "SGD may round differently"),
     ],
 )
-def test_what_the_job_asks_for_must_be_there(workers, make_job, tmp_path, sections, words):
-    """Held-out samples want a function that measures them; bits want an optimizer that is known to keep them."""
+def test_what_the_job_asks_for_must_be_there(workers, make_job, tmp_path, sections, message):
+    """Held-out samples need `evaluate`. Equal bits need an optimizer that is known to keep them."""
     code = PLAIN.replace("made(run)", "made(run, fused=True)")
-    with pytest.raises(TrainingFailed, match=words):
+    with pytest.raises(TrainingFailed, match=message):
         workers.run(run_job, 2, make_job(code, **sections), str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "message"),
     [
         ("dataset = 3", "it has no function dataset"),
         ("def dataset():\n    raise OSError('no disk')", r"dataset\(\) failed: OSError: no disk"),
@@ -243,11 +243,11 @@ def test_what_the_job_asks_for_must_be_there(workers, make_job, tmp_path, sectio
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
     ],
 )
-def test_code_without_data_is_refused(make_job, code, words):
+def test_code_without_data_is_refused(make_job, code, message):
     """Before anything is started."""
     from planner.provenance.identity import open_data
 
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         open_data(make_job(f"\n{code}\n"))
 
 
@@ -265,7 +265,7 @@ def test_code_without_data_is_refused(make_job, code, words):
     ],
 )
 def test_code_cannot_end_a_command_as_if_all_were_well(make_job, code):
-    """An audit that a script relies on must not exit with 0 because somebody's data set does."""
+    """An audit must not exit with 0 because the user's data set exits."""
     from planner.provenance.identity import open_data
 
     with pytest.raises(DataError):
@@ -273,7 +273,7 @@ def test_code_cannot_end_a_command_as_if_all_were_well(make_job, code):
 
 
 def test_a_file_named_like_a_library_is_refused(tmp_path):
-    """It would take the library's place, or the library its."""
+    """One of the two would hide the other."""
     from planner.data.user_dataset import OwnDataset
 
     file = tmp_path / "wave.py"

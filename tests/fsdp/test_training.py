@@ -151,7 +151,7 @@ def test_rank_0_says_when_to_commit(workers, texts, tmp_path):
     assert (result.recomputed, result.uncommitted) == (40 - first, 0)
     assert [commit["step"] for commit in records(tmp_path, "commit")] == [first, 60]
     before, after = [event["message"] for event in records(tmp_path, "event")]
-    assert before.startswith("commits at the end alone, ")
+    assert before.startswith("commits only at the end, in ")
     assert "(0 lost without notice in " in before
     assert "(1 lost without notice in " in after
 
@@ -201,7 +201,7 @@ def test_no_whole_checkpoint_is_an_error_and_not_a_fresh_start(workers, texts, t
     job = make_job(texts, steps=4, checkpoint={"every": 2})
     workers.run(run_job, 1, job, str(tmp_path), 2)
     (newest_commit(tmp_path) / ".metadata").unlink()
-    with pytest.raises(StoreError, match="none of 1 commits is whole"):
+    with pytest.raises(StoreError, match=r"none of 1 commits is whole \(commit .* was passed over: .*\)\. Restore"):
         workers.run(run_job, 2, job, str(tmp_path))
 
 
@@ -227,7 +227,7 @@ def test_lost_manifests_are_no_fresh_start(workers, texts, half_copy):
     """The ledger records commits: the run refuses, and touches nothing."""
     shutil.rmtree(half_copy / "manifests")
     before = sorted(half_copy.rglob("*"))
-    with pytest.raises(StoreError, match=r"records 2 commits.*restore manifests/ or choose another checkpoint\.path"):
+    with pytest.raises(StoreError, match=r"records 2 commits.*Restore manifests/ or choose another checkpoint\.path"):
         workers.run(run_job, 1, half_job(texts), str(half_copy))
     assert sorted(half_copy.rglob("*")) == before
 
@@ -271,7 +271,7 @@ def test_a_lost_job_is_told(workers, texts, half_copy, harm):
     file.unlink()
     workers.run(run_job, 1, half_job(texts, batch={"max_micro": 5}), str(half_copy))
     changed = records(half_copy, "generation")[1]["changed"]
-    assert changed == [f"what the job was before is not known: jobs/{file.name} is gone"]
+    assert changed == [f"the job of the last commit is unknown: jobs/{file.name} is gone"]
 
 
 def test_a_commit_between_choice_and_claim_is_gone_on_from(workers, texts, half_copy):
@@ -287,9 +287,9 @@ def claims_late(rank, job, url):
     hidden, shown = Path(url, "hidden.json"), Path(url, "manifests/000000000004-000001.json")
     claim_generation = RunFolder.claim_generation
 
-    def claim_generation_late(self, words):
+    def claim_generation_late(self, facts):
         hidden.rename(shown)
-        return claim_generation(self, words)
+        return claim_generation(self, facts)
 
     if rank == 0:
         shown.rename(hidden)
@@ -356,7 +356,7 @@ def test_other_changes_are_logged(workers, texts, tmp_path):
 
 def test_storage_that_is_not_shared_is_refused(workers, texts, tmp_path):
     """Each worker with a folder of its own would lose every shard but the first."""
-    with pytest.raises(StoreError, match=r"does not see what .* wrote there; set checkpoint.path to storage"):
+    with pytest.raises(StoreError, match=r"does not see what .* wrote there\. Set checkpoint.path to storage"):
         workers.run(run_job_in_own_folder, 3, make_job(texts), str(tmp_path))
     assert not list(tmp_path.rglob("manifest*"))
 
@@ -482,5 +482,8 @@ def test_more_steps_on_a_resume_say_what_becomes_of_the_rate(workers, texts, tmp
     before, after = records(tmp_path, "generation")
     assert before["changed"] == []
     rates = [record["lr"] for record in records(tmp_path)]
-    words = f"it ends at step 9 instead of 3, so the rate at step 3 goes from {rates[2]:.3g} to {rates[3]:.3g}"
-    assert after["changed"] == ["train.steps: 3 -> 9", f"train.schedule: cosine, {words}"]
+    change = f"so the learning rate of step 3 changes from {rates[2]:.3g} to {rates[3]:.3g}"
+    assert after["changed"] == [
+        "train.steps: 3 -> 9",
+        f"train.schedule: cosine now ends at step 9 instead of 3, {change}",
+    ]

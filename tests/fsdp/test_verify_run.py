@@ -153,7 +153,7 @@ def tuned(workers, tmp_path_factory):
 
 @pytest.mark.fsdp
 def test_a_run_on_pairs_is_made_anew(tuned):
-    """Rows in the words of TRL, as a model over bytes reads them."""
+    """Rows in TRL's format, as a model over bytes reads them."""
     run, _ = tuned
     code, output = verified(run)
     assert code == 0, output
@@ -192,7 +192,7 @@ def test_samples_that_it_does_not_make_have_a_verdict_of_their_own(workers, tmp_
 
 @pytest.mark.fsdp
 def test_the_data_may_lie_elsewhere(run, data, tmp_path):
-    """Whoever verifies holds a copy of their own."""
+    """The data at another path than during the run."""
     elsewhere = shutil.copy(data, tmp_path / "rows.jsonl")
     code, output = verified(run, "--data", str(elsewhere))
     assert code == 0, output
@@ -205,7 +205,7 @@ def test_forging_without_a_change_is_harmless(run):
     assert code == 0, output
 
 
-# -- faults of whoever touches the files
+# -- faults by changing files
 
 
 def flip_a_byte(file, at=-1):
@@ -334,7 +334,7 @@ def test_other_data_is_found(run, data, tmp_path, change):
         assert "data" in output.partition("WRONG")[2].splitlines()[0]
 
 
-# -- faults of whoever knows how it is sealed
+# -- faults by someone who can recompute all hashes
 
 
 def alter_step(number, **changes):
@@ -416,7 +416,7 @@ def test_a_forged_manifest_is_found(run, change):
 
 @pytest.mark.fsdp
 def test_a_change_of_identity_must_be_accepted(run):
-    """From generation 3 on with another recipe: a finding, unless its header says that somebody accepted it."""
+    """From generation 3 on with another recipe: a finding, unless its header says that the user accepted it."""
 
     def alter(value):
         if value.get("generation") == 3:

@@ -106,7 +106,7 @@ def _recipes(out: Path) -> None:
         folder.mkdir(parents=True)
         shipped = recipes.write(row, folder)
         file = str(Path(shipped.path).relative_to(folder))
-        told = {"file": file, "words": shipped.words, "check": shipped.check_options, "convert": shipped.options}
+        told = {"file": file, "words": shipped.arguments, "check": shipped.check_options, "convert": shipped.options}
         _write(folder / "sound" / "words.json", json.dumps(told))
     _recipe(out / "deepspeed", "deepspeed.json", DEEPSPEED, ["--tuned-for", "8"], ["--gpus", "8"])
     for method in ("sft", "dpo", "kto"):

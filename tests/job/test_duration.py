@@ -1,4 +1,4 @@
-"""Cadences: one way to write each, and steps that are the nearest ones."""
+"""Durations: each has one written form, and converts to the nearest whole steps."""
 
 import re
 from fractions import Fraction
@@ -30,8 +30,8 @@ def decimals(draw, most):
 
 
 @st.composite
-def cadences(draw):
-    """Of every unit."""
+def durations(draw):
+    """Durations in every unit."""
     unit = draw(st.sampled_from(["steps", "examples", "epochs", "%"]))
     whole = unit in {"steps", "examples"}
     amount = Fraction(draw(st.integers(1, 2**40))) if whole else draw(decimals(100))
@@ -39,18 +39,18 @@ def cadences(draw):
 
 
 @st.composite
-def extents(draw):
-    """Of a job whose data is open."""
+def run_lengths(draw):
+    """Run lengths of a job whose data is open."""
     return RunLength(
         global_batch=draw(BATCHES), num_samples=draw(st.integers(1, 10**9)), total_steps=draw(st.integers(1, 10**7))
     )
 
 
-@given(cadence=cadences())
-def test_what_is_written_reads_back(cadence):
+@given(length=durations())
+def test_what_is_written_reads_back(length):
     """And the schema's pattern takes it."""
-    assert parse(str(cadence), least=1) == cadence
-    assert re.search(PATTERN, str(cadence))
+    assert parse(str(length), least=1) == length
+    assert re.search(PATTERN, str(length))
 
 
 @pytest.mark.parametrize(
@@ -87,57 +87,57 @@ def test_there_is_one_way_to_write_each(written, text):
 )
 def test_anything_else_is_refused(written):
     """Out of bounds, another number, another unit, another type."""
-    with pytest.raises(ValueError, match=r"no cadence|out of bounds"):
+    with pytest.raises(ValueError, match=r"not a duration|out of bounds"):
         parse(written)
 
 
 @pytest.mark.parametrize("written", [0, "0 steps", "0 examples", "0.0 epochs", "0%"])
 def test_nothing_is_a_warmup_and_no_interval(written):
-    """Evaluating every 0 steps would be evaluating without end."""
-    extent = RunLength(global_batch=4, num_samples=100, total_steps=25)
-    assert in_steps(parse(written), extent) == 0
+    """Evaluating every 0 steps would never end."""
+    run = RunLength(global_batch=4, num_samples=100, total_steps=25)
+    assert in_steps(parse(written), run) == 0
     with pytest.raises(ValueError, match="out of bounds"):
         parse(written, least=1)
 
 
-@given(cadence=cadences(), extent=extents())
-def test_steps_are_the_nearest_and_never_none(cadence, extent):
+@given(length=durations(), run=run_lengths())
+def test_steps_are_the_nearest_and_never_none(length, run):
     """At most half a step away, unless that would be no step at all."""
-    steps = in_steps(cadence, extent)
+    steps = in_steps(length, run)
     samples = {
-        "steps": cadence.amount * extent.global_batch,
-        "examples": cadence.amount,
-        "epochs": cadence.amount * extent.num_samples,
-        "%": cadence.amount / 100 * extent.total_steps * extent.global_batch,
-    }[cadence.unit]
-    away = abs(steps * extent.global_batch - samples)
+        "steps": length.amount * run.global_batch,
+        "examples": length.amount,
+        "epochs": length.amount * run.num_samples,
+        "%": length.amount / 100 * run.total_steps * run.global_batch,
+    }[length.unit]
+    away = abs(steps * run.global_batch - samples)
     assert steps >= 1
-    assert away * 2 <= extent.global_batch or (steps == 1 and samples < extent.global_batch)
+    assert away * 2 <= run.global_batch or (steps == 1 and samples < run.global_batch)
 
 
 @given(amount=st.integers(1, 2**40), size=BATCHES)
 def test_a_mismatch_names_both_neighbours_which_are_accepted(amount, size):
-    """They are the multiples around it, with their steps; the word `rounded` is accepted, too."""
-    words = mismatch(Duration(amount=Fraction(amount), unit="examples"), size)
-    assert bool(words) == (amount % size != 0)
-    if not words:
+    """They are the multiples around it, with their steps. The form with `rounded` is accepted too."""
+    reason = mismatch(Duration(amount=Fraction(amount), unit="examples"), size)
+    assert bool(reason) == (amount % size != 0)
+    if not reason:
         return
-    named = re.findall(r"([0-9]+ examples?) \(([0-9]+ steps?)\)", words)
+    named = re.findall(r"([0-9]+ examples?) \(([0-9]+ steps?)\)", reason)
     below = amount // size
     assert [parse(steps).amount for _, steps in named] == ([below, below + 1] if below else [1])
     for examples, steps in named:
         assert mismatch(parse(examples), size) == ""
         assert in_examples(parse(steps), size) == parse(examples)
-    rounded = words.rpartition(", or ")[2]
+    rounded = reason.rpartition(", or ")[2]
     assert mismatch(parse(rounded), size) == ""
-    extent = RunLength(global_batch=size, num_samples=0, total_steps=0)
-    assert in_steps(parse(rounded), extent) in {parse(steps).amount for _, steps in named}
+    run = RunLength(global_batch=size, num_samples=0, total_steps=0)
+    assert in_steps(parse(rounded), run) in {parse(steps).amount for _, steps in named}
 
 
 def test_a_mismatch_is_a_sentence():
-    """The one of the DPO repository's eval_every."""
+    """For the eval_every of the DPO repository."""
     assert mismatch(parse("20000 examples"), 64) == (
-        "20000 examples is not a multiple of batch.global 64: write 19968 examples (312 steps) "
+        "20000 examples is not a multiple of batch.global 64. Write 19968 examples (312 steps) "
         "or 20032 examples (313 steps), or 20000 examples rounded"
     )
 

@@ -22,7 +22,7 @@ from planner.store.run_folder import job_digest
 
 
 def job(*settings):
-    """One of 64 samples a step, with `key=value` laid over it."""
+    """A job with 64 samples per step, with `key=value` settings."""
     text = """
 name: tiny
 model: {kind: gpt, layers: 1, width: 8, heads: 2, context: 8}
@@ -50,7 +50,7 @@ def test_every_length_is_resolved():
 
 
 def test_without_the_data_what_can_be_known_is():
-    """The rest says so."""
+    """The lines of the others say that they need the data."""
     spec = job(*EPOCHS, "train.schedule.warmup=10%", "eval.every=20000 examples rounded")
     assert conversions(spec) == (
         "train 3 epochs, in steps once the data is open",
@@ -70,7 +70,7 @@ def test_steps_need_no_conversion():
 
 @given(samples=st.integers(1, 10**9), examples=st.integers(1, 10**12), epochs=st.integers(1, 10**6))
 def test_a_run_ends_with_the_step_that_reaches_its_end(samples, examples, epochs):
-    """Never a step before, never one after; fractions of an epoch are decimal ones."""
+    """Not a step earlier or later. Fractions of an epoch are decimal."""
     steps = total_steps(job("train.steps=null", f"train.examples={examples}"), samples)
     assert (steps - 1) * 64 < examples <= steps * 64
     part = Fraction(epochs, 1000)
@@ -79,17 +79,17 @@ def test_a_run_ends_with_the_step_that_reaches_its_end(samples, examples, epochs
 
 
 def test_a_tenth_of_an_epoch_is_a_tenth():
-    """0.1 is a hair more in binary, and would be a step more."""
+    """As a binary float, 0.1 is slightly more and would be a step more."""
     assert total_steps(job("train.steps=null", "train.epochs=0.1"), 6400) == 10
 
 
 @pytest.mark.parametrize("key", ["train.schedule.warmup", "eval.every", "checkpoint.every"])
 def test_examples_that_are_no_whole_steps_are_refused(key):
-    """At the job's birth, with the way out; which is accepted."""
+    """When the job is made. The values that the error suggests are accepted."""
     with pytest.raises(JobError) as error:
         job(f"{key}=100 examples")
     assert str(error.value) == (
-        f"job: {key}: 100 examples is not a multiple of batch.global 64: write 64 examples (1 step) "
+        f"job: {key}: 100 examples is not a multiple of batch.global 64. Write 64 examples (1 step) "
         "or 128 examples (2 steps), or 100 examples rounded"
     )
     for fixed in ("64 examples", "128 examples", "100 examples rounded", "100 steps", "100 epochs", "100%"):
@@ -98,12 +98,12 @@ def test_examples_that_are_no_whole_steps_are_refused(key):
 
 def test_every_wrong_length_is_named_at_once():
     """In one line."""
-    with pytest.raises(JobError, match=r"eval\.every: 9 examples .* write 64 .*; checkpoint\.every: 1 example is not"):
+    with pytest.raises(JobError, match=r"eval\.every: 9 examples .* Write 64 .*\. checkpoint\.every: 1 example is not"):
         job("eval.every=9 examples", "checkpoint.every=1 example")
 
 
 def test_equal_jobs_have_equal_digests():
-    """However a cadence is written; and other units are other jobs."""
+    """For every way to write a duration. Another unit makes another job."""
     same = [job(f"eval.every={text}") for text in ("100", "100 steps", "'100 step'")]
     assert {job_digest(each) for each in same} == {job_digest(job())}
     assert job_digest(job("eval.every=6400 examples")) != job_digest(job())
@@ -114,28 +114,28 @@ COSINE = ("train.schedule={kind: cosine, warmup: 10%, final_fraction: 0.1}",)
 
 
 def test_another_end_of_a_schedule_is_told_with_its_rates():
-    """Of more steps and of fewer; where the rate stays what it was, nothing is said."""
+    """Of more steps and of fewer steps. Empty where the rate does not change."""
     before, now = job(*COSINE, "train.steps=160"), job(*COSINE, "train.steps=400")
     told = schedule_change_note(before, now, 6400, 160, 160)
     peak = now.train.optimizer.lr
     new = learning_rate(now.train, 160, lengths(now, 6400))
     assert 0.7 * peak < new < peak
-    words = f"it ends at step 400 instead of 160, so the rate at step 160 goes from {peak / 10:.3g} to {new:.3g}"
-    assert told == f"train.schedule: cosine, {words}"
+    change = f"the learning rate of step 160 changes from {peak / 10:.3g} to {new:.3g}"
+    assert told == f"train.schedule: cosine now ends at step 400 instead of 160, so {change}"
     assert schedule_change_note(now, before, 6400, 20, 400).startswith(
-        "train.schedule: cosine, it ends at step 160 instead of"
+        "train.schedule: cosine now ends at step 160 instead of"
     )
     assert schedule_change_note(before, before, 6400, 20, 160) == ""
     constant = [job("train.schedule={kind: constant}", f"train.steps={steps}") for steps in (160, 400)]
     assert schedule_change_note(*constant, 6400, 20, 160) == ""
     other = job("train.schedule={kind: linear}", "train.steps=400")
-    assert schedule_change_note(before, other, 6400, 20, 160) == ""  # which asks for --accept recipe, and is named so
+    assert schedule_change_note(before, other, 6400, 20, 160) == ""  # --accept recipe reports it
 
 
 def test_a_step_larger_than_an_epoch_is_told():
-    """With how much more than the epochs that is, where the job says epochs."""
-    words = "batch.global 64 is more than the 35 samples of an epoch, so every step has some twice"
-    assert repeated_data_note(job("train.steps=9"), 35) == words
+    """With a length in epochs, the note says how many more samples are used."""
+    note = "batch.global 64 is larger than an epoch of 35 samples, so every step repeats some of them"
+    assert repeated_data_note(job("train.steps=9"), 35) == note
     told = repeated_data_note(job("train.steps=null", "train.epochs=3"), 35)
-    assert told == f"{words}, and 2 steps are 128 samples, 22% more than the epochs say"
+    assert told == f"{note}. 2 steps use 128 samples, 22% more than train.epochs asks for"
     assert repeated_data_note(job("train.steps=9"), 64) == ""

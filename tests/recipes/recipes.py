@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TABLE = Path(__file__).parent / "recipes.csv"
-# The scripts take these from their arguments, so a user has to say them.
+# The scripts take these from their arguments, so a user must give them.
 SCRIPT_ARGUMENTS = ("lr=5e-7", "loss.beta=0.1")
 _PYTHIA = {"EleutherAI/pythia-6.9b": "pythia69"}
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A recipe's file, and what has to be said beside it."""
+    """A recipe's file, and the options that it needs."""
 
     id: str
     system: str
     method: str
     path: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """overrides behind the recipe"""
     gpus: int
     global_batch: int
@@ -34,13 +34,13 @@ class Shipped:
 
     @property
     def options(self):
-        """What `planner convert` must be told beside the recipe."""
+        """The options that `planner convert` needs."""
         told = ["--halos-batch", "total"] if self.system == "HALOs" else []
         return [*told, *(["--gpus", str(self.gpus)] if self.is_trl or self.system == "DPO repo" else [])]
 
     @property
     def check_options(self):
-        """What `planner check` must be told: the counts to look at have another name there."""
+        """The options that `planner check` needs, where --gpus has another meaning."""
         return [option.replace("--gpus", "--tuned-for") for option in self.options]
 
 
@@ -58,14 +58,14 @@ def write_all(folder):
 def write(row, folder):
     """One recipe as a file of its system."""
     writer = {"DPO repo": _dpo, "HALOs": _halos, "alignment-handbook": _trl}[row["system"]]
-    path, words = writer(row, folder)
+    path, arguments = writer(row, folder)
     evaluated = row["eval_batch_value"].split()[0]
     return Shipped(
         id=row["id"],
         system=row["system"],
         method=row["method"],
         path=str(path),
-        words=words,
+        arguments=arguments,
         gpus=int(row["gpus"]),
         global_batch=int(row["global_batch"]),
         accumulation=int(row["grad_accum"]),
@@ -76,7 +76,7 @@ def write(row, folder):
 def _dpo(row, folder):
     """A command as the README has them."""
     chosen = _PYTHIA.get(row["model"])
-    words = [
+    arguments = [
         f"model={chosen}" if chosen else "model=blank_model model.name_or_path=gpt2",
         "datasets=[hh]",
         f"loss={row['method']}",
@@ -90,12 +90,12 @@ def _dpo(row, folder):
         f"lr={row['lr']}",
     ]
     path = folder / f"{row['id']}.sh"
-    path.write_text(f"# {row['id']}\npython -u train.py {' '.join(words)}\n")
+    path.write_text(f"# {row['id']}\npython -u train.py {' '.join(arguments)}\n")
     return path, ()
 
 
 def _halos(row, folder):
-    """A script that calls accelerate inside of `bash -c`, with escaped dollars, as the shipped ones do."""
+    """A script that calls accelerate inside `bash -c` with escaped dollars, as the shipped ones do."""
     lr = "${LR}" if row["lr"].startswith("$LR") else row["lr"]
     examples = [f"++{row['duration']}"] if row["duration"].startswith("n_examples") else []
     options = [

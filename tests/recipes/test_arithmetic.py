@@ -19,14 +19,14 @@ few = st.integers(1, 17)
 
 
 def sliced(rows, parts):
-    """Equal slices, in order; what is left over is in none."""
+    """Equal slices in order. The remainder is in none."""
     size = len(rows) // parts
     return [rows[size * part : size * (part + 1)] for part in range(parts)]
 
 
 @given(batches, few, few)
 def test_what_slicing_drops_is_what_no_gpu_computes(batch, accumulation, gpus):
-    """First into accumulation steps, then into ranks: the used positions are all the others, each once."""
+    """Slicing is into accumulation steps, then ranks. Used and dropped positions are all positions, each once."""
     computed = [
         row for step in sliced(list(range(batch)), accumulation) for share in sliced(step, gpus) for row in share
     ]
@@ -36,14 +36,14 @@ def test_what_slicing_drops_is_what_no_gpu_computes(batch, accumulation, gpus):
 
 
 def test_the_positions_of_the_document():
-    """B=64 A=2 W=6 drops 30, 31, 62 and 63; B=64 A=3 drops one even on one GPU."""
+    """B=64 A=2 W=6 drops 30, 31, 62 and 63. B=64 A=3 drops one even on one GPU."""
     assert dropped_by_slicing(64, 2, 6) == [(30, 32), (62, 64)]
     assert dropped_by_slicing(64, 3, 1) == [(63, 64)]
     assert dropped_by_slicing(64, 2, 4) == []
 
 
 def visits(num_rows, gpus, micro):
-    """What each GPU reads in an epoch: batch k goes to GPU k mod W; batches go on at the start until all are even."""
+    """The rows read in an epoch: batch k goes to GPU k mod W, and rows from the start fill up until all are even."""
     if gpus == 1:
         return num_rows
     rows = list(range(num_rows))
@@ -58,7 +58,7 @@ def visits(num_rows, gpus, micro):
 
 @given(st.integers(1, 400), few, few)
 def test_repeated_rows_are_what_a_loader_reads_twice(num_rows, gpus, micro):
-    """Rows read in an epoch, less the rows there are."""
+    """The rows read in an epoch minus the rows of the data."""
     assert repeats_of_even_batches(num_rows, gpus, micro) == visits(num_rows, gpus, micro) - num_rows
 
 
@@ -70,7 +70,7 @@ def test_repeats_of_the_document(gpus, micro, repeats):
 
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(1, 64))
 def test_a_group_is_cut_if_its_members_lie_in_two_pools(num_groups, group, pool):
-    """Member by member."""
+    """Compared with the pool of each member."""
     pools = [{member // pool for member in range(at * group, (at + 1) * group)} for at in range(num_groups)]
     assert groups_cut(num_groups, group, pool) == sum(len(its) > 1 for its in pools)
 
@@ -83,7 +83,7 @@ def test_group_cuts_of_the_document(group, cut):
 
 @given(batches, few, st.integers(1, 64), st.integers(1, 4))
 def test_the_fewest_accumulation_steps(batch, gpus, most, least):
-    """By trying all of them; none is found only where none is possible."""
+    """Compared with all possible steps. The result is None only if none is possible."""
     possible = [
         steps
         for steps in range(1, batch + 1)
@@ -95,7 +95,7 @@ def test_the_fewest_accumulation_steps(batch, gpus, most, least):
 
 @given(batches, few)
 def test_the_nearest_multiple_is_nearest(batch, gpus):
-    """No other one is nearer."""
+    """No other multiple is nearer."""
     found = nearest_multiple(batch, gpus)
     assert found % gpus == 0
     assert found >= gpus
@@ -107,12 +107,12 @@ def test_the_nearest_multiple_is_nearest(batch, gpus):
     [(8, 3, 9), (8, 5, 10), (16, 12, 12), (32, 7, 35), (64, 12, 60), (128, 7, 126), (256, 5, 255), (128, 12, 132)],
 )
 def test_nearest_batches_of_the_document(batch, gpus, nearest):
-    """Its table of equal splits."""
+    """The figures of the document's table of equal splits."""
     assert nearest_multiple(batch, gpus) == nearest
 
 
 def test_nearest_counts_are_below_and_above():
-    """Both, one, or none."""
+    """Either may be None."""
     assert nearest_counts(6, lambda count: 64 % count == 0, 64) == (4, 8)
     assert nearest_counts(65, lambda count: 64 % count == 0, 64) == (64, None)
     assert nearest_counts(3, lambda _: False, 64) == (None, None)

@@ -1,4 +1,4 @@
-"""What was refused for a reason that is not true: it is read, or the reason is the real one."""
+"""Recipes that planner once refused for a false reason: it reads them, or gives the true reason."""
 
 import pytest
 
@@ -19,12 +19,12 @@ TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accum
     ],
 )
 def test_adapters_go_where_peft_puts_them_by_the_models_family(model, targets, tmp_path):
-    """The list says whose choice that is, since a name on the hub may deceive."""
+    """The to-do list says that the family was guessed by name."""
     file = tmp_path / "lora.yaml"
     file.write_text(TRL.replace("org/m", model) + "use_peft: true\n")
     draft = read_recipe(str(file), [], Options(gpus=2, method="sft")).draft
     assert draft.job["model"]["lora"]["targets"] == targets
-    assert "which the model's name says" in " ".join(draft.to_do)
+    assert "family by the model's name" in " ".join(draft.to_do)
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.2-11B-Vision", "microsoft/phi-4", "org/m"])
@@ -37,7 +37,7 @@ def test_adapters_of_a_family_that_is_not_known_must_be_placed(model, tmp_path):
 
 
 def test_a_folder_says_its_family_itself(tmp_path):
-    """Whatever it is called; a type without a default is refused."""
+    """The folder's name does not matter. A type without a default is refused."""
     folder, file = tmp_path / "llama", tmp_path / "lora.yaml"
     folder.mkdir()
     file.write_text(TRL.replace("org/m", str(folder)) + "use_peft: true\n")
@@ -52,33 +52,33 @@ def test_a_folder_says_its_family_itself(tmp_path):
 
 
 def test_a_key_that_a_system_ships_is_not_said_to_be_unknown():
-    """Nor refused where it is set without a sign, as Hydra takes it."""
+    """Hydra accepts such a key without a sign, and so does planner."""
     dpo = "python train.py model=pythia69 loss=sft do_first_eval=false"
     dropped = {note.key: note.text for note in read_recipe(dpo, [], Options(max_micro=4)).draft.dropped}
-    assert dropped["do_first_eval"] == "whether step 0 is evaluated; here eval.every says when"
+    assert dropped["do_first_eval"] == "it says whether step 0 is evaluated, which eval.every decides in planner"
     halos = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
     recipe = read_recipe(halos, ["template_tokens=[a]", "++loss.desirable_weight=1.1", "++loss.sync_reference=false"])
     said = " ".join(f"{note.key} {note.text}" for note in recipe.draft.dropped)
-    assert "template_tokens turns are marked by" in said
-    assert "not a key that planner knows" not in said
+    assert "template_tokens the tokenizer's chat template marks turns" in said
+    assert "planner does not know this key" not in said
 
 
 def test_a_file_without_config_is_the_older_handbooks(tmp_path):
-    """Its scripts took the file first; TRL's want --config before it, and planner says that."""
+    """The handbook's scripts take the file first. TRL's need --config before it, and the error says so."""
     (tmp_path / "sft.yaml").write_text(TRL)
     file = str(tmp_path / "sft.yaml")
     run = "accelerate launch --num_processes 4 scripts/{} {} --per_device_train_batch_size=2"
     recipe = read_recipe(run.format("run_sft.py", file))
     assert (recipe.global_batch, recipe.config) == (16, file)
     for script in ("sft.py", "dpo.py"):
-        with pytest.raises(RecipeError, match="without --config, which TRL wants before its file; write --config /"):
+        with pytest.raises(RecipeError, match=r"without --config, which TRL needs before it\. Write --config /"):
             read_recipe(run.format(script, file))
     with pytest.raises(RecipeError, match="without --config"):
         read_recipe(f"trl sft {file}")
 
 
 def test_a_script_is_not_read_as_yaml(tmp_path):
-    """Whatever its name, if it begins as scripts do."""
+    """A first line with #! is enough, without a suffix."""
     for name in ("run.sh", "job.slurm", "start"):
         (tmp_path / name).write_text("#!/bin/bash\nset -e\nexport A=1\nfor i in 1 2; do\n\techo $i\ndone\n")
         with pytest.raises(RecipeError, match="found no training command that planner knows"):
@@ -98,7 +98,7 @@ def test_a_script_is_not_read_as_yaml(tmp_path):
     ],
 )
 def test_what_a_job_cannot_say_is_no_reason_to_check_no_batch(command):
-    """The batch does not depend on an optimizer, a schedule or adapters; a job still does."""
+    """A check needs only the batch. A job depends on optimizer, schedule and adapters."""
     recipe = read_recipe(command, [], Options(gpus=4, is_for_job=False, needs_micro=False))
     assert recipe.global_batch == 32
     with pytest.raises(RecipeError, match=r"planner (has|trains)"):
@@ -106,7 +106,7 @@ def test_what_a_job_cannot_say_is_no_reason_to_check_no_batch(command):
 
 
 def test_the_arguments_of_an_optimizer_are_one_value():
-    """`rank=64` is no option of TRL's."""
+    """`rank=64` inside of --optim_args is not read as an override."""
     command = 'trl sft --model_name_or_path m --dataset_name d --optim galore_adamw --optim_args "rank=64, scale=0.1"'
     options = Options(gpus=4, is_for_job=False, needs_micro=False)
     assert read_recipe(command, [], options).global_batch == 32

@@ -1,4 +1,4 @@
-"""HALOs: what the branch legacy does otherwise, what a bare command leaves to its own files, losses of one's own."""
+"""HALOs: the branch legacy, commands without the configuration folder, and losses for the user's own loop."""
 
 import pytest
 
@@ -20,14 +20,14 @@ loss: {name: sft}
 """
 
 
-def legacy(tmp_path, *words, text=LEGACY, **options):
+def legacy(tmp_path, *arguments, text=LEGACY, **options):
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    return read_recipe(str(file), words, Options(gpus=4, **options))
+    return read_recipe(str(file), arguments, Options(gpus=4, **options))
 
 
-def bare(loss, *words):
-    return read_recipe(BARE.format(loss), words)
+def bare(loss, *arguments):
+    return read_recipe(BARE.format(loss), arguments)
 
 
 def traps(recipe):
@@ -42,7 +42,7 @@ def lines(draft):
 
 
 def test_legacy_sft_is_the_same_training(tmp_path):
-    """Sums of token losses averaged over examples, at a rate that stays constant after 150 steps."""
+    """Token losses are summed and averaged over examples, and the rate is constant after 150 steps."""
     job, _ = job_of(legacy(tmp_path))
     assert (job.objective.kind, job.objective.mean_over) == ("sft", "samples")
     assert (job.train.schedule.kind, job.train.schedule.warmup) == ("constant", "150 steps")
@@ -63,7 +63,7 @@ def test_the_report_says_of_legacy_only_what_is_true_of_it(tmp_path):
 
 
 def test_the_units_of_legacy_are_steps(tmp_path):
-    """150 updates of 64 examples; evaluations are lowered to whole accumulation steps of 32."""
+    """150 updates of 64 examples. Evaluations are lowered to whole accumulation steps of 32."""
     units = {unit.key: unit for unit in legacy(tmp_path).foreign.units()}
     assert "warmup" not in units
     assert (units["warmup_steps"].value, units["warmup_steps"].here) == ("150", "warmup: 150 steps")
@@ -78,16 +78,16 @@ def test_no_warmup_of_legacy_is_no_share_of_the_run(tmp_path):
 
 
 def test_legacy_evaluates_by_accumulation_steps(tmp_path):
-    """`eval_every` below one of them becomes 0, and `% 0` ends the run; below an optimizer step it does not."""
+    """`eval_every` below an accumulation step becomes 0, and `% 0` ends the run. Below an optimizer step it works."""
     assert legacy(tmp_path, "eval_every=32").foreign.outcome(4).verdict == "exact"
     assert "ZeroDivisionError" in legacy(tmp_path, "eval_every=31").foreign.outcome(4).text
 
 
 @pytest.mark.parametrize(("name", "decay"), [("AdamW", 0.01), ("Adam", 0.0)])
 def test_legacy_passes_the_rate_alone_to_the_optimizer(tmp_path, name, decay):
-    """So torch's own weight decay holds."""
-    words = (f"optimizer={name}", "+weight_decay=0.1")
-    assert job_of(legacy(tmp_path, *words))[0].train.optimizer.weight_decay == decay
+    """So torch's default weight decay applies."""
+    arguments = (f"optimizer={name}", "+weight_decay=0.1")
+    assert job_of(legacy(tmp_path, *arguments))[0].train.optimizer.weight_decay == decay
 
 
 def test_legacy_kto_pools_an_accumulation_step(tmp_path):
@@ -99,7 +99,7 @@ def test_legacy_kto_pools_an_accumulation_step(tmp_path):
 
 
 def test_legacy_in_the_words_of_todays_halos_is_another_system(tmp_path):
-    """Its batch_size meant another thing, and its sft is another loss."""
+    """The branch legacy has another batch_size and another sft loss."""
     made = rewrite(legacy(tmp_path), "halos", 4)
     assert "++model.batch_size=64" in made.command
     said = " ".join(made.unsaid)
@@ -148,7 +148,7 @@ def test_a_decay_that_adam_would_add_to_the_gradient_is_said():
 
 
 @pytest.mark.parametrize(
-    ("loss", "words", "told"),
+    ("loss", "arguments", "told"),
     [
         ("ppo", ("++loss.lam=0.9", "++loss.critic_coef=0.2"), ("lam: 0.9", "gamma: 0.99", "critic_coef: 0.2")),
         ("ppo", ("++model.v_head_max_grad_norm=0.1",), ("model.v_head_max_grad_norm: 0.1", "KL_coef: 0.1")),
@@ -161,20 +161,20 @@ def test_a_decay_that_adam_would_add_to_the_gradient_is_said():
         ("ppo", ("++loss.lam=${LAM}",), ("lam: ${LAM}",)),
     ],
 )
-def test_a_loop_of_ones_own_is_told_the_coefficients(loss, words, told):
-    draft = bare(loss, *words).draft
+def test_a_loop_of_ones_own_is_told_the_coefficients(loss, arguments, told):
+    draft = bare(loss, *arguments).draft
     assert draft.job["objective"] == "own"
     line = next(line for line in draft.to_do if line.startswith("what the loop"))
-    assert all(word in line for word in told)
+    assert all(text in line for text in told)
 
 
 def test_a_loop_of_ones_own_is_told_the_coefficients_of_legacy(tmp_path):
-    """orpo is there alone; its trainer and its name are no coefficients."""
+    """Only the branch legacy has orpo. Its trainer and name are no coefficients."""
     text = LEGACY.replace("{name: sft}", "{name: orpo, OR_scale: 0.25, trainer: ORPOTrainer}")
     to_do = legacy(tmp_path, text=text).draft.to_do
     line = next(line for line in to_do if line.startswith("what the loop"))
     assert "objective {OR_scale: 0.25};" in line
-    assert to_do[0].startswith("planner's orpo takes the mean of its cross-entropy over tokens, and HALOs over pairs:")
+    assert to_do[0].startswith("planner's orpo takes the mean of its cross-entropy over tokens, HALOs over pairs:")
 
 
 def test_keys_of_humanline_without_it_are_dropped_with_a_reason():
@@ -185,13 +185,13 @@ def test_keys_of_humanline_without_it_are_dropped_with_a_reason():
 # -- the number of steps
 
 
-@pytest.mark.parametrize(("steps", "there"), [(1, None), (2, "there 312 steps at 2 accumulation steps")])
+@pytest.mark.parametrize(("steps", "there"), [(1, None), (2, "HALOs takes 312 steps at 2 accumulation steps")])
 def test_convert_says_how_many_steps_n_examples_are(steps, there):
-    """313 here and at A=1, 312 at A=2; check says it too."""
-    words = ("++n_examples=10_000", f"++model.gradient_accumulation_steps={steps}")
-    draft = read_recipe(BARE.format("dpo"), words, Options(halos_batch="total")).draft
+    """planner and HALOs at A=1 take 313 steps, HALOs at A=2 takes 312."""
+    arguments = ("++n_examples=10_000", f"++model.gradient_accumulation_steps={steps}")
+    draft = read_recipe(BARE.format("dpo"), arguments, Options(halos_batch="total")).draft
     line = next(note.text for note in draft.derived if note.key == "train.examples")
     assert "10016, 313 steps" in line
-    assert "the schedule was told 312 there" in line
+    assert "HALOs' schedule expects 312" in line
     assert line.count("accumulation steps") == (1 if there else 0)
     assert (there or "") in line

@@ -1,4 +1,4 @@
-"""What trains otherwise here than in a recipe's own system: carried, derived, said with its consequence, or refused."""
+"""Values that train differently in planner than in the recipe's system are carried over, listed or refused."""
 
 import re
 
@@ -11,17 +11,17 @@ from planner.recipes.rewrite import rewrite
 TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
 
 
-def _lora_of(tmp_path, text, *words):
+def _lora_of(tmp_path, text, *arguments):
     file = tmp_path / "lora.yaml"
     file.write_text(TRL + "use_peft: true\n" + text)
-    return read_recipe(str(file), words, Options(gpus=2, method="sft")).draft.job["model"]["lora"]
+    return read_recipe(str(file), arguments, Options(gpus=2, method="sft")).draft.job["model"]["lora"]
 
 
 def test_adapters_go_where_they_went(tmp_path):
     assert _lora_of(tmp_path, "lora_target_modules: [q_proj, v_proj]\n")["targets"] == ["q_proj", "v_proj"]
     assert "targets" not in _lora_of(tmp_path, "lora_target_modules: all-linear\n")
     assert "targets" not in _lora_of(tmp_path, "lora_target_modules: [all-linear]\n")
-    # alpha / rank here is alpha / sqrt(rank) there
+    # planner scales by alpha / rank, rsLoRA by alpha / sqrt(rank).
     assert _lora_of(tmp_path, "lora_target_modules: all-linear\nuse_rslora: true\n")["alpha"] == 128.0
 
 
@@ -124,10 +124,10 @@ def _accelerate(tmp_path, text):
         ("dpo", "truncation_mode: keep_end\n", "start", "the last max_length tokens"),
         ("dpo", "", None, "whose default is 512 in TRL 0.19"),
         ("kto", "truncation_mode: keep_start\nmax_prompt_length: 9\n", "end", ""),
-        ("sft", "truncation_mode: keep_end\n", "start", "here its end is cut"),
+        ("sft", "truncation_mode: keep_end\n", "start", "planner cuts its end"),
         ("sft", "eos_token: <|im_end|>\n", None, "eos_token <|im_end|>"),
         ("sft", "packing: true\npacking_strategy: wrapped\n", None, "attention crosses"),
-        ("sft", "packing: true\npacking_strategy: bfd_split\n", None, "goes on in another row"),
+        ("sft", "packing: true\npacking_strategy: bfd_split\n", None, "in another row"),
     ],
 )
 def test_other_rules_of_cutting_and_packing_are_said(tmp_path, method, text, side, said):
@@ -155,13 +155,13 @@ def test_what_would_train_otherwise_is_refused(tmp_path, text):
 @pytest.mark.parametrize("name", ["adamw_torch_4bit", "adamw_bnb_8bit", "adamw_anyprecision"])
 def test_an_optimizer_state_of_fewer_bits_is_said(tmp_path, name):
     dropped = {note.key: note.text for note in _job(tmp_path, f"optim: {name}\n").dropped}
-    assert "here it is fp32" in dropped["optim"]
+    assert "planner in fp32" in dropped["optim"]
 
 
 def test_a_loop_of_ones_own_is_told_the_schedule_and_optimizer_by_name(tmp_path):
     draft = _job(tmp_path, "optim: lomo\nlr_scheduler_type: inverse_sqrt\noptim_args: a=1\n", "grpo")
     told = next(line for line in draft.to_do if line.startswith("what the loop"))
-    assert all(word in told for word in ("kind: inverse_sqrt", "kind: lomo", "args: a=1"))
+    assert all(text in told for text in ("kind: inverse_sqrt", "kind: lomo", "args: a=1"))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_launcher_that_clips_otherwise_is_refused(tmp_path):
     launch = _accelerate(tmp_path, "deepspeed_config:\n  deepspeed_config_file: ds.json\n")
     (tmp_path / "ds.json").write_text('{"gradient_clipping": 0.5}')
     assert _job(tmp_path, "max_grad_norm: 0.5\n", accelerate=launch).job["train"]["clip_norm"] == 0.5
-    with pytest.raises(RecipeError, match=r"max_grad_norm: 1 here and gradient_clipping 0\.5"):
+    with pytest.raises(RecipeError, match=r"max_grad_norm: 1, but .* has gradient_clipping 0\.5"):
         _job(tmp_path, "", accelerate=launch)
     (tmp_path / "ds.json").write_text('{"gradient_clipping": "auto"}')
     _job(tmp_path, "", accelerate=launch)
@@ -202,9 +202,9 @@ def test_ipo_without_a_reference_is_another_loss():
         read_recipe(command, [])
 
 
-@pytest.mark.parametrize("word", ["1", "yes", "True", "t"])
-def test_truths_are_read_as_transformers_reads_them(word):
-    run = f"accelerate launch --num_processes 2 sft.py --model_name_or_path m --assistant_only_loss {word} --bf16 0"
+@pytest.mark.parametrize("text", ["1", "yes", "True", "t"])
+def test_truths_are_read_as_transformers_reads_them(text):
+    run = f"accelerate launch --num_processes 2 sft.py --model_name_or_path m --assistant_only_loss {text} --bf16 0"
     job = read_recipe(run).draft.job
     assert (job["data"]["loss_on"], job["train"]["precision"]) == ("completions", "fp32")
     with pytest.raises(RecipeError, match='bf16: found "maybe"'):
@@ -237,9 +237,9 @@ def test_quantized_weights_hint_at_adapters(tmp_path):
 
 def test_what_a_halos_command_does_not_show_is_to_be_looked_up():
     command = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
-    words = ["++model.load_lora_from=/a", "++frac_unique_desirable=0.5", "++model.max_grad_norm=1"]
-    to_do = " ".join(read_recipe(command, words).draft.to_do)
-    assert "model.max_length 1250 (model.context), model.max_prompt_length null (data.max_prompt);" in to_do
+    arguments = ["++model.load_lora_from=/a", "++frac_unique_desirable=0.5", "++model.max_grad_norm=1"]
+    to_do = " ".join(read_recipe(command, arguments).draft.to_do)
+    assert "model.max_length 1250 (model.context), model.max_prompt_length null (data.max_prompt)." in to_do
     assert "model.load_lora_from /a" in to_do
     assert "frac_unique_desirable 0.5" in to_do
 
@@ -266,7 +266,7 @@ def test_what_only_a_version_of_trl_has_names_the_version(tmp_path):
 
 @pytest.mark.parametrize("name", ["rmsprop", "sgd"])
 def test_an_optimizer_that_both_have_is_listed(tmp_path, name):
-    """And what Adam alone reads is no setting of it."""
+    """Keys that only Adam takes are dropped."""
     draft = _job(tmp_path, f"optim: {name}\nadam_beta1: 0.8\nadam_epsilon: 1e-6\n")
     assert any(note.key == "optim" and name in note.text for note in draft.carried)
     assert {"adam_beta1", "adam_epsilon"} <= {note.key for note in draft.dropped}

@@ -1,4 +1,4 @@
-"""Recipes of the alignment-handbook up to v0.3, and its ORPO ones: read, and their keys mapped to those of today."""
+"""Recipes of the alignment-handbook up to v0.3, and its ORPO recipes."""
 
 import re
 
@@ -30,21 +30,21 @@ def _file(place, text):
 
 
 def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
-    """Its script packed the rows by a constant of its own; the batch is of packed rows."""
+    """The script always packed its rows, so the batch counts packed rows."""
     recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
     assert (recipe.global_batch, recipe.method, recipe.unit) == (128, "sft", "packed row")
     job, _ = job_of(recipe)
     assert (job.model.attention, job.data.packing, job.train.precision) == ("flash_attention_2", True, "fp32")
     assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(recipe.draft.to_do)
     dropped = {note.key: note.text for note in recipe.draft.dropped}
-    assert dropped["preprocessing_num_workers"] == "data is read once"
+    assert dropped["preprocessing_num_workers"] == "planner reads the data once"
     derived = " ".join(note.text for note in recipe.draft.derived)
     assert "packing true: packing of the handbook's own scripts" in derived
-    assert re.search(r"attn_implementation of \S+ \(there use_flash_attention_2\)", derived)
+    assert re.search(r"attn_implementation of \S+ \(use_flash_attention_2\)", derived)
 
 
 def test_who_takes_such_a_file_is_said(tmp_path):
-    """TRL's scripts refuse it, and the older ones do not: a trap, and no refusal."""
+    """TRL's scripts refuse the file and the older ones do not, so a trap says so."""
     recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8, **CHECK))
     traps = {trap.name: trap.text for trap in recipe.foreign.traps(CheckOptions(counts=[8]))}
     assert "dataset_mixer, preprocessing_num_workers, use_flash_attention_2 are keys of" in traps["older handbook"]
@@ -54,7 +54,7 @@ def test_who_takes_such_a_file_is_said(tmp_path):
 
 
 def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
-    """Names may have points; splits with test in their name are not trained on; a share is the first rows."""
+    """Names may contain dots. Splits with test in their name are left out. A share is the first rows."""
     recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
     assert (recipe.global_batch, recipe.unit) == (32, "pair")
     to_do = " ".join(recipe.draft.to_do)
@@ -65,20 +65,20 @@ def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
 
 
 def test_a_converted_orpo_says_how_planners_own_differs(tmp_path):
-    """planner has an objective of that name, so nothing may say that it has none."""
+    """planner has an objective of that name, so the text must not say that it has none."""
     recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
     _, text = job_of(recipe)
-    assert "planner's orpo leaves the prompt out of its cross-entropy, and TRL counts it" in text
+    assert "planner's orpo leaves the prompt out of its cross-entropy, TRL counts it" in text
     assert "no objective" not in text
 
 
 def test_an_older_recipe_of_pairs_does_not_say_which_method(tmp_path):
-    with pytest.raises(RecipeError, match="method: the recipe does not say"):
+    with pytest.raises(RecipeError, match="method: the recipe does not name it"):
         read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, **CHECK))
 
 
 def test_its_dpo_has_an_optimizer_of_its_own(tmp_path):
-    """DPOConfig of the handbook said rmsprop where TRL says adamw."""
+    """The default of the handbook's DPOConfig was rmsprop, TRL's is adamw."""
     text = V02 + "beta: 0.1\n"
     job, _ = job_of(read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="dpo")))
     assert job.train.optimizer.kind == "rmsprop"
@@ -102,7 +102,7 @@ COMMAND = "accelerate launch --num_processes 4 {} --model_name_or_path m --per_d
 
 @pytest.mark.parametrize("option", ["--no_remove_unused_columns", "--no-remove-unused-columns"])
 def test_an_option_that_is_true_by_default_may_be_negated(option):
-    """As transformers' HfArgumentParser has it, in TRL's own examples; it takes no value from the words behind it."""
+    """As in transformers' HfArgumentParser. The option takes no value."""
     recipe = read_recipe(f"{COMMAND.format('trl/scripts/dpo.py')} {option} --bf16", (), Options(**CHECK))
     assert recipe.global_batch == 8
     assert [note.text for note in recipe.draft.dropped if note.key == "remove_unused_columns"]
@@ -113,10 +113,10 @@ def test_an_option_that_is_true_by_default_may_be_negated(option):
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--no_bf16", "no_bf16: transformers makes --no_NAME only of options that are true by default; write --bf16 f"),
-        ("--no_packing", "write --packing false"),
-        ("--no_remove_unused_columns true", "stands on the command line, without a value"),
-        ("--no_such_thing", "no_such_thing: not known to TRL"),
+        ("--no_bf16", "no_bf16: transformers has --no_NAME only for options that are true by default. Write --bf16 f"),
+        ("--no_packing", "Write --packing false"),
+        ("--no_remove_unused_columns true", "is an option of the command line and takes no value"),
+        ("--no_such_thing", "no_such_thing: TRL does not know this key"),
     ],
 )
 def test_any_other_negation_is_refused_for_its_own_reason(option, says):
@@ -126,7 +126,7 @@ def test_any_other_negation_is_refused_for_its_own_reason(option, says):
 
 def test_a_negation_in_a_file_is_refused(tmp_path):
     text = "model_name_or_path: m\nper_device_train_batch_size: 8\nno_remove_unused_columns: true\n"
-    with pytest.raises(RecipeError, match="write --remove_unused_columns false"):
+    with pytest.raises(RecipeError, match="Write --remove_unused_columns false"):
         read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="sft", **CHECK))
 
 
@@ -137,18 +137,20 @@ def test_options_that_may_be_negated_are_known():
 
 
 def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
-    """Its loss is SFT's, its rows are plain text."""
+    """The loss is SFT's, the rows are plain text."""
     place = tmp_path / "cpt"
     place.mkdir()
     text = V02 + "dataset_splits:\n- train\ndataset_configs:\n- tiny\n"
-    for recipe, words in ((_file(place, text), ()), (f"accelerate launch run_cpt.py {_file(tmp_path, text)}", ())):
-        assert read_recipe(recipe, words, Options(gpus=8, **CHECK)).global_batch == 128
-        with pytest.raises(RecipeError, match="cpt, continued pretraining: the rows are plain text"):
-            read_recipe(recipe, words, Options(gpus=8))
+    for recipe, arguments in ((_file(place, text), ()), (f"accelerate launch run_cpt.py {_file(tmp_path, text)}", ())):
+        assert read_recipe(recipe, arguments, Options(gpus=8, **CHECK)).global_batch == 128
+        with pytest.raises(
+            RecipeError, match="cpt, continued pretraining: convert makes no job for rows of plain text"
+        ):
+            read_recipe(recipe, arguments, Options(gpus=8))
 
 
 def test_what_to_type_is_what_its_own_script_takes(tmp_path):
-    """The file first, and each option one word with its value."""
+    """The file comes first, and each option is one argument with its value."""
     file = _file(tmp_path, V02)
     wanted = f"scripts/run_sft.py {file} --per_device_train_batch_size=8 --gradient_accumulation_steps=4"
     command = f"accelerate launch --num_processes 8 scripts/run_sft.py {file} --seed=3"
@@ -160,7 +162,7 @@ def test_what_to_type_is_what_its_own_script_takes(tmp_path):
 
 
 def test_no_warmup_is_no_warmup_in_every_unit(tmp_path):
-    """0% needs no count of steps; left out, the others' own defaults would warm up (200 steps, 150 steps)."""
+    """0% is written, because by default torchtitan warms up for 200 steps and the DPO repository for 150."""
     recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
     assert "--lr_scheduler.warmup_steps 0" in rewrite(recipe, "torchtitan", 4).command
     assert "warmup_steps=0" in rewrite(recipe, "dpo", 4).command

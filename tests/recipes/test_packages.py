@@ -1,4 +1,4 @@
-"""Facts that were taken from peft and transformers, held against the installed packages; nothing is imported."""
+"""Compares planner's tables with the sources of the installed peft and transformers, without importing them."""
 
 import ast
 import importlib.util
@@ -11,7 +11,7 @@ from planner.recipes.trl_keys import KNOWN, TRUE_BY_DEFAULT
 
 
 def _tree(package, file):
-    """A file of an installed package; the test is skipped where there is none."""
+    """The syntax tree of a file in an installed package. The test is skipped if the package is missing."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{package} is not installed")
@@ -19,7 +19,7 @@ def _tree(package, file):
 
 
 def test_peft_puts_adapters_where_planner_says():
-    """A family that peft has no default for would be refused there."""
+    """peft refuses a family without a default."""
     name = "TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING"
     assigned = next(
         node.value
@@ -33,7 +33,7 @@ def test_peft_puts_adapters_where_planner_says():
 
 
 def test_transformers_negates_the_options_that_planner_takes():
-    """Those that are true by default, and its parser makes --no_NAME for them."""
+    """transformers makes --no_NAME for options that are true by default."""
     tree = _tree("transformers", "training_args.py")
     (arguments,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"]
     true = {
@@ -41,7 +41,7 @@ def test_transformers_negates_the_options_that_planner_takes():
         for node in arguments.body
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.value, ast.Call)
-        and any(word.arg == "default" and ast.unparse(word.value) == "True" for word in node.value.keywords)
+        and any(keyword.arg == "default" and ast.unparse(keyword.value) == "True" for keyword in node.value.keywords)
         and "bool" in ast.unparse(node.annotation)
     }
     assert true

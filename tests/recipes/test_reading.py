@@ -1,4 +1,4 @@
-"""Foreign configurations as people have them: Hydra folders, scripts, overrides, interpolations; and what is wrong."""
+"""Reading of Hydra folders, scripts, overrides and interpolations, and of damaged recipes."""
 
 import contextlib
 import functools
@@ -92,7 +92,7 @@ def folder(place, files, **replaced):
 
 
 def test_a_hydra_folder_with_its_groups(tmp_path):
-    """Defaults lists, group files that lean on others, overrides and an interpolation to another key."""
+    """It has defaults lists, group files with defaults of their own, overrides and an interpolation."""
     recipe = read_recipe(folder(tmp_path, DPO), ["model=pythia28", "loss=dpo", "loss.beta=0.5"], Options(gpus=4))
     job, _ = job_of(recipe)
     assert (recipe.global_batch, recipe.accumulation, recipe.micro) == (64, 2, 8)
@@ -102,7 +102,7 @@ def test_a_hydra_folder_with_its_groups(tmp_path):
 
 @pytest.mark.parametrize("key", ["x" * 6000, "a\\0b"], ids=["too long", "NUL"])
 def test_a_default_that_no_disk_can_hold_is_a_missing_file(tmp_path, key):
-    """The name of a group may be anything that YAML has; the error stays one short sentence."""
+    """A group's name may be any YAML text. The error stays short."""
     (tmp_path / "config.yaml").write_text(f'defaults:\n- _self_\n- ? "{key}"\n  : m\nbatch_size: 8\n')
     with pytest.raises(RecipeError, match="found no such file") as raised:
         read_recipe(str(tmp_path))
@@ -110,7 +110,7 @@ def test_a_default_that_no_disk_can_hold_is_a_missing_file(tmp_path, key):
 
 
 def test_what_only_hydra_resolves_matters_only_where_it_is_needed(tmp_path):
-    """local_run_dir is dropped with a word; the same under batch_size is an error that names key and file."""
+    """local_run_dir is listed as dropped. For batch_size it is an error that names key and file."""
     place = folder(tmp_path, DPO)
     recipe = read_recipe(place, ["model=pythia28"], Options(gpus=4))
     assert "local_run_dir" in {note.key for note in recipe.draft.dropped}
@@ -119,33 +119,33 @@ def test_what_only_hydra_resolves_matters_only_where_it_is_needed(tmp_path):
     ):
         read_recipe(place, ["model=pythia28", "batch_size=${oc.env:B}"], Options(gpus=4))
     folder(tmp_path, DPO, **{"${accumulation}": "${nowhere}"})
-    with pytest.raises(RecipeError, match=r"\$\{nowhere\} in .*config.yaml, an interpolation to nowhere, which is not"):
+    with pytest.raises(
+        RecipeError, match=r"\$\{nowhere\} in .*config.yaml, an interpolation to nowhere, which does not"
+    ):
         read_recipe(place, ["model=pythia28"], Options(gpus=4))
 
 
 def test_a_group_without_its_file_names_those_that_are_there(tmp_path):
-    """The default model of the DPO repository has no file; loss=ipo has none either."""
-    with pytest.raises(
-        RecipeError, match=r"blank_model_fp32\.yaml: found no such file; the files there are base, pythia28"
-    ):
+    """The DPO repository has no file for its default model and for loss=ipo."""
+    with pytest.raises(RecipeError, match=r"blank_model_fp32\.yaml: found no such file, but base, pythia28"):
         read_recipe(folder(tmp_path, DPO))
-    with pytest.raises(RecipeError, match="the files there are dpo, sft"):
+    with pytest.raises(RecipeError, match="found no such file, but dpo, sft"):
         read_recipe(str(tmp_path), ["model=pythia28", "loss=ipo"])
 
 
 @pytest.mark.parametrize(("comment", "batch"), [("and gradient accumulation steps", 32), ("", 128)])
 def test_the_comment_above_batch_size_says_what_it_counts(tmp_path, comment, batch):
-    """HALOs since May 2025, and before; no flag is wanted then, and one that contradicts it is refused."""
+    """HALOs since May 2025, and before. No flag is needed, and one that contradicts the comment is refused."""
     place = folder(tmp_path, HALOS, COMMENT=comment)
-    words = ["model=llama", "loss=kto", "model.name_or_path=m", "++train_datasets=[a]"]
-    assert read_recipe(place, words, Options(gpus=2)).global_batch == batch
+    arguments = ["model=llama", "loss=kto", "model.name_or_path=m", "++train_datasets=[a]"]
+    assert read_recipe(place, arguments, Options(gpus=2)).global_batch == batch
     other = "total" if batch == 128 else "per-accumulation"
     with pytest.raises(RecipeError, match=r"the comment above model\.batch_size says"):
-        read_recipe(place, words, Options(gpus=2, halos_batch=other))
+        read_recipe(place, arguments, Options(gpus=2, halos_batch=other))
 
 
 def test_a_script_in_a_checkout_finds_its_configuration(tmp_path):
-    """scripts/run.sh leans on config/ beside its folder; a variable that the script sets is filled in."""
+    """scripts/run.sh uses config/ beside its folder. A variable that the script sets is filled in."""
     folder(tmp_path, HALOS, COMMENT="and gradient accumulation steps")
     script = tmp_path / "scripts" / "run.sh"
     script.parent.mkdir()
@@ -160,22 +160,22 @@ def test_a_script_in_a_checkout_finds_its_configuration(tmp_path):
 
 
 def test_a_command_in_a_readme_with_remarks_between_its_lines():
-    """As HALOs' README writes it."""
+    """HALOs' README has such a command."""
     lines = ["accelerate launch", "--config_file a.yaml", "launch.py", "loss=kto", "model=llama"]
     text = " \\  # remark\n ".join(lines)
     command = command_of(text, "README")
-    assert command.words == ("loss=kto", "model=llama")
+    assert command.arguments == ("loss=kto", "model=llama")
     assert command.launcher["--config_file"] == "a.yaml"
 
 
 def test_the_count_of_visible_devices_is_the_dpo_repositorys():
-    """It trains on all that it sees."""
+    """The repository trains on all visible GPUs."""
     command = "CUDA_VISIBLE_DEVICES=0,1,2 python train.py model=pythia69 trainer=FSDPTrainer batch_size=60"
     assert read_recipe(command).gpus == 3
 
 
 def test_interpolations_lead_through_one_another():
-    """Text around them stays; a circle ends."""
+    """Text around an interpolation is kept. A cycle ends."""
     found = resolve(flat({"a": "x-${b}", "b": "${c.d}", "c": {"d": 7}}, "file"))
     assert found["a"].value == "x-7"
     circle = resolve(flat({"a": "${b}", "b": "${a}"}, "file"))
@@ -184,7 +184,7 @@ def test_interpolations_lead_through_one_another():
 
 @given(st.floats(min_value=1e-12, max_value=1e12))
 def test_a_number_is_written_so_that_it_is_read_back(value):
-    """In the short form that people write: 5e-7."""
+    """The text has the short form, 5e-7."""
     assert float(scalar(number(value))) == value
 
 
@@ -220,7 +220,7 @@ def texts(tmp_path_factory):
 
 @given(which=st.integers(0, 2), at=st.integers(0, 60), value=st.sampled_from(VALUES), is_for_job=st.booleans())
 def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, is_for_job):
-    """Any value in any place: never a traceback, neither in reading, nor in judging, nor in writing the job."""
+    """Any value in any place: no traceback in reading, in verdicts and traps, or in writing the job."""
     place, files = texts
     parts = re.split(r"(?<=[=:]) ?", files[which].read_text())
     at %= len(parts)
@@ -251,7 +251,7 @@ def test_a_number_of_thousands_of_digits_is_refused(tmp_path):
 
 
 def test_a_list_of_what_is_to_do_has_no_empty_line(tmp_path):
-    """A DeepSpeed file says nothing that a loop would have to see to."""
+    """A DeepSpeed file has no model, data or loss for the user's loop."""
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}')
     to_do = read_recipe(str(file), (), Options(gpus=4)).draft.to_do

@@ -1,4 +1,4 @@
-"""Whose recipe it is: several of a system's own keys tell; what planner does not read is named."""
+"""Recognition of systems by several of their own keys, and refusals that name an unsupported system."""
 
 import pytest
 import recipes
@@ -7,8 +7,8 @@ from planner.errors import RecipeError
 from planner.recipes import Options, read_recipe
 from planner.recipes.known import is_dpo_repository, is_halos
 from planner.recipes.shipped import DPO_DEFAULTS, HALOS_DEFAULTS
-from planner.recipes.strangers import STRANGERS, by_keys
 from planner.recipes.trl_keys import KNOWN
+from planner.recipes.unsupported import UNSUPPORTED, by_keys
 
 CHECK = Options(is_for_job=False, needs_micro=False)
 FILES = {
@@ -35,12 +35,12 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_a_system_that_planner_does_not_read_is_named(name, tmp_path):
-    """With the keys that told; not read as anybody else's."""
+    """The error has the keys by which the system was recognised."""
     file = tmp_path / "config.yaml"
     file.write_text(FILES[name])
-    with pytest.raises(RecipeError, match=f"this looks like {name} .*; planner does not read it") as raised:
+    with pytest.raises(RecipeError, match=f"this looks like {name} .*, which planner does not read") as raised:
         read_recipe(str(file), (), CHECK)
-    assert "near" not in str(raised.value)
+    assert "resembles" not in str(raised.value)
 
 
 def test_a_toml_file_of_torchtitan_is_named(tmp_path):
@@ -102,10 +102,12 @@ COMMANDS = [
 @pytest.mark.parametrize(("command", "name"), COMMANDS)
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_command_of_a_system_that_planner_does_not_read_is_named(command, name, is_file, tmp_path):
-    """On the command line and in a script alike."""
+    """It may be on the command line or in a script."""
     script = tmp_path / "run.sh"
     script.write_text(f"#!/bin/bash\nset -e\n{command}\n")
-    with pytest.raises(RecipeError, match=f"this looks like {name}.*(planner does not read it|must be there)"):
+    with pytest.raises(
+        RecipeError, match=f"this looks like {name}.*(which planner does not read|needs its configuration)"
+    ):
         read_recipe(str(script) if is_file else command, (), CHECK)
 
 
@@ -115,17 +117,17 @@ def test_a_command_of_a_system_that_planner_does_not_read_is_named(command, name
         ("python train.py", "train.py with fewer than two keys of the DPO repository"),
         ("python train.py batch_size=64 lr=1e-3 model=resnet", "fewer than two keys of the DPO repository"),
         ("python train.py trainer=gpu model=mnist trainer.max_steps=9", "fewer than two keys of the DPO repository"),
-        ("python train.py model=pythia69 loss=dpo batchsize=9", "did you mean batch_size"),
+        ("python train.py model=pythia69 loss=dpo batchsize=9", "Did you mean batch_size"),
         ("python train.py model=pythia69 loss=dpo --batch-size 64", "train.py with --batch-size, which the DPO"),
         ("accelerate launch launch.py --port 8", "launch.py with --port, which HALOs does not take"),
         ("accelerate launch launch.py", "fewer than two keys of HALOs"),
         ("python main.py --epochs 3", "found no training command that planner knows"),
         ("torchrun --nproc_per_node 8 training.py --epochs 3", "found no training command that planner knows"),
-        ("trl reward --model_name_or_path m", "found trl reward; planner reads trl sft, dpo, orpo, kto and grpo"),
+        ("trl reward --model_name_or_path m", "found trl reward. planner reads trl sft, dpo, orpo, kto and grpo"),
     ],
 )
 def test_a_script_of_the_same_name_is_not_taken_for_another(command, says):
-    """What stands in the command is what tells; nothing of it is left out of account."""
+    """The arguments decide, not the script's name."""
     with pytest.raises(RecipeError, match=says):
         read_recipe(command, (), CHECK)
 
@@ -141,7 +143,7 @@ def test_a_script_of_the_same_name_is_not_taken_for_another(command, says):
     ],
 )
 def test_a_short_command_of_theirs_is_theirs(command):
-    """Two keys are enough, and one among keys that they have."""
+    """Two of a system's own keys are enough, or one if no key is unknown to it."""
     assert read_recipe(command, (), CHECK).system in {"dpo", "halos"}
 
 
@@ -165,9 +167,9 @@ def test_a_batch_size_alone_is_nobodys(text, tmp_path):
 
 
 def test_no_key_that_planner_reads_tells_of_a_system_that_it_does_not():
-    """Else a recipe of TRL's would be somebody else's."""
+    """Otherwise a TRL recipe could be refused as another system's."""
     ours = KNOWN | set(DPO_DEFAULTS) | set(HALOS_DEFAULTS)
-    assert [each.name for each in STRANGERS if each.keys & ours] == []
+    assert [each.name for each in UNSUPPORTED if each.keys & ours] == []
     assert by_keys(ours) is None
 
 
@@ -177,11 +179,11 @@ def test_every_shipped_recipe_is_still_its_own_systems(tmp_path):
         halos = "total" if recipe.system == "HALOs" else None
         gpus = None if recipe.system == "HALOs" else recipe.gpus
         options = Options(gpus=gpus, halos_batch=halos, is_for_job=False, needs_micro=False)
-        assert read_recipe(recipe.path, recipe.words, options).system == systems[recipe.system]
+        assert read_recipe(recipe.path, recipe.arguments, options).system == systems[recipe.system]
 
 
 def test_a_trainer_of_theirs_among_keys_that_they_have_is_theirs(tmp_path):
-    """As a run's resolved configuration, cut down by hand."""
+    """The file is a resolved configuration, shortened by hand."""
     file = tmp_path / "config.yaml"
     file.write_text("batch_size: 64\ntrainer: FSDPTrainer\nlr: 1e-6\n")
     assert read_recipe(str(file), (), CHECK).system == "dpo"
@@ -192,7 +194,7 @@ def test_a_trainer_of_theirs_among_keys_that_they_have_is_theirs(tmp_path):
 
 def test_options_of_hydras_own_are_said():
     dropped = read_recipe("python train.py -cn other model=pythia69 loss=sft", (), CHECK).draft.dropped
-    assert {"-cn": "an option of Hydra's; config.yaml is read as it is, once"}.items() <= {
+    assert {"-cn": "an option of Hydra, but planner reads config.yaml as it is, once"}.items() <= {
         note.key: note.text for note in dropped
     }.items()
 
@@ -215,7 +217,7 @@ def test_defaults_that_nobody_wrote_tell_nothing():
     ],
 )
 def test_trl_is_known_however_it_is_started(start):
-    """The package's name is no command, and a module is a script."""
+    """The package name `trl` is no command, and a module counts as a script."""
     command = f"{start} --model_name_or_path m --dataset_name d --per_device_train_batch_size 2"
     recipe = read_recipe(command, (), Options(gpus=4, is_for_job=False, needs_micro=False))
     assert (recipe.system, recipe.method, recipe.global_batch) == ("trl", "dpo", 8)
@@ -231,7 +233,7 @@ def test_the_launcher_of_deepspeed_says_the_gpu_count():
 
 @pytest.mark.parametrize("data", ["dataset_name: d", "dataset_mixture: {datasets: [{id: d}]}"])
 def test_a_recipe_of_trl_may_leave_the_batch_to_its_defaults(data, tmp_path):
-    """As TRL's own example does, which sets variables of the environment, too."""
+    """TRL's own example does, and also sets environment variables."""
     file = tmp_path / "example_config.yaml"
     file.write_text(f"env:\n  CUDA_VISIBLE_DEVICES: 0\nmodel_name_or_path: m\n{data}\nlearning_rate: 1e-4\n")
     recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
@@ -240,6 +242,6 @@ def test_a_recipe_of_trl_may_leave_the_batch_to_its_defaults(data, tmp_path):
 
 
 def test_names_that_many_have_tell_nothing():
-    """Each of them is the DPO repository's, and anybody's."""
+    """The DPO repository has these keys, but so have many other systems."""
     with pytest.raises(RecipeError, match="fewer than two keys of the DPO repository"):
         read_recipe("python train.py exp_name=a n_epochs=3 eval_batch_size=8 max_length=512", (), CHECK)

@@ -1,4 +1,4 @@
-"""What is written for another system is read back: the same batch, exact at that count; else a refusal."""
+"""Commands for another system are read back with the same exact batch, or refused."""
 
 import json
 import shlex
@@ -27,26 +27,26 @@ num_train_epochs: 1
 def read(recipe):
     halos = "total" if recipe.system == "HALOs" else None
     options = Options(gpus=recipe.gpus if recipe.is_trl else None, halos_batch=halos, needs_micro=False)
-    return read_recipe(recipe.path, recipe.words, options)
+    return read_recipe(recipe.path, recipe.arguments, options)
 
 
 def again(command):
-    """The command as `planner check` reads it, without a job in mind."""
+    """The command as `planner check` reads it, for the batch alone."""
     halos = "total" if "launch.py" in command else None
     return read_recipe(command, (), Options(halos_batch=halos, is_for_job=False, needs_micro=False))
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_its_own_system_at_every_count(shipped, name):
-    """Exact wherever GPUs divide the batch (and a KTO micro-batch is 2 or more); elsewhere a refusal, with counts."""
+    """Exact where GPUs divide the batch (and a KTO micro-batch is 2 or more). Elsewhere the refusal names counts."""
     recipe, target = shipped[name], OWN[shipped[name].system]
     found = read(recipe)
     least = 2 if recipe.method == "kto" else 1
     for count in COUNTS:
-        # One GPU held a quarter of a completion, that is, one; and HALOs refuses a completion that is alone.
+        # One GPU held a quarter of a completion, which counts as one. HALOs refuses a completion that is alone.
         is_alone = recipe.method == "ppo" and count == 1
         if recipe.global_batch % count or recipe.global_batch // count < least or is_alone:
-            with pytest.raises(NotExact, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact there: \d+"):
+            with pytest.raises(NotExact, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact in .*: \d+"):
                 rewrite(found, target, count)
             continue
         made = rewrite(found, target, count)
@@ -59,7 +59,7 @@ def test_its_own_system_at_every_count(shipped, name):
 
 
 def test_the_micro_batch_is_never_larger_than_it_was(tmp_path):
-    """8 samples fitted; fewer GPUs accumulate more, more GPUs less."""
+    """8 samples fitted, so fewer GPUs accumulate more."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
     found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
@@ -73,19 +73,19 @@ def test_the_micro_batch_is_never_larger_than_it_was(tmp_path):
 
 
 def test_a_refusal_names_what_is_near(tmp_path):
-    """Counts below and above, and the nearest batch with its drift."""
+    """It names the counts below and above, and the nearest batch with its deviation."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
     found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
     with pytest.raises(NotExact) as refusal:
         rewrite(found, "trl", 6)
     assert "128 % 6 = 2" in str(refusal.value)
-    assert "Exact there: 4 or 8 GPUs; nearest batch at 6: 126 (-1.6%)" in str(refusal.value)
+    assert "Exact in TRL: 4 or 8 GPUs (nearest batch at 6: 126, -1.6%)" in str(refusal.value)
 
 
 @pytest.mark.parametrize("target", ["trl", "halos"])
 def test_a_recipe_in_another_systems_words_is_the_same_job(shipped, target):
-    """DPO's batch, rate, length, context and beta, written for another system and read back from there."""
+    """Batch, rate, length, context and beta of a DPO recipe survive writing and reading."""
     found = read(shipped["dpo-3-dpo-pythia69-hh"])
     command = rewrite(found, target, 4).command
     options = Options(method="dpo", halos_batch="total" if target == "halos" else None, needs_micro=False)
@@ -100,14 +100,14 @@ def test_a_recipe_in_another_systems_words_is_the_same_job(shipped, target):
 
 
 def test_a_job_of_ours_in_the_words_of_others(shipped, tmp_path):
-    """The same as the recipe that it was converted from."""
+    """A planner job is written like the recipe from which it was converted."""
     file = tmp_path / "job.yaml"
     file.write_text(job_of(read(shipped["hb-zephyr-7b-beta-sft-config_full"]))[1])
     found = read_recipe(str(file))
     made = rewrite(found, "trl", 4)
-    words = shlex.split(made.command)
-    assert words[words.index("--learning_rate") + 1] == "2e-5"
-    assert words[words.index("--warmup_ratio") + 1] == "0.1"
+    arguments = shlex.split(made.command)
+    assert arguments[arguments.index("--learning_rate") + 1] == "2e-5"
+    assert arguments[arguments.index("--warmup_ratio") + 1] == "0.1"
     assert rewrite(found, "deepspeed", 4).file.startswith('{\n  "train_batch_size": 128')
     assert "--training.global_batch_size 128" in rewrite(found, "torchtitan", 2).command
     assert "num_processes: 2" in rewrite(found, "accelerate", 2).file
@@ -124,8 +124,8 @@ def test_a_method_that_the_other_system_lacks_is_refused(shipped):
 def test_overrides_of_a_file_stay_in_what_is_to_be_typed(tmp_path):
     file = tmp_path / "r.yaml"
     file.write_text("model_name_or_path: m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n")
-    words = ["loss_type=apo_zero", "--beta", "0.3", "per_device_train_batch_size=4"]
-    written = rewrite(read_recipe(str(file), words, Options(gpus=4, method="dpo")), "trl", 8).command
+    arguments = ["loss_type=apo_zero", "--beta", "0.3", "per_device_train_batch_size=4"]
+    written = rewrite(read_recipe(str(file), arguments, Options(gpus=4, method="dpo")), "trl", 8).command
     assert f"--config {file} --loss_type=apo_zero --beta 0.3 --per_device_train_batch_size 4" in written
     assert "per_device_train_batch_size=4" not in written
 
@@ -144,7 +144,7 @@ ZERO = FSDP.replace("distributed_type: FSDP", "distributed_type: DEEPSPEED\ndeep
 @pytest.mark.parametrize("target", ["trl", "accelerate"])
 @pytest.mark.parametrize("accumulate", ["", "gradient_accumulation_steps: 2"])
 def test_the_launcher_stays_the_users_own(tmp_path, target, accumulate):
-    """With other counts, and with what the command line cannot say in words."""
+    """Only the counts change, and notes say what the command line cannot set."""
     file = tmp_path / "fsdp_acc.yaml"
     text = ZERO.replace("ACCUMULATE", accumulate) if accumulate else FSDP
     file.write_text(text)
@@ -165,11 +165,11 @@ def test_the_launcher_stays_the_users_own(tmp_path, target, accumulate):
 
 
 def test_a_launcher_that_is_nowhere_said_is_listed(tmp_path):
-    """A file of the alignment-handbook's stands for it; one that a command names stays, there or not."""
+    """The alignment-handbook's file replaces a missing one. A file that a command names is kept."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
     made = rewrite(read_recipe(str(path), (), Options(gpus=8, method="dpo")), "trl", 4)
-    assert any("names no accelerate file, and zero3.yaml stands for it" in text for text in made.unsaid)
+    assert any("names no accelerate file, so the command has zero3.yaml" in text for text in made.unsaid)
     behind = "--per_device_train_batch_size 8 --model_name_or_path m --dataset_name d"
     for begin, kept in [
         ("accelerate launch --config_file mine/ddp.yaml --num_processes 8 dpo.py", "mine/ddp.yaml"),
@@ -287,7 +287,7 @@ def test_values_without_a_word_are_listed(tmp_path, target, train, listed):
 
 
 def test_the_version_of_torchtitan_that_is_written_is_named(tmp_path):
-    """Since August 2026 the batch is said in tokens: 8 x 512 in a micro-batch, 64 x 512 in a step."""
+    """Since August 2026 the batch is in tokens: 8 x 512 in a micro-batch, 64 x 512 in a step."""
     made = _said(tmp_path, "torchtitan", train=RMSPROP)
     note = next(text for text in made.notes if "torchtitan 0.2.2" in text)
     assert "--training.num_tokens_per_microbatch_per_dp_rank 4096 " in note
@@ -304,7 +304,7 @@ def test_files_are_of_the_jobs_precision(tmp_path, precision, accelerate, deepsp
 
 
 def test_a_file_of_deepspeed_stays_the_users_own(tmp_path):
-    """But for the three numbers."""
+    """Only the three batch numbers change."""
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}')
     made = json.loads(rewrite(read_recipe(str(file), (), Options(gpus=4)), "deepspeed", 8).file)
@@ -315,7 +315,7 @@ def test_a_file_of_deepspeed_stays_the_users_own(tmp_path):
 
 @pytest.mark.parametrize("target", ["trl", "accelerate"])
 def test_a_launcher_of_two_machines_is_named(tmp_path, target):
-    """Half of the processes run on each, from a HALOs recipe as from another."""
+    """Half of the processes run on each machine."""
     file = tmp_path / "fsdp_2x4gpu.yaml"
     file.write_text(FSDP)
     command = (
@@ -323,7 +323,7 @@ def test_a_launcher_of_two_machines_is_named(tmp_path, target):
     )
     made = rewrite(read_recipe(command.format(file)), target, 8)
     said = next(note for note in made.notes if "num_machines is 2" in note)
-    assert "4 GPUs there" in said
+    assert "with 4 GPUs" in said
 
 
 def test_a_launcher_that_lies_elsewhere_is_named():
@@ -332,7 +332,7 @@ def test_a_launcher_that_lies_elsewhere_is_named():
         "++model.name_or_path=m ++model.batch_size=32"
     )
     made = rewrite(read_recipe(command), "trl", 8)
-    assert any("accelerate_config/fsdp_2x4gpu.yaml does not lie here" in text for text in made.unsaid)
+    assert any("accelerate_config/fsdp_2x4gpu.yaml does not exist" in text for text in made.unsaid)
 
 
 @pytest.mark.parametrize(
@@ -354,15 +354,15 @@ def test_a_path_is_one_word_of_a_shell(tmp_path):
     assert "++model.name_or_path=org/m" in shlex.split(made.command)
     file = tmp_path / "job.yaml"
     file.write_text(file.read_text().replace("path: org/m", "path: 'my models/m; x'"))
-    for target, word in [("halos", "++model.name_or_path=my models/m; x"), ("trl", "my models/m; x")]:
-        assert word in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)
+    for target, argument in [("halos", "++model.name_or_path=my models/m; x"), ("trl", "my models/m; x")]:
+        assert argument in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)
 
 
 @pytest.mark.parametrize(
     ("loss", "script"), [("cdpo", "scripts/dpo.py"), ("csft", "YOUR_SCRIPT"), ("ppo", "YOUR_SCRIPT")]
 )
 def test_no_script_is_made_up(loss, script):
-    """One that TRL has, or the user's own."""
+    """The script is one of TRL's, or YOUR_SCRIPT."""
     command = f"accelerate launch launch.py loss={loss} model=llama ++model.name_or_path=m ++model.batch_size=32"
     made = rewrite(read_recipe(command, (), Options(gpus=4)), "trl", 4)
     assert f" {script} " in made.command
@@ -376,7 +376,7 @@ def test_a_deepspeed_file_is_written_for_the_users_own_script(tmp_path):
 
 @pytest.mark.parametrize("target", ["dpo", "halos", "trl"])
 def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
-    """`max_grad_norm=inf`, which planner writes itself, is a norm."""
+    """planner writes `max_grad_norm=inf` and reads it back as no clipping."""
     command = _said(tmp_path, target, train=f"{RMSPROP}, clip_norm: null").command
     options = Options(gpus=None if target != "dpo" else 8, halos_batch="total", needs_micro=False)
     read_back = read_recipe(command, (), options)
@@ -385,14 +385,14 @@ def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
 
 
 def test_an_infinite_norm_in_a_file_is_read(tmp_path):
-    """As Hydra leaves it in a run's folder."""
+    """Hydra writes such a file into a run's folder."""
     file = tmp_path / "config.yaml"
     file.write_text("batch_size: 32\ntrainer: FSDPTrainer\nmax_grad_norm: .inf\nloss: {name: sft}\n")
     assert read_recipe(str(file), (), Options(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
 
 
 def test_words_of_a_stranger_do_not_steer_the_terminal():
-    """A command's own words stand in what is to be typed."""
+    """The command to type contains the recipe's own arguments."""
     command = "python train.py loss=sft model=pythia28 datasets=[hh] batch_size=4 exp_name=a\x1b[31m\x07b"
     recipe = read_recipe(command, (), Options(gpus=4))
     shown = "\n".join(rewrite_lines(recipe, rewrite(recipe, "dpo", 4), 4))

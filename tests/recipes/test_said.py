@@ -1,4 +1,4 @@
-"""Whatever a job says is written for another system, or listed as not said there."""
+"""Every value of a job is written for another system, or listed as one that its options cannot express."""
 
 import copy
 import re
@@ -12,12 +12,12 @@ from planner.job import Job
 from planner.recipes import TARGETS, rewrite
 from planner.recipes.recipe import Draft, Recipe
 
-# Not shrunk: the failing field's name says enough, and a job takes long to shrink.
+# No shrinking: the failing field's name says enough, and shrinking a job takes long.
 ORDINARY = settings(
     max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), phases=set(Phase) - {Phase.shrink}
 )
-# The word that says a value, by system.
-WORDS = {
+# The option of each value, by system.
+OPTIONS = {
     "dpo": {
         "model.path": "model.name_or_path=",
         "model.context": "max_length=",
@@ -115,7 +115,7 @@ WORDS = {
     "accelerate": {"batch.global": "num_processes", "train.precision": "mixed_precision"},
     "deepspeed": {"batch.global": "train_batch_size", "train.precision": "bf16"},
 }
-# Values that a system has anyway, so that they need no word. ANY: it follows from the loss.
+# Values that a system has anyway, so that they need no option. ANY: the loss implies it.
 ANY = object()
 ANYWHERE = {
     "model.kind": "hf",
@@ -138,7 +138,7 @@ ALIKE = {
     "accelerate": {},
     "deepspeed": {},
 }
-# The losses that each can say anything of.
+# The losses for which each system has options.
 LOSSES = {
     "dpo": ("sft", "dpo", "ipo", "own"),
     "halos": ("sft", "dpo", "ipo", "simpo", "kto", "own"),
@@ -258,7 +258,7 @@ beside = {
 
 @st.composite
 def trees(draw, loss):
-    """A job as nested dicts; one that is not valid is drawn again."""
+    """A valid job as nested dicts."""
     objective, model, data = losses[loss]
     tree = {key: draw(its) for key, its in beside.items()}
     tree |= {"objective": draw(objective), "model": draw(model), "data": draw(data)}
@@ -276,7 +276,7 @@ def is_valid(tree):
 
 
 def said(tree, target):
-    """What is typed, and what is listed, for a job on 4 GPUs."""
+    """The command with its file, and the listed values, for a job on 4 GPUs."""
     batch = tree["batch"]
     job = Job.model_validate(tree).model_dump(by_alias=True)
     recipe = Recipe(
@@ -288,7 +288,7 @@ def said(tree, target):
 
 
 def values(tree, prefix=""):
-    """Every value that a job has, by its dotted name."""
+    """Every value of a job with its dotted name."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and value:
@@ -298,7 +298,7 @@ def values(tree, prefix=""):
 
 
 def is_pointless(tree, target, name):
-    """Whether nothing follows from a value, in this job."""
+    """Whether a value has no effect in this job."""
     schedule = tree["train"].get("schedule", {})
     if name == "train.schedule.final_fraction":
         return schedule["kind"] == "constant" or not schedule["final_fraction"]
@@ -312,12 +312,12 @@ def is_pointless(tree, target, name):
 @ORDINARY
 @given(data=st.data())
 def test_every_value_of_a_job_is_written_or_listed(target, data):
-    """Walked over all of its fields, defaults included."""
+    """All fields are checked, defaults included."""
     tree = data.draw(trees(data.draw(st.sampled_from(LOSSES[target]))))
     typed, listed = said(tree, target)
     for name, value in values(Job.model_validate(tree).model_dump(by_alias=True)):
         is_listed = re.search(rf"[ ,]{re.escape(name)} ", listed)
-        is_written = WORDS[target].get(name, "\0") in typed
+        is_written = OPTIONS[target].get(name, "\0") in typed
         anyway = ALIKE[target].get(name, "\0")
         is_alike = anyway is ANY or anyway == value
         assert is_listed or is_written or is_alike or is_pointless(tree, target, name), (name, value, listed)
@@ -327,7 +327,7 @@ def test_every_value_of_a_job_is_written_or_listed(target, data):
 @settings(ORDINARY, max_examples=12)  # each tries every value
 @given(data=st.data())
 def test_another_value_makes_another_answer(target, data):
-    """So what is written or listed is the value itself, not a word in its place."""
+    """So the text contains the value itself, not a fixed phrase."""
     loss = data.draw(st.sampled_from(LOSSES[target]))
     tree, other = data.draw(trees(loss)), data.draw(trees(loss))
     before = dict(values(tree))

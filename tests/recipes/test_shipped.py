@@ -1,4 +1,4 @@
-"""Every shipped recipe, in its own format, is exact here at 1 to 16 GPUs; and what it is in its own system."""
+"""Every shipped recipe is exact in planner at 1 to 16 GPUs, and its own system does what the document says."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from planner.recipes import Options, job_of, read_recipe
 
 IDS = [row["id"] for row in rows()]
 COUNTS = range(1, 17)
-# Keys whose values are said in other words, or in the report's first line.
+# Keys whose values are in the lists under other names, or in the report's first line.
 SAID_OTHERWISE = {
     "model": "its path",
     "loss": "the method",
@@ -31,12 +31,12 @@ SAID_OTHERWISE = {
 def read(recipe, **more):
     halos = "total" if recipe.system == "HALOs" else None
     gpus = None if recipe.system == "HALOs" else recipe.gpus
-    return read_recipe(recipe.path, recipe.words, Options(gpus=gpus, halos_batch=halos, **more))
+    return read_recipe(recipe.path, recipe.arguments, Options(gpus=gpus, halos_batch=halos, **more))
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_it_is_converted_and_exact_at_every_count(shipped, name):
-    """The job is read back as `planner plan` reads it, and each plan's micro-batches are the whole batch, once."""
+    """The job is read back as `planner plan` reads it. Each plan's micro-batches have each sample of the batch once."""
     recipe = shipped[name]
     found = read(recipe)
     job, text = job_of(found)
@@ -51,7 +51,7 @@ def test_it_is_converted_and_exact_at_every_count(shipped, name):
 
 @pytest.mark.parametrize("name", IDS)
 def test_nothing_of_it_is_lost_without_a_word(shipped, name):
-    """Each key of the recipe stands in one of the lists: what was carried over, derived, dropped, or is left to do."""
+    """Each key of the recipe is listed as carried over, derived, dropped or to do."""
     recipe = shipped[name]
     draft = read(recipe).draft
     notes = [*draft.carried, *draft.derived, *draft.dropped]
@@ -66,7 +66,7 @@ def test_nothing_of_it_is_lost_without_a_word(shipped, name):
 
 @pytest.mark.parametrize("name", IDS)
 def test_what_its_own_system_does_at_each_count(shipped, name):
-    """By the rules of the document, worked out anew: slicing, divisibility with the evaluation batch, W * m * A."""
+    """Compared with the rules of the document: slicing, divisibility with the evaluation batch, W * m * A."""
     recipe, found = shipped[name], read(shipped[name])
     for count in COUNTS:
         outcome = found.foreign.outcome(count)
@@ -103,31 +103,31 @@ def test_the_dpo_repository_as_documented(shipped):
 
 
 def test_the_ppo_scripts_start_nowhere(shipped):
-    """At none of 1 to 16 GPUs, and the trap says why; in their old meaning they are batches of 64."""
+    """They start at none of 1 to 16 GPUs. With the old meaning of batch_size they have batches of 64."""
     recipe = shipped["halos-launch_llama_ppo_online"]
     found = read(recipe)
     assert {found.foreign.outcome(count).verdict for count in COUNTS} == {"error"}
-    old = read_recipe(recipe.path, recipe.words, Options(halos_batch="per-accumulation"))
+    old = read_recipe(recipe.path, recipe.arguments, Options(halos_batch="per-accumulation"))
     assert old.global_batch == 64
     assert [count for count in COUNTS if old.foreign.outcome(count).verdict == "exact"] == [1, 2, 4, 8]
 
 
 def test_halos_at_its_own_counts(shipped):
-    """B=32 A=1: 1, 2, 4, 8 and 16; everything else is a ValueError."""
+    """B=32 A=1 starts at 1, 2, 4, 8 and 16. Any other count is a ValueError."""
     found = read(shipped["halos-launch_llama_instruct_dpo"])
     assert [count for count in COUNTS if found.foreign.outcome(count).verdict == "exact"] == [1, 2, 4, 8, 16]
     assert found.foreign.outcome(3).text == "ValueError: 32 % (3 x 1) = 2"
 
 
 def test_the_handbook_is_16_a_gpu(shipped):
-    """Batches of 128 at 8 GPUs are 16 * W at W, in silence."""
+    """Batches of 128 at 8 GPUs are silently 16 * W at W."""
     found = read(shipped["hb-zephyr-7b-beta-dpo-config_full"])
     assert [found.foreign.outcome(count).batch for count in COUNTS] == [16 * count for count in COUNTS]
 
 
 @pytest.mark.parametrize(("examples", "steps"), [("10_000", {1: 313, 2: 312, 4: 312}), ("20_000", {1: 625, 2: 625})])
 def test_n_examples_ends_a_halos_run_a_step_earlier_or_later(tmp_path, examples, steps):
-    """The run as it is counted: per micro-batch, checked after each, and leftovers are never stepped."""
+    """HALOs counts after each micro-batch, and an incomplete group of micro-batches makes no step."""
     row = next(row for row in rows() if row["id"] == "halos-launch_llama_instruct_dpo")
     found = read(write({**row, "duration": f"n_examples={examples}"}, tmp_path))
     number, batch = int(examples), 32

@@ -1,4 +1,4 @@
-"""The traps of the document: each is named where it waits, and not where it does not."""
+"""Each trap of the document is named in the recipes that have it, and in no other."""
 
 import json
 
@@ -14,8 +14,8 @@ HALOS = "accelerate launch --num_processes 4 launch.py loss={} model=llama ++mod
 TRL = "accelerate launch --num_processes 8 {}.py --model_name_or_path m --per_device_train_batch_size 8"
 
 
-def read(command, *words, **options):
-    return read_recipe(command, words, Options(is_for_job=False, needs_micro=False, **options))
+def read(command, *arguments, **options):
+    return read_recipe(command, arguments, Options(is_for_job=False, needs_micro=False, **options))
 
 
 def traps(recipe, **asked):
@@ -24,7 +24,7 @@ def traps(recipe, **asked):
 
 
 def test_eval_every_below_a_batch_ends_a_dpo_run():
-    """It becomes 0, and `% 0` is an error at every count."""
+    """eval_every becomes 0, and `% 0` is an error at every count."""
     recipe = read(DPO, "eval_every=63")
     assert {recipe.foreign.outcome(count).verdict for count in COUNTS} == {"error"}
     assert "ends the run" in traps(recipe)["eval_every"]
@@ -43,37 +43,37 @@ def test_a_gpu_without_rows_by_family(model, says):
 
 
 def test_an_evaluation_batch_below_the_gpus_ends_a_dpo_run():
-    """At the first evaluation, before training; Llama goes on with NaN."""
-    words = ("batch_size=64", "eval_batch_size=8")
-    assert [read(DPO, *words).foreign.outcome(count).verdict for count in (8, 16)] == ["exact", "error"]
-    llama = read(DPO.replace("pythia69", "llama7b"), *words)
+    """The run ends at the first evaluation, before training. Llama continues with NaN."""
+    arguments = ("batch_size=64", "eval_batch_size=8")
+    assert [read(DPO, *arguments).foreign.outcome(count).verdict for count in (8, 16)] == ["exact", "error"]
+    llama = read(DPO.replace("pythia69", "llama7b"), *arguments)
     assert llama.foreign.outcome(16).verdict == "exact"
     assert llama.foreign.outcome(16).eval_text == "0 of 8"
 
 
 def test_rows_at_the_ends_of_epochs():
-    """1000 mod 64, when the number of rows is said."""
-    assert "here 40 of 1000" in traps(read(DPO), rows=1000)["epoch ends"]
+    """1000 mod 64 with --rows 1000."""
+    assert ": 40 of 1000." in traps(read(DPO), rows=1000)["epoch ends"]
     assert "--rows N" in traps(read(DPO))["epoch ends"]
 
 
 def test_a_basic_trainer_is_one_process():
-    """The same at every count, and cut only where A does not divide."""
+    """The batch is equal at every count, and cut only if A does not divide it."""
     recipe = read(DPO.replace("FSDPTrainer", "BasicTrainer"), "gradient_accumulation_steps=3")
     assert {recipe.foreign.outcome(count).batch for count in COUNTS} == {63}
     assert "one process" in traps(recipe)
 
 
 def test_two_lengths_are_a_trap():
-    """n_epochs is 1 unless it is taken away."""
+    """n_epochs is 1 unless it is set to null."""
     assert "two lengths" in traps(read(DPO, "n_examples=1000"))
     assert "two lengths" not in traps(read(DPO, "n_examples=1000", "n_epochs=null"))
 
 
 def test_kto_in_micro_batches_of_one():
-    """HALOs starts, and every completion is its own partner; TRL refuses."""
+    """HALOs starts, and every completion is its own partner. TRL refuses."""
     halos = read(HALOS.format("kto"), "++model.batch_size=16")
-    assert "at 16 GPUs the micro-batch is 1" in traps(halos)["KL baseline"]
+    assert "At 16 GPUs the micro-batch is 1" in traps(halos)["KL baseline"]
     assert "micro-batch is 1" not in traps(halos, counts=[8])["KL baseline"]
     trl = read(TRL.format("kto"), "per_device_train_batch_size=1")
     assert {trl.foreign.outcome(count).verdict for count in COUNTS} == {"error"}
@@ -88,17 +88,17 @@ def test_a_lone_completion_is_refused_by_halos():
 
 @pytest.mark.parametrize(("size", "cut"), [(6, "8 of 64"), (10, "16 of 64"), (8, "0 of 64")])
 def test_groups_that_halos_cuts(size, cut):
-    """64 completions in 2 accumulation steps; the size from the command line or from the sampling command."""
-    words = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2")
-    recipe = read(HALOS.format("grpo"), *words, halos_batch="total")
+    """64 completions in 2 accumulation steps. The size is from the command line or from the sampling command."""
+    arguments = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2")
+    recipe = read(HALOS.format("grpo"), *arguments, halos_batch="total")
     assert cut in traps(recipe, group_size=size)["group cuts"]
     assert "--group-size" in traps(recipe)["group cuts"]
-    script = f"python -m train.sample x --num_samples_per_prompt {size}\n{HALOS.format('grpo')} {' '.join(words)}"
+    script = f"python -m train.sample x --num_samples_per_prompt {size}\n{HALOS.format('grpo')} {' '.join(arguments)}"
     assert cut in traps(read(script, halos_batch="total"))["group cuts"]
 
 
 def test_groups_that_trl_refuses():
-    """m * W * A must hold whole groups: with one row a GPU, at multiples of 8 alone."""
+    """m * W * A must hold whole groups: with one row per GPU, only multiples of 8 do."""
     recipe = read(TRL.format("grpo"), "--per_device_train_batch_size=1", "--num_generations", "8")
     assert [count for count in COUNTS if recipe.foreign.outcome(count).verdict != "error"] == [8, 16]
     assert "1, 2, 3, 4, 5, 6, 7, 9" in traps(recipe)["group cuts"]
@@ -117,7 +117,7 @@ def test_a_batch_that_nothing_holds_is_shown_at_each_count_once():
 
 
 def test_split_batches_counts_over_all_gpus():
-    """The batch stays, and a count that does not divide it is refused."""
+    """The batch stays equal, and a count that does not divide it is refused."""
     recipe = read(TRL.format("dpo"), "--accelerator_config.split_batches", "true")
     assert [count for count in COUNTS if recipe.foreign.outcome(count).verdict == "exact"] == [1, 2, 4, 8]
     assert "split_batches, 8 % 3 = 2" in recipe.foreign.outcome(3).text
@@ -133,7 +133,7 @@ def test_split_batches_counts_over_all_gpus():
     ],
 )
 def test_what_depends_on_the_version(version, divided, last):
-    """The division by A that some pairs forget, and the partial step that transformers 4 weighs too little."""
+    """Some versions do not divide by A, and transformers 4 gives a partial step too little weight."""
     found = traps(read(TRL.format("dpo"), "--gradient_accumulation_steps=4"), transformers=version)
     assert (
         (divided in found.get("accumulation not divided", "")) if divided else "accumulation not divided" not in found
@@ -145,13 +145,13 @@ def test_what_depends_on_the_version(version, divided, last):
 def test_repeated_rows_are_counted_where_the_rows_are_known():
     """1000 rows are filled up to 1080 by 15 GPUs with 8 rows each."""
     found = traps(read(TRL.format("sft")), rows=1000)["repeated rows"]
-    assert "up to 80, at 15 GPUs" in found
+    assert "Up to 80 of 1000 rows are visited twice in an epoch (at 15 GPUs)" in found
     drops = read(TRL.format("sft"), "--dataloader_drop_last", "true")
     assert "repeated rows" not in traps(drops, rows=1000)
 
 
 def test_clipping_per_shard_is_of_fsdp(tmp_path):
-    """Not of a launcher that shards nothing."""
+    """A launcher that does not shard has no such trap."""
     assert "clipping per shard" in traps(read(HALOS.format("dpo")))
     file = tmp_path / "ddp.yaml"
     file.write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
@@ -160,14 +160,16 @@ def test_clipping_per_shard_is_of_fsdp(tmp_path):
 
 
 def test_accumulation_under_no_sync_is_named():
-    """Where A is above 1, and not under DeepSpeed."""
+    """The trap needs A above 1, and no DeepSpeed."""
     assert "memory" not in traps(read(HALOS.format("dpo")))
     assert "memory" in traps(read(HALOS.format("dpo"), "++model.gradient_accumulation_steps=2", halos_batch="total"))
 
 
-@pytest.mark.parametrize(("kind", "begins"), [("FSDP", "Under FSDP, "), ("MULTI_GPU", None), ("", "If it is started")])
+@pytest.mark.parametrize(
+    ("kind", "begins"), [("FSDP", "Under FSDP, "), ("MULTI_GPU", None), ("", "If the script starts")]
+)
 def test_no_sync_costs_memory_where_gradients_are_sharded(tmp_path, kind, begins):
-    """A launcher that shards nothing holds them whole anyway; one that nobody named may be either."""
+    """Without sharding each GPU holds whole gradients anyway. An unknown launcher may shard."""
     file = tmp_path / "acc.yaml"
     file.write_text(f"distributed_type: {kind}\nnum_processes: 4\n")
     how = {"accelerate": str(file)} if kind else {}
@@ -184,9 +186,9 @@ def test_no_sync_costs_memory_where_gradients_are_sharded(tmp_path, kind, begins
 
 
 def test_an_evaluation_batch_is_divided_by_accumulation_in_halos():
-    """8 % (2 GPUs x 8) is an error, though evaluation accumulates nothing."""
-    words = ("++model.batch_size=32", "++model.gradient_accumulation_steps=8", "++model.eval_batch_size=8")
-    recipe = read(HALOS.format("dpo"), *words, halos_batch="total")
+    """8 % (2 GPUs x 8) is an error, although evaluation does not accumulate."""
+    arguments = ("++model.batch_size=32", "++model.gradient_accumulation_steps=8", "++model.eval_batch_size=8")
+    recipe = read(HALOS.format("dpo"), *arguments, halos_batch="total")
     assert recipe.foreign.outcome(2).text == "ValueError: eval 8 % (2 x 8) = 8"
     assert recipe.foreign.outcome(1).verdict == "exact"
 
@@ -195,15 +197,15 @@ def test_an_evaluation_batch_is_divided_by_accumulation_in_halos():
     ("meaning", "batch", "exact"), [("total", 64, [1, 2, 4, 8, 16]), ("per-accumulation", 128, [1, 2, 4, 8, 16])]
 )
 def test_halos_batch_has_two_meanings(meaning, batch, exact):
-    """A batch of 64 in 2 steps is 64, or 128; the flag says which."""
-    words = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2", "++model.eval_batch_size=64")
-    recipe = read(HALOS.format("dpo"), *words, halos_batch=meaning)
+    """A batch of 64 in 2 steps is 64 or 128. The flag decides."""
+    arguments = ("++model.batch_size=64", "++model.gradient_accumulation_steps=2", "++model.eval_batch_size=64")
+    recipe = read(HALOS.format("dpo"), *arguments, halos_batch=meaning)
     assert recipe.global_batch == batch
     assert [count for count in COUNTS if recipe.foreign.outcome(count).verdict == "exact"] == exact
 
 
 def test_halos_legacy_slices(tmp_path):
-    """Known by its keys; every accumulation step draws a batch and cuts its remainder off."""
+    """The branch legacy is known by its keys. Every accumulation step draws a batch and drops its remainder."""
     file = tmp_path / "config.yaml"
     file.write_text(
         "mode: train\nuse_fsdp: true\ndatasets: [hh]\nlr: 5e-7\nn_epochs: 1\neval_every: 20_000\nwarmup_steps: 150\n"
@@ -222,7 +224,7 @@ def test_halos_legacy_slices(tmp_path):
     [(64, 8, None), (64, None, 2), (64, 8, 2), (64, None, None), (None, 8, 2), (None, 8, None), (None, None, 4)],
 )
 def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count):
-    """By `//`, and then asserts that the three fit: worked out here from its own rule."""
+    """DeepSpeed divides by `//`, then asserts that the three fit. The test computes its rule anew."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     written = {name: value for name, value in zip(names, (batch, micro, steps), strict=True) if value is not None}
     file = tmp_path / "ds.json"
@@ -244,7 +246,7 @@ def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count
 
 
 @pytest.mark.parametrize(
-    ("sizes", "gpus", "error", "words"),
+    ("sizes", "gpus", "error", "message"),
     [
         ((32, 16, None), 8, "A = 32 // 16 // 8 = 0", "Gradient accumulation steps: 0 has to be greater"),
         ((32, None, 8), 5, "m = 32 // 5 // 8 = 0", "Micro batch size per gpu: 0 has to be greater than 0"),
@@ -252,29 +254,29 @@ def test_deepspeed_fills_in_what_is_missing(tmp_path, batch, micro, steps, count
         ((100, 8, 2), 8, "train_batch_size 100 != 8 x 2 x 8", "* world_size 100 != 8 * 2 * 8"),
     ],
 )
-def test_a_deepspeed_file_that_does_not_fit_its_own_count_still_says_its_batch(tmp_path, sizes, gpus, error, words):
-    """The batch and the micro-batch are the file's; DeepSpeed's own refusal stands beside them."""
+def test_a_deepspeed_file_that_does_not_fit_its_own_count_still_says_its_batch(tmp_path, sizes, gpus, error, message):
+    """Batch and micro-batch are the file's. A trap has DeepSpeed's own message."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     file = tmp_path / "ds.json"
     file.write_text(json.dumps({name: value for name, value in zip(names, sizes, strict=True) if value}))
     recipe = read(str(file), gpus=gpus)
     assert (recipe.global_batch, recipe.micro) == (sizes[0], sizes[1])
     assert recipe.foreign.outcome(gpus).text == f"AssertionError: {error}"
-    assert words in traps(recipe)["tuned for"]
+    assert message in traps(recipe)["tuned for"]
     assert "tuned for" not in traps(read(str(file)))
-    with pytest.raises(RecipeError, match=r"no multiple|write numbers that fit"):
+    with pytest.raises(RecipeError, match=r"no multiple|Write numbers that fit"):
         read_recipe(str(file), (), Options(gpus=gpus))
 
 
 def test_a_json_file_may_be_indented_by_tabs(tmp_path):
-    """As no YAML may; a key that stands twice is a mistake in both."""
+    """YAML forbids tabs. A duplicate key is a mistake in both formats."""
     file = tmp_path / "ds.json"
     file.write_text('{\n\t"train_batch_size": 32,\n\t"gradient_accumulation_steps": 2\n}\n')
     assert read(str(file)).global_batch == 32
     file.write_text('{\n\t"train_batch_size": 32,\n\t"train_batch_size": 64\n}\n')
     with pytest.raises(RecipeError, match="found train_batch_size twice"):
         read(str(file))
-    # Neither JSON nor YAML with tabs: a trailing comma, as DeepSpeed itself would refuse it, is YAML's.
+    # YAML reads a trailing comma, which JSON and DeepSpeed refuse.
     file.write_text('{"train_batch_size": 32,}')
     assert read(str(file)).global_batch == 32
     file.write_text('{\n\t"train_batch_size": 32\n\t"gradient_accumulation_steps": 2\n}\n')
@@ -295,7 +297,7 @@ def test_a_json_file_may_be_indented_by_tabs(tmp_path):
     ],
 )
 def test_a_json_file_may_have_comments(text, batch, tmp_path):
-    """As DeepSpeed reads them (hjson); YAML would take a comment for the name of the next key."""
+    """DeepSpeed reads comments (hjson). YAML would take a comment for the name of the next key."""
     file = tmp_path / "ds.json"
     file.write_text(text)
     assert read(str(file)).global_batch == batch
@@ -320,5 +322,5 @@ def test_a_mistake_behind_a_comment_is_on_its_own_line(tmp_path):
     ],
 )
 def test_comments_and_strings_without_an_end_are_read_once(text, without):
-    """Else a megabyte of them would take for ever."""
+    """Otherwise a megabyte of them would take quadratic time."""
     assert without_comments(text) == without

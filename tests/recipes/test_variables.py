@@ -1,4 +1,4 @@
-"""Variables of a shell: all that are missing are named at once, and may be given by --env."""
+"""Shell variables: one error names all that are missing, and --env gives their values."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def _missing(error):
 
 
 def test_a_script_of_halos_names_all_that_are_missing_at_once(tmp_path):
-    """Those of its launcher among them; a name of the run is not needed."""
+    """Also those of its launcher. The run's name is not needed."""
     (tmp_path / "run.sh").write_text(HALOS)
     with pytest.raises(RecipeError) as error:
         read_recipe(str(tmp_path / "run.sh"), (), Options(halos_batch="total"))
@@ -47,7 +47,7 @@ def test_a_check_needs_those_of_the_batch_alone(tmp_path):
 
 
 def test_a_command_of_trl_names_all_that_are_missing_at_once():
-    """A default that the script has for a variable stands where nobody gives another."""
+    """The script's default for a variable applies unless --env gives a value."""
     with pytest.raises(RecipeError) as error:
         read_recipe(TRL)
     assert _missing(error) == {"GPUS", "MODEL", "LR", "B", "PACK"}
@@ -58,7 +58,7 @@ def test_a_command_of_trl_names_all_that_are_missing_at_once():
 
 
 def test_a_value_with_a_variable_in_it_is_not_taken_for_text():
-    """`org/$MODEL` is no model's name."""
+    """`org/$MODEL` is not a model's name."""
     with pytest.raises(RecipeError, match=r"model_name_or_path: found org/\$MODEL"):
         read_recipe("accelerate launch --num_processes 2 sft.py --model_name_or_path org/$MODEL")
 
@@ -71,10 +71,10 @@ def test_arguments_of_a_script_may_be_given_by_their_number():
 
 
 def test_words_from_a_variable_are_said():
-    """They may hold anything, so nobody may think that they were read."""
+    """Such a variable may hold any arguments, so the list says that planner did not read it."""
     run = "accelerate launch --num_processes 2 sft.py --model_name_or_path m --bf16 true"
     dropped = {note.key: note.text for note in read_recipe(f"{run} --seed 1 --tf32=true $MORE").draft.dropped}
-    assert "give them by --env" in dropped.get("$MORE", "")
+    assert "give its value by --env" in dropped.get("$MORE", "")
     more = Options(env={"MORE": "--per_device_train_batch_size=3 --seed=2"})
     assert read_recipe(f"{run} --tf32=true $MORE", (), more).global_batch == 6
 
@@ -92,7 +92,7 @@ def test_hydras_own_variables_are_filled_in_too(tmp_path):
 
 
 def test_a_choice_of_hydras_may_be_missing_too(tmp_path):
-    """The rest is read all the same, so that one refusal names all."""
+    """The rest is read, so that one error names all variables."""
     halos = "accelerate launch --num_processes 4 launch.py loss=$LOSS model=$KIND train_datasets=[a] ++lr=$LR"
     with pytest.raises(RecipeError) as error:
         read_recipe(halos, ["++model.name_or_path=m", "++model.batch_size=32"])
@@ -110,7 +110,7 @@ def test_a_choice_of_hydras_may_be_missing_too(tmp_path):
 
 def test_the_file_of_a_command_may_be_missing(tmp_path):
     run = "accelerate launch --num_processes 2 sft.py --config $CONFIG"
-    with pytest.raises(RecipeError, match=r"--config: found \$CONFIG, .* write --env CONFIG=VALUE"):
+    with pytest.raises(RecipeError, match=r"--config: found \$CONFIG, .* Write --env CONFIG=VALUE"):
         read_recipe(run)
     (tmp_path / "a.yaml").write_text("model_name_or_path: m\nper_device_train_batch_size: 2\n")
     assert read_recipe(run, (), Options(env={"CONFIG": str(tmp_path / "a.yaml")})).global_batch == 4
@@ -118,7 +118,7 @@ def test_the_file_of_a_command_may_be_missing(tmp_path):
 
 @pytest.mark.parametrize("option", ["max_steps", "dataloader_drop_last", "loss_type sigmoid", "packing_strategy"])
 def test_a_variable_that_decides_something_is_never_a_default(option):
-    """Not even where the key is dropped with most of its values, nor in a list."""
+    """Also if the key is dropped with most of its values, or if the value is a list."""
     run = "accelerate launch --num_processes 2 dpo.py --model_name_or_path m --output_dir $O --save_steps $S"
     assert read_recipe(run, (), Options(**CHECK)).global_batch == 16
     with pytest.raises(RecipeError, match=r"--env X=VALUE"):

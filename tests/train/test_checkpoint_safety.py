@@ -578,7 +578,7 @@ def test_metadata_of_another_kind_is_refused(harmed, content):
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "unknown.distcp", "", ".", "./__0_0.distcp", 7])
 def test_only_files_of_the_manifest_are_opened(harmed, name):
-    """A place outside of the folder, or a file whose digest nobody checked, is refused before it is opened."""
+    """A place outside the folder, or a file whose digest was not checked, is refused before it is opened."""
     harmed.storage.write("checkpoints/x", b"a secret")
     metadata = pickle.loads(harmed.honest)
     index = next(iter(metadata.storage_data))
@@ -588,7 +588,7 @@ def test_only_files_of_the_manifest_are_opened(harmed, name):
 
 
 def test_missing_metadata_is_named(world, url):
-    """As when it goes between the check and the load."""
+    """As if it were removed between the check and the load."""
     storage = Storage(url)
     _, manifest = saved(world, storage)
     storage.delete(f"{FOLDER}/.metadata")
@@ -640,7 +640,7 @@ def test_altered_metadata_is_loaded_or_a_store_error(data, changes):
 
 
 def test_a_forged_commit_never_runs_code(url, tmp_path):
-    """Metadata and manifest by one who knows the format: training refuses them, and the code never ran."""
+    """Metadata and manifest are forged to match. Training refuses them, and the code never runs."""
     (tmp_path / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog. " * 6)
     job = make_job(tmp_path / "corpus.txt", steps=2)
     train(Launch(job=job, url=url), cpu_device, Hooks())

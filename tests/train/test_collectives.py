@@ -32,7 +32,7 @@ def test_only_what_gloo_alone_would_carry_is_staged(device, backends, expected):
     [("cpu", []), ("cuda", []), ("cuda:3", [torch.device("cuda:3")])],
 )
 def test_a_worker_computes_on_the_gpu_it_was_given(monkeypatch, device, expected):
-    """FSDP takes the current device, which is the first one of the node until somebody sets it."""
+    """FSDP uses the current device, which is the node's first GPU until it is set."""
     chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     world._make_current(torch.device(device))
@@ -40,19 +40,19 @@ def test_a_worker_computes_on_the_gpu_it_was_given(monkeypatch, device, expected
 
 
 def test_workers_may_share_a_gpu_if_they_are_told_to(monkeypatch):
-    """A worker with a GPU of its own keeps it, and no worker falls back to the CPU in silence."""
+    """A worker with its own GPU keeps it, and no worker falls back to the CPU silently."""
     cpu, own, shared = torch.device("cpu"), torch.device("cuda:3"), torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [world._shared_gpu(device) for device in (cpu, own)] == [cpu, own]
     monkeypatch.setenv(world.SHARED_GPU, "1")
     assert [world._shared_gpu(device) for device in (cpu, own)] == [shared, own]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(TrainingFailed, match="torch sees no GPU here; unset it"):
+    with pytest.raises(TrainingFailed, match=r"torch sees no GPU here\. Unset it"):
         world._shared_gpu(cpu)
 
 
 def test_a_commit_can_be_made_where_ray_is_not_installed(monkeypatch):
-    """Its versions are those of what is there."""
+    """Its versions are those of the installed packages."""
 
     def version(name):
         raise journal.metadata.PackageNotFoundError(name)
@@ -69,7 +69,9 @@ def test_magnitudes_on_two_devices_are_put_together(monkeypatch):
     seen = []
     monkeypatch.setattr(gradient_sums.torch, "stack", lambda tensors: seen.extend(tensors) or torch.zeros(len(tensors)))
     monkeypatch.setattr(gradient_sums.dist, "all_reduce", lambda *_, **__: None)
-    sums = FixedPointSums(torch.nn.Linear(1, 1), SimpleNamespace(device=torch.device("meta"), words=None), 1, "sharded")
+    sums = FixedPointSums(
+        torch.nn.Linear(1, 1), SimpleNamespace(device=torch.device("meta"), object_group=None), 1, "sharded"
+    )
     sums._modules = [_ModuleSum("sharded"), _ModuleSum("sharded")]
     sums._modules[1].largest = torch.zeros((), device="meta")
     sums._largest()

@@ -156,7 +156,7 @@ def test_without_the_replaced_commit_the_run_goes_on(url, corpus):
     assert train_to(url, make_job(corpus)).finished
     header = json.loads((Path(url) / "ledger" / "000003.jsonl").read_text().splitlines()[0])["record"]
     assert header["step"] == 4
-    assert any(f"commit {name} is lost" in words for words in header["changed"])
+    assert any(f"commit {name} is lost" in change for change in header["changed"])
 
 
 def test_a_commit_whose_record_was_never_written_is_gone_on_from(url, corpus):

@@ -58,7 +58,7 @@ def test_a_commit_that_does_not_fit_leaves_the_last_one_and_says_what_it_needs(j
     url = str(small_disk / "run")
     said = refused(job, url)
     needed, free = re.search(
-        r"^step 2 cannot be committed; step 1 is, and it is safe; .*/run: the disk is full: a commit needs (.+) kB, "
+        r"^step 2 cannot be committed \(last commit: step 1\): .*/run: the disk is full: a commit needs (.+) kB, "
         r"and (.+) kB are free. Make room there, then run the same command again$",
         said,
     ).groups()
@@ -118,7 +118,7 @@ def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, m
 
     monkeypatch.setattr(tensor_writer._PrivateFiles, "create_stream", create_stream)
     said = refused(job, url)
-    assert said.startswith("step 2 cannot be committed; step 1 is, and it is safe; ")
+    assert said.startswith("step 2 cannot be committed (last commit: step 1): ")
     assert {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}[number] in said
     assert "unexpected pos" not in said
     monkeypatch.undo()
@@ -129,7 +129,7 @@ def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
     """A model of 2 MB; nothing of it stays."""
     planned = [tensor_files.Planned(name=name, shape=(250_000,)) for name in "ab"]
     tensors = (torch.zeros(250_000) for _ in planned)
-    with pytest.raises(RunError, match=r"the disk is full: the model needs 2\.0 MB, and 1\.0 MB are free; make room"):
+    with pytest.raises(RunError, match=r"the disk is full: the model needs 2\.0 MB, and 1\.0 MB are free\. Nothing"):
         tensor_files.write(small_disk, "model", planned, tensors, torch.float32, {})
     assert list(small_disk.iterdir()) == []
 

@@ -18,7 +18,7 @@ SIZES = [1, _PIECE_ON_CPU - 1, _PIECE_ON_CPU, _PIECE_ON_CPU + 1, 3 * _PIECE_ON_C
 def alone(monkeypatch):
     """A world of one, without a process group."""
     monkeypatch.setattr(gradient_sums.dist, "all_reduce", lambda *_, **__: None)
-    return SimpleNamespace(words=None)
+    return SimpleNamespace(object_group=None)
 
 
 def gradients(size, count=3):

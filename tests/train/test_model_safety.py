@@ -45,8 +45,8 @@ def folder(tiny_model, tmp_path):
 
     place = tmp_path / "model"
     shutil.copytree(tiny_model("llama"), place)
-    words = Tokenizer(models.WordLevel({"a": 0, "</s>": 2, "<unk>": 3}, unk_token="<unk>"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>").save_pretrained(place)
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "</s>": 2, "<unk>": 3}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(place)
     return place
 
 
@@ -54,7 +54,7 @@ def folder(tiny_model, tmp_path):
 def yes(monkeypatch):
     """The questions that were asked. Each is answered with yes."""
     asked = []
-    monkeypatch.setattr(builtins, "input", lambda *words: asked.append(words) or "y")
+    monkeypatch.setattr(builtins, "input", lambda *prompts: asked.append(prompts) or "y")
     return asked
 
 
@@ -70,7 +70,7 @@ def with_code(folder, marker, model_type):
 
 
 def test_the_planted_code_is_dangerous(folder, tmp_path):
-    """Who trusts it runs it: the tests below prove something."""
+    """With trust_remote_code the code runs, so the tests below can fail."""
     from transformers import AutoConfig
 
     with_code(folder, tmp_path / "ran", "evil")
@@ -80,10 +80,10 @@ def test_the_planted_code_is_dangerous(folder, tmp_path):
 
 @pytest.mark.parametrize("model_type", ["evil", "llama"])
 def test_a_models_own_code_never_runs_and_nobody_is_asked(folder, tmp_path, yes, model_type):
-    """Of a kind that transformers does not know, the model is refused; of one that it knows, it is its own."""
+    """A model kind that transformers does not know is refused. A known one is made by transformers itself."""
     with_code(folder, tmp_path / "ran", model_type)
     if model_type == "evil":
-        with pytest.raises(UserError, match="transformers makes no model of it"):
+        with pytest.raises(UserError, match="transformers cannot make a model from it"):
             build_on_meta(model(folder))
     else:
         build_on_meta(model(folder))
@@ -123,7 +123,7 @@ def test_pickled_weights_are_never_opened(folder, tmp_path, beside):
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ""])
 def test_an_index_names_files_of_its_own_folder(folder, name):
-    """And the model's weights are not another one's."""
+    """So the weights cannot come from another model's folder."""
     shutil.copy(folder / "model.safetensors", folder.parent / "outside.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(UserError, match=r"which is not a file of its own folder|Is a directory"):
@@ -131,7 +131,7 @@ def test_an_index_names_files_of_its_own_folder(folder, name):
 
 
 def test_a_link_out_of_the_folder_is_not_its_own(folder, tmp_path):
-    """Nor one to a link. What the hub keeps, it keeps behind links, and that is."""
+    """A link within the hub's cache is accepted, because the hub stores all files behind links."""
     (tmp_path / "key").write_text("secret")
     (folder / "within.json").symlink_to("config.json")
     model_files.require_inside_folder(folder, folder / "within.json")

@@ -19,7 +19,7 @@ def past(**changed):
 
 
 class Training:
-    """As the loop does it: ask, record, commit, once per step."""
+    """Call the pace as the loop does: ask, record and commit, once per step."""
 
     def __init__(self, seen, *, save_s=1.0, step=0, last_step=math.inf):
         self.now_s = 1000.0
@@ -32,8 +32,8 @@ class Training:
             self.step += 1
             self.now_s += step_s
             due = self.pace.due(self.step)
-            if words := self.pace.did_step(step_s):
-                self.news.append(words)
+            if note := self.pace.did_step(step_s):
+                self.news.append(note)
             if due:
                 self.now_s += self.save_s
                 self.pace.did_commit(self.step, self.save_s)
@@ -87,7 +87,7 @@ def test_the_interval_follows_what_a_save_takes(factor):
 
 
 def test_the_interval_follows_what_a_step_takes():
-    """The same time in fewer steps: that is no news."""
+    """The same time in fewer steps is not reported again."""
     training = Training(past()).run(400, 0.5)
     quick = gaps(training.commits)[-1]
     training.run(300, 5.0)
@@ -124,7 +124,7 @@ def test_no_more_than_half_an_hour_is_at_risk(step_s):
         3 * int(MOST_WORK_S / step_s + 3), step_s
     )
     assert max(gaps(training.commits)) == max(1, int(MOST_WORK_S / step_s))
-    assert ", the most work that is put at risk; as measured, it would be about every " in training.news[0]
+    assert ", the limit of work at risk. The measured interval would be about every " in training.news[0]
 
 
 def test_the_cap_holds_where_few_steps_take_most_of_the_time():
@@ -159,9 +159,10 @@ def test_it_needs_no_torch():
 
 
 def test_an_interval_beyond_the_end_is_told_as_what_it_comes_to():
-    """Nobody waits for a commit that does not come."""
+    """The note must not promise a commit that never comes."""
     training = Training(NOTHING, last_step=100).run(50, 0.5)
-    [words] = training.news
+    [note] = training.news
     remain = 100 - training.commits[0] - 1
-    assert words.startswith(f"commits at the end alone, {remain} steps from here; by measure about every ")
+    reason = "since the measured interval is about every "
+    assert note.startswith(f"commits only at the end, in {remain} steps, {reason}")
     assert Training(NOTHING, last_step=300).run(50, 0.5).news[0].startswith("commits about every ")

@@ -66,7 +66,7 @@ def test_rows_may_be_laid_in_one(tiny_model):
 
 @pytest.mark.parametrize("crosses", [False, True])
 def test_a_model_that_lets_documents_see_each_other_is_refused(tiny_model, crosses):
-    """By what it does, not by its name: other tokens in one document must not change another's logits."""
+    """The check runs the model: other tokens in one document must not change another's logits."""
     from planner.errors import UserError
     from planner.train.models.hf import require_packed
 
@@ -115,7 +115,7 @@ def test_without_adapters_a_model_is_its_base(tiny_model):
 
 
 def test_adapters_stand_where_the_job_wants_them(tiny_model):
-    """A name that matches nothing is refused, whatever the others match; it is said how many layers have one."""
+    """A name that matches nothing is refused even if others match. A note has the number of layers with adapters."""
     from planner.errors import UserError
     from planner.job import Lora
     from planner.train.models.hf import adapters_text, add_adapters
@@ -123,15 +123,15 @@ def test_adapters_stand_where_the_job_wants_them(tiny_model):
     folder = tiny_model("llama")
     model = hf_model(folder, "sdpa")
     with pytest.raises(
-        UserError, match=r"targets: v_prj matches no layer of this model; there are q_proj, k_proj, v_p"
+        UserError, match=r"targets: v_prj matches no layer of this model\. Choose of q_proj, k_proj, v_p"
     ):
         add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "v_prj")))
     add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "self_attn.v_proj")))
     assert adapters_text(model) == "adapters on 4 of 14 layers"
-    for targets, words in [(None, "14 of 14"), (("embed_tokens", "lm_head"), "2 of 16")]:
+    for targets, expected in [(None, "14 of 14"), (("embed_tokens", "lm_head"), "2 of 16")]:
         other = hf_model(folder, "sdpa")
         add_adapters(other.hf, Lora(rank=2, targets=targets))
-        assert adapters_text(other) == f"adapters on {words} layers"
+        assert adapters_text(other) == f"adapters on {expected} layers"
 
 
 @settings(max_examples=50)

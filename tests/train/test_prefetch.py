@@ -52,7 +52,7 @@ def require_equal(loaded, expected):
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_steps_come_in_order_and_an_error_is_the_loaders_own(processes):
-    """Whoever loads them; what lies beyond a broken row was loaded already, and is not handed out."""
+    """From a thread and from processes. Steps after a broken row may be loaded already, but are not returned."""
     broken = int(ORDER.rows(20, 24)[1])
     loader = loader_of(Rows(broken))
     random_state, others = torch.get_rng_state(), set(multiprocessing.active_children())
@@ -70,7 +70,7 @@ def test_steps_come_in_order_and_an_error_is_the_loaders_own(processes):
 
 
 def test_who_stops_early_waits_for_no_step():
-    """A run that parks has asked for a step that it will not take; its processes end."""
+    """A run that stops for a resize has requested a step that it will not take. Its processes end."""
     others = set(multiprocessing.active_children())
     prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
     prefetcher.start().result()
@@ -80,14 +80,14 @@ def test_who_stops_early_waits_for_no_step():
 
 
 def test_a_load_that_hangs_is_left_behind(monkeypatch, caplog):
-    """A disk that does not answer: what ended the loop is heard of all the same."""
+    """If a disk hangs, the error that ended the loop is still reported."""
     monkeypatch.setattr("planner.train.prefetch._CLOSE_S", 0.2)
     answers = threading.Event()
     prefetcher = Prefetcher(lambda _cursor: answers.wait(30) and [], range(0, 8, 4), processes=0, device=CPU)
     pending = prefetcher.start()
     prefetcher.close()
     assert not pending.done()
-    assert "were not read after" in caplog.text
+    assert "were not read within" in caplog.text
     answers.set()
     assert pending.result(10) == []
 
@@ -102,7 +102,7 @@ def orphan_maker(pipe):
 
 
 def test_a_loader_process_ends_when_its_worker_is_killed():
-    """Nobody is there to end it: it looks for its parent itself."""
+    """It checks for its parent by itself."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     multiprocessing.get_context("spawn").Process(target=orphan_maker, args=(theirs,)).start()
     (pid,) = ours.recv()

@@ -46,7 +46,7 @@ HARMS = ("cut", "a byte", "a letter", "no format", "empty", "only a digest", "an
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_harmed_part_is_none(parts, tmp_path, harm):
-    """And the words name the file."""
+    """The reason names the file."""
     for start in parts.starts:
         parts.write(start, values(parts, start))
     file = tmp_path / parts.name(2049)
@@ -71,12 +71,12 @@ def test_a_harmed_part_is_none(parts, tmp_path, harm):
 
 
 def test_another_versions_part_is_refused(parts, tmp_path):
-    """It may have cost hours, so nobody writes over it."""
+    """It may have cost hours, so it is never overwritten."""
     parts.write(0, values(parts, 0))
     file = tmp_path / parts.name(0)
     content = file.read_bytes().replace(b"planner-reference 1\n", b"planner-reference 2\n")
     file.write_bytes(content)
-    with pytest.raises(NewerFormat, match=r"format 2, this one reads 1\); use .* or remove reference/k to have it"):
+    with pytest.raises(NewerFormat, match=r"format 2, this one reads 1\)\. Use .* or remove reference/k to compute it"):
         parts.read(0)
     assert file.read_bytes() == content
 

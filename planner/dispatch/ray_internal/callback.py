@@ -1,6 +1,6 @@
 """Graceful resizes under Ray's own scaling policy: Ray decides, and the workers commit before it acts.
 
-This is for a Ray whose policy cannot be replaced. It cannot refuse a resize: every change of capacity is one.
+planner uses this if Ray's policy cannot be replaced. It cannot refuse a resize: every change of capacity causes one.
 """
 
 import logging
@@ -13,7 +13,7 @@ from planner.dispatch.ray_internal import shapes
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 
 _log = logging.getLogger(__name__)
-# No worker made progress for so long. The length of steps is not known here.
+# Limit without progress of any worker. The duration of a step is not known here.
 _SILENCE_S = 600.0
 _POLL_S = 0.05
 
@@ -25,15 +25,15 @@ class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[m
         self._group: shapes.WorkerGroup | None = None
 
     def after_worker_group_start(self, worker_group: shapes.WorkerGroup) -> None:
-        """Remember the group, to stop it before a resize."""
+        """Keep a reference to the group, to stop it before a resize."""
         self._group = worker_group
 
     def before_worker_group_shutdown(self, worker_group: shapes.WorkerGroup) -> None:  # noqa: ARG002
-        """Forget the group: it has no workers any more."""
+        """Drop the reference: the group has no workers any more."""
         self._group = None
 
     def before_controller_execute_resize_decision(self, resize_decision: object) -> None:  # noqa: ARG002
-        """Stop all workers at one step, and poll them until they are parked, or one fails, or none makes progress."""
+        """Stop all workers at one step. Poll until all have parked, one has failed, or none makes progress."""
         group = self._group
         if group is None or not group.has_started():
             return

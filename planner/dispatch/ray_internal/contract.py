@@ -1,13 +1,13 @@
-"""Every private name of Ray's that planner uses: who has it, what for, and what happens where the Ray at hand lacks it.
+"""Every private name of Ray that planner uses: its owner, its purpose, and what happens if the installed Ray lacks it.
 
-`CONTRACT` has the rows by the file that uses them; `presence.py` says which of them the installed Ray lacks.
-`tests/dispatch/test_contract.py` holds the rows against the source, against the installed Ray, and against what
-`trainer.py` does when a name is missing. The strings mean:
+`CONTRACT` has the rows by the file that uses them. `presence.py` finds names that the installed Ray lacks.
+`tests/dispatch/test_contract.py` compares the rows with the source, with the installed Ray, and with what `trainer.py`
+does if a name is missing. The strings mean:
 
     module:Class      the owner of the names: a module, a class, or a value
     name              a function, a class, a method, or a value
-    name(one, two)    the same, with parameters of these names
-    name[other]       the same, a function that reads this global name
+    name(one, two)    a function or method with parameters of these names
+    name[other]       a function that reads the global name `other`
     .name             an attribute that Ray sets on an instance, or a field of a message
 """
 
@@ -16,24 +16,24 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 Tier = Literal["ours", "callbacks", "stock"]
-"""whose policy trains: ours, Ray's with callbacks that make its resizes graceful, or Ray's alone"""
+"""which policy decides: planner's, Ray's with callbacks that make its resizes graceful, or Ray's alone"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Without:
-    """What happens where Ray lacks a name."""
+    """What happens if Ray lacks a name."""
 
     policy: Tier = "ours"
-    """the one that `trainer.py` chooses, with a warning if it is not ours"""
+    """the policy that `trainer.py` chooses, with a warning if it is not planner's"""
     refused: str = ""
-    """what ends with a `UserError` that says which name is missing"""
+    """which commands end with a `UserError` that names what is missing"""
     lost: str = ""
-    """what a run lacks, and goes on"""
+    """what a run does without"""
 
 
 @dataclasses.dataclass(frozen=True)
 class PrivateName:
-    """Names of one owner that serve one purpose."""
+    """Private names of one owner that serve one purpose."""
 
     owner: str
     names: tuple[str, ...]
@@ -42,12 +42,12 @@ class PrivateName:
 
 
 CALLBACKS, STOCK = Without(policy="callbacks"), Without(policy="stock")
-_NO_FALLBACK = Without(lost="the fallback: where our policy does not fit either, Ray's trains without callbacks")
+_NO_FALLBACK = Without(lost="the fallback: if our policy does not fit either, Ray's policy trains without callbacks")
 _NO_RUN = Without(refused="a run")
-_NOTICES = "notices: `planner notice-agent`, the demo and the rehearsal say what is missing, and end"
+_NOTICES = "notices: `planner notice-agent`, the demo and the rehearsal end with an error that names it"
 _NO_NOTICE = Without(refused=_NOTICES)
 _STORE_IS_OPEN = Without(lost="torch's store listens on all interfaces, with a warning")
-_NO_LOCAL_CLUSTER = Without(refused="a cluster on this machine: its supervisor passes on what Ray says")
+_NO_LOCAL_CLUSTER = Without(refused="a cluster on this machine: its supervisor reports Ray's error")
 
 _EXECUTION = "ray.train.v2._internal.execution"
 _GROUP = f"{_EXECUTION}.worker_group"
@@ -55,11 +55,11 @@ _COORDINATOR = "ray.data._internal.cluster_autoscaler"
 
 
 def _rows(used_for: str, without: Without, names: Mapping[str, tuple[str, ...]]) -> Iterator[PrivateName]:
-    """One row for each owner."""
+    """One row per owner, all with the same purpose."""
     return (PrivateName(owner, those, used_for, without) for owner, those in names.items())
 
 
-# Rows that are asked for by themselves.
+# Rows that `presence.require` or `presence.lacking` check by themselves.
 KEY_VALUE_STORE = (
     *_rows(
         "exchange messages between the driver, the controller and the workers",
@@ -104,12 +104,12 @@ TORCH_STORE = (
 JOB_CLIENT = (
     *_rows(
         "limit the time of each request of `planner submit`",
-        Without(lost="a dashboard that hangs keeps `planner submit` waiting"),
+        Without(lost="a hung dashboard keeps `planner submit` waiting"),
         {"ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)",)},
     ),
     *_rows(
         "compare the cluster's Ray with ours before a job is sent",
-        Without(lost="a cluster of another Ray is found out only by the job itself"),
+        Without(lost="a mismatch of Ray versions shows only when the job starts"),
         {"ray.job_submission:JobSubmissionClient": ("._server_ray_version",)},
     ),
 )
@@ -119,13 +119,13 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
         *KEY_VALUE_STORE,
         *DRAIN,
         *_rows(
-            "silence the cluster's notices in the driver",
-            Without(lost="the cluster's notices appear between planner's lines"),
+            "hide the cluster's messages in the driver",
+            Without(lost="the cluster's messages appear between planner's lines"),
             {"ray._private": ("worker",), "ray._private.worker": ("print_to_stdstream",)},
         ),
         *_rows(
-            "tell at once that ray was imported too early for a local cluster",
-            Without(lost="a process that imported ray first waits for minutes, then says that no cluster answers"),
+            "detect that ray was imported too early for a local cluster",
+            Without(lost="a process that imported ray first waits for minutes, then reports that no cluster answers"),
             {"ray._private.ray_constants": ("ENABLE_RAY_CLUSTER",)},
         ),
     ),
@@ -163,7 +163,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "tell the user which nodes the cloud does not give",
+            "tell the user which nodes the cloud does not provide",
             CALLBACKS,
             {
                 "ray.core.generated.autoscaler_pb2:FailedInstanceRequest": (
@@ -182,7 +182,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "ask for as many workers as help, not for `max_workers`",
+            "request a useful number of workers and not `max_workers`",
             CALLBACKS,
             {
                 f"{_COORDINATOR}.default_autoscaling_coordinator:_AutoscalingCoordinatorActor": (
@@ -237,13 +237,13 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "know when a group is not to be stopped any more",
+            "know when a group has ended",
             STOCK,
             {f"{_EXECUTION}.callback:WorkerGroupCallback": ("before_worker_group_shutdown(worker_group)",)},
         ),
         *_rows("ask all workers to stop", _NO_FALLBACK, {f"{_GROUP}:WorkerGroup": ("execute_async(fn)",)}),
         *_rows(
-            "see who has committed, and who has failed",
+            "see which workers have committed and which have failed",
             STOCK,
             {
                 f"{_GROUP}:WorkerGroup": ("get_workers", "poll_status(timeout)"),
@@ -255,7 +255,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
     ),
     "dispatch/ray_internal/groups.py": (
         *_rows(
-            "start a group of ours in the place of Ray's, with an end to the wait",
+            "start our worker group instead of Ray's, with a time limit",
             CALLBACKS,
             {
                 _GROUP: ("WorkerGroup",),
@@ -269,7 +269,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "know what the controller wants of a group",
+            "know the size and resources of the group to start",
             CALLBACKS,
             {
                 f"{_GROUP}:WorkerGroup": ("._train_run_context", "._worker_group_context"),
@@ -284,7 +284,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "name the places of a group, so that the next controller can give them back",
+            "name the places of a group, so that the next controller can remove them",
             CALLBACKS,
             {
                 f"{_GROUP}:WorkerGroup": ("_create_placement_group(scaling_config, worker_group_context)",),
@@ -292,7 +292,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "put survivors, newcomers and new workers together into a group",
+            "build a group from kept workers, newcomers and new processes",
             CALLBACKS,
             {
                 f"{_GROUP}:WorkerGroup": (
@@ -308,7 +308,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
         ),
         *_rows("warm newcomers up", STOCK, {f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)}),
         *_rows(
-            "hand the synchronization actor of the last group to the next start",
+            "pass the synchronization actor of the last group to the next one",
             CALLBACKS,
             {
                 f"{_GROUP}:WorkerGroup": ("_start_impl[SynchronizationActor]",),
@@ -319,7 +319,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "tell the policy of a start that failed, and make Ray try again",
+            "report a failed start to the policy, and make Ray try again",
             CALLBACKS,
             {
                 "ray.train.v2._internal.exceptions": (
@@ -331,7 +331,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "know the workers, and tell the policy when they fail",
+            "know the workers, and report their failures to the policy",
             STOCK,
             {
                 f"{_GROUP}:WorkerGroup": ("get_workers", "poll_status(timeout)"),
@@ -340,7 +340,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "know which workers do not answer, and which are on a node that goes",
+            "know which workers do not answer, and which are on a leaving node",
             CALLBACKS,
             {
                 f"{_GROUP}:WorkerGroup": ("._world_rank_to_ongoing_poll",),
@@ -349,7 +349,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "end a group as Ray does, and keep the processes of the workers that stay",
+            "end a group as Ray does, but keep the processes of workers that stay",
             CALLBACKS,
             {
                 f"{_GROUP}:WorkerGroup": (
@@ -367,14 +367,14 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "end torch's process group where processes are kept",
+            "end torch's process group in kept processes",
             STOCK,
             {f"{_EXECUTION}.callback:WorkerGroupCallback": ("before_worker_group_shutdown(worker_group)",)},
         ),
     ),
     "dispatch/ray_internal/hand_over.py": (
         *_rows(
-            "hold the places of a group, one for each worker: Ray calls these by their names",
+            "hold the places of a group, one per worker: Ray calls these by name",
             CALLBACKS,
             {
                 f"{_GROUP}.placement_group_handle": ("PlacementGroupHandle",),
@@ -389,7 +389,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
     ),
     "dispatch/ray_internal/worker_progress.py": (
         *_rows(
-            "ask a worker how much it has done",
+            "ask a worker how much work it has done",
             STOCK,
             {f"{_GROUP}.worker:Worker": (".actor",), f"{_GROUP}.worker:RayTrainWorker": ("execute(fn)",)},
         ),
@@ -415,7 +415,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "give each generation its own: Ray shares them within a process, and shuts one down",
+            "give each generation its own objects: Ray shares them within a process, and shuts one down",
             CALLBACKS,
             {f"{_EXECUTION}.context:TrainContext": (".checkpoint_upload_threadpool", ".report_order_condition")},
         ),
@@ -428,7 +428,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             {"ray._private.services": ("canonicalize_bootstrap_address(addr)", "find_node_ids")},
         ),
         *_rows(
-            "know the cluster's nodes, and whether this one still is among them",
+            "know the cluster's nodes, and whether this one is still alive",
             _NO_NOTICE,
             {
                 "ray._private.authentication.authentication_token_setup": (
@@ -439,7 +439,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "drain no dead node, and no head without room for workers",
+            "avoid draining a dead node, or a head without room for workers",
             _NO_NOTICE,
             {"ray.core.generated.gcs_pb2:GcsNodeInfo": (".is_head_node", ".resources_total", ".state")},
         ),
@@ -465,7 +465,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "give the controller worker groups of ours",
+            "make the controller use our worker groups",
             CALLBACKS,
             {
                 f"{_EXECUTION}.controller": ("TrainController",),
@@ -473,12 +473,12 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "be the policy, and say what is to be done",
+            "be the scaling policy, and return decisions",
             CALLBACKS,
             {f"{_EXECUTION}.scaling_policy": ("ElasticScalingPolicy", "NoopDecision", "ResizeDecision")},
         ),
         *_rows(
-            "be the policy: the controller calls these by their names",
+            "be the scaling policy: the controller calls these by name",
             CALLBACKS,
             {
                 f"{_EXECUTION}.scaling_policy:ElasticScalingPolicy": (
@@ -492,7 +492,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "ask for as many workers as help",
+            "request a useful number of workers",
             CALLBACKS,
             {
                 f"{_EXECUTION}.scaling_policy:ElasticScalingPolicy": (
@@ -505,7 +505,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "hand the controller our policy",
+            "pass our policy to the controller",
             CALLBACKS,
             {
                 "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": (
@@ -515,7 +515,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "let the first Ctrl-C commit, and end a controller that hangs",
+            "commit at the first Ctrl-C, and end a hung controller",
             CALLBACKS,
             {"ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": ("_register_sigint_handler(controller)",)},
         ),
@@ -531,7 +531,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
         ),
         *_rows("know the workers of a group", STOCK, {f"{_GROUP}:WorkerGroup": ("get_workers",)}),
         *_rows(
-            "hear of steps, and of who is parked",
+            "read reported steps, and which workers have parked",
             STOCK,
             {
                 f"{_GROUP}.poll:WorkerGroupPollStatus": (".worker_statuses",),

@@ -1,6 +1,6 @@
-"""The Ray node of this machine: find it, give it notice, and ask whether the cluster still counts it.
+"""The Ray node of this machine: find it, give it notice, and check whether it is alive in the cluster.
 
-It talks to the head alone (the GCS), as `ray drain-node` does. No driver is registered, so nothing keeps the node busy.
+It talks only to the head (the GCS), as `ray drain-node` does. It registers no driver, which would keep the node busy.
 """
 
 import socket
@@ -21,7 +21,7 @@ _ASK_S = 5.0
 
 
 class LocalNode:
-    """A node of a cluster, by the head's address and the node's id."""
+    """This machine's node of a cluster, by the head's address and the node's id."""
 
     def __init__(self, client: shapes.GcsClient, address: str, node_id: str) -> None:
         self.address = address
@@ -30,12 +30,11 @@ class LocalNode:
 
     @classmethod
     def find(cls, address: str, node_id: str) -> Self:
-        """The node of this machine that belongs to the cluster at `address`; an empty one is Ray's to find.
+        """The node of this machine in the cluster at `address`. Ray resolves an empty address.
 
         Raises:
-            RunError: there is none so far.
-            UserError: it cannot be told which, this is a head without room, which nobody should drain, or Ray has other
-                internals.
+            RunError: there is no such node yet, or the head does not answer.
+            UserError: several nodes match, the node is a head without room for workers, or Ray's internals differ.
         """
         require((*CONTRACT["dispatch/ray_internal/local_node.py"], *DRAIN))
         address = address or _asked(_address)
@@ -46,32 +45,33 @@ class LocalNode:
         found = {node_id} if node_id else _asked(_local_ids)
         ours = sorted(found & set(alive))
         if not ours:
-            raise RunError(f"no node of the cluster at {address} is {node_id or 'on this machine'}")
+            raise RunError(f"the cluster at {address} has no living node {node_id or 'on this machine'}")
         with_room = [found_id for found_id in ours if _has_room(alive[found_id])]
         if not with_room:
             raise UserError(
-                "this node is the cluster's head, without room for workers: it is never drained; that would end it"
+                "this node is the cluster's head and has no room for workers. It is not drained, as that would end it"
             )
         if len(with_room) > 1:
             raise UserError(
-                f"{len(with_room)} nodes of this cluster are on this machine: write --node-id {with_room[0]}"
+                f"{len(with_room)} nodes of this cluster are on this machine. Choose one, such as "
+                f"--node-id {with_room[0]}"
             )
         return cls(client, address, with_room[0])
 
     def drain(self, remaining_s: float, message: str) -> None:
-        """Give notice that it goes in so many seconds; infinite where nobody says when.
+        """Give notice that the node goes in `remaining_s` seconds. Infinite if that is not known.
 
         Raises:
-            RunError: the cluster does not accept it, or cannot be asked.
+            RunError: the cluster did not accept the notice, or the head does not answer.
         """
         self._require_head()
         _asked(lambda: _in_time(lambda: request_drain(self._client, self.node_id, remaining_s, message)))
 
     def is_alive(self) -> bool:
-        """Whether the cluster counts it.
+        """Whether the node is alive in the cluster.
 
         Raises:
-            RunError: the cluster cannot be asked.
+            RunError: the head does not answer.
         """
         from ray import NodeID
 
@@ -80,22 +80,22 @@ class LocalNode:
         return bool(alive)
 
     def _require_head(self) -> None:
-        # Ray's client would wait for a head that is gone for most of a minute.
+        # Ray's client would wait almost a minute for a dead head.
         _require_listener(self.address)
 
 
 def _in_time(work: Callable[[], None]) -> None:
-    """Do a request with a timeout. Ray sets none, and a head that hangs accepts connections but never answers.
+    """Do a request with a timeout. Ray sets none, and a hung head accepts connections but does not answer.
 
     Raises:
-        TimeoutError: no answer. The request may still arrive later; it only repeats the last one.
+        TimeoutError: there was no answer. The request may still arrive later, but it only repeats the last one.
     """
     errors: list[Exception] = []
 
     def attempt() -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001  # raised where it was asked for
+        except Exception as error:  # noqa: BLE001  # raised again in the calling thread
             errors.append(error)
 
     thread = threading.Thread(target=attempt, name="planner-drain", daemon=True)
@@ -108,10 +108,10 @@ def _in_time(work: Callable[[], None]) -> None:
 
 
 def _asked(question: Callable[[], Answer]) -> Answer:
-    """The answer to a question to Ray.
+    """The result of a query to Ray.
 
     Raises:
-        RunError: there is none.
+        RunError: the query failed.
     """
     from ray.exceptions import RayError
 
@@ -145,14 +145,14 @@ def _local_ids() -> set[str]:
 def _require_listener(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise UserError(f"--address {address}: write the head's, host:6379 by default")
+        raise UserError(f"--address {address}: give the head's address, host:6379 by default")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
     except (OSError, OverflowError, UnicodeError) as error:
-        raise RunError(f"nobody answers at {address}: {error}") from error
+        raise RunError(f"nothing listens at {address}: {error}") from error
 
 
 def _has_room(info: shapes.GcsNodeInfo) -> bool:
-    """Ray ends an idle node as soon as it is drained, and with a head its cluster."""
+    """Whether the node can hold workers. Ray ends an idle node when it is drained, and a head ends its cluster."""
     offers = info.resources_total
     return bool(not info.is_head_node or offers.get("CPU", 0) or offers.get("GPU", 0))

@@ -1,6 +1,6 @@
-"""Which of Ray's private names the installed Ray lacks: `contract.py` held against Ray itself.
+"""Compares `contract.py` with the installed Ray, and says which private names it lacks.
 
-Importing this module does not import Ray; calling it does.
+Importing this module does not import Ray. Calling its functions does.
 """
 
 import dis
@@ -17,22 +17,22 @@ _NAME = re.compile(r"(\w+)(?:\(([\w, ]*)\))?(?:\[(\w+)\])?")
 
 
 def missing(*files: str) -> Iterator[str]:
-    """What the Ray at hand lacks of what these files use, each in words."""
+    """The names that these files use and the installed Ray lacks, one text each."""
     for file in files:
         yield from lacking(CONTRACT[file])
 
 
 def lacking(rows: Iterable[PrivateName]) -> Iterator[str]:
-    """What the Ray at hand lacks of these, each in words."""
+    """The names in these rows that the installed Ray lacks, one text each."""
     for row in rows:
         yield from _lacks(row.owner, row.names)
 
 
 def require(rows: Iterable[PrivateName]) -> None:
-    """Check that the Ray at hand has all of these.
+    """Check that the installed Ray has all names in these rows.
 
     Raises:
-        UserError: it lacks one.
+        UserError: it lacks a name.
     """
     if lack := next(lacking(rows), ""):
         raise UserError(f"this Ray's internals are not those of 2.60: {lack}. Install ray[train]>=2.60,<2.61")
@@ -70,7 +70,7 @@ def _lacking_parts(owner: object, name: str) -> Iterator[str]:
 
 
 def _parameters(found: object) -> Collection[str]:
-    """The names of its parameters; none if it is no function, or one whose parameters Python cannot tell."""
+    """The names of its parameters. Empty if it is not callable or Python cannot tell its signature."""
     if not callable(found):
         return ()
     try:
@@ -80,7 +80,7 @@ def _parameters(found: object) -> Collection[str]:
 
 
 def _instance_names(owner: object) -> set[str]:
-    """What instances have beside what their class has: fields of a message or a data class, and what code sets."""
+    """The attributes of instances: fields of a message or a data class, and attributes that methods set."""
     if hasattr(owner, "DESCRIPTOR"):
         return set(owner.DESCRIPTOR.fields_by_name)
     if inspect.isfunction(owner):

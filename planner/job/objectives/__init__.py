@@ -1,6 +1,6 @@
-"""Planner's own objectives, one file each: the section of the job, and the facts about it. No torch.
+"""Planner's own objectives, one file each: the section of the job and its `ObjectiveSpec`. No torch.
 
-To add one, write its file and its line here; docs/extending.md has an example.
+To add an objective, write its file and add it here. docs/extending.md has an example.
 """
 
 from planner.job.objectives.dpo import DPO
@@ -13,4 +13,4 @@ from planner.job.objectives.sft import SFT
 from planner.job.objectives.simpo import SIMPO
 
 OURS = {spec.kind: spec for spec in (LM, SFT, DPO, IPO, SIMPO, ORPO, KTO, OWN)}
-"""kind -> spec; messages list them in this order"""
+"""kind -> spec, in the order in which messages list them"""

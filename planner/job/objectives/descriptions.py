@@ -1,8 +1,8 @@
-"""What several objectives say in the same words."""
+"""Field descriptions and metrics that several objectives share."""
 
-BETA = "how strongly the policy is held to its reference"
-REFERENCE = "log-probabilities of the first weights: from a second frozen model, or computed once and kept in the run"
-REFERENCE_MODEL = "another model than the first weights: a local folder, or a name on the hub"
+BETA = "strength with which the policy is held to its reference"
+REFERENCE = "source of the reference's log-probabilities: a frozen model (model), or a table computed once (cached)"
+REFERENCE_MODEL = "reference model: a local folder, or a name on the hub. null means the first weights"
 
 PAIR_METRICS = {"reward_margin": "margin", "reward_accuracy": "accuracy"}
-"""what a terminal shows of the metrics of `planner.train.objectives.pairs.PairObjective`"""
+"""metric of `planner.train.objectives.pairs.PairObjective` -> its label in a terminal"""

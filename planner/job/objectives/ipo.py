@@ -14,7 +14,8 @@ class IpoObjective(Objective):
     kind: Literal["ipo"] = Field(description="identity preference optimisation")
     beta: float = Field(default=0.1, gt=0, le=1000, description=descriptions.BETA)
     log_probs: Literal["mean", "sum"] = Field(
-        default="mean", description="of a completion's tokens: TRL and HALOs take the mean, the DPO repository the sum"
+        default="mean",
+        description="reduction over a completion's tokens: mean as in TRL and HALOs, sum as in the DPO repository",
     )
     reference: Literal["model", "cached"] = Field(default="model", description=descriptions.REFERENCE)
     reference_model: str | None = Field(default=None, min_length=1, description=descriptions.REFERENCE_MODEL)

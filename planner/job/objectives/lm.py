@@ -8,9 +8,9 @@ from planner.job.objective import Objective, ObjectiveSpec
 
 
 class LmObjective(Objective):
-    """Next-token prediction: the mean cross-entropy over every loss-bearing token of the global batch."""
+    """Next-token prediction: the mean cross-entropy over all tokens of the global batch that have a loss."""
 
-    kind: Literal["lm"] = Field(default="lm", description="what the loss is")
+    kind: Literal["lm"] = Field(default="lm", description="next-token prediction")
 
 
 LM = ObjectiveSpec(

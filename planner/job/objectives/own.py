@@ -1,4 +1,4 @@
-"""The loss of a user's own loop."""
+"""The objective of a user's own training loop."""
 
 from typing import Literal
 
@@ -8,9 +8,9 @@ from planner.job.objective import Objective, ObjectiveSpec
 
 
 class OwnObjective(Objective):
-    """Computed by the train function of `data.path`."""
+    """The loss that your own training loop computes (the train function of `data.path`)."""
 
-    kind: Literal["own"] = Field(description="computed by your own loop")
+    kind: Literal["own"] = Field(description="computed by your own training loop")
 
 
 OWN = ObjectiveSpec(config=OwnObjective, data=("own",), reference="none", build=None)

@@ -13,7 +13,7 @@ class SftObjective(Objective):
     kind: Literal["sft"] = Field(description="supervised fine-tuning")
     mean_over: Literal["tokens", "samples"] = Field(
         default="tokens",
-        description="tokens: every token of the global batch weighs the same; samples: sums of tokens, a mean of those",
+        description="the loss is the mean over all tokens of the global batch, or the mean of the samples' token sums",
     )
 
 

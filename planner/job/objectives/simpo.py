@@ -12,8 +12,8 @@ class SimpoObjective(Objective):
     """Simple preference optimisation (Meng et al. 2024), without a reference."""
 
     kind: Literal["simpo"] = Field(description="simple preference optimisation")
-    beta: float = Field(default=2.0, gt=0, le=1000, description="scales the difference of mean log-probabilities")
-    gamma_beta_ratio: float = Field(default=0.5, ge=0, le=1000, description="the margin asked for, divided by beta")
+    beta: float = Field(default=2.0, gt=0, le=1000, description="factor of the difference of mean log-probabilities")
+    gamma_beta_ratio: float = Field(default=0.5, ge=0, le=1000, description="target margin, divided by beta")
 
 
 SIMPO = ObjectiveSpec(

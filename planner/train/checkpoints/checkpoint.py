@@ -1,7 +1,7 @@
-"""Weights and optimizer state, sharded to and from the run's folder by torch.distributed.checkpoint (DCP).
+"""Saves and loads sharded weights and optimizer state in the run's folder, by torch.distributed.checkpoint (DCP).
 
-Only tensors are saved, so nothing but tensors is read: hyper-parameters come from the job, position from the
-manifest. DCP reshards: what W workers saved, any other number loads.
+Only tensors are saved and read. Hyper-parameters come from the job, and the position from the manifest. DCP reshards:
+any number of workers can load what W workers saved.
 """
 
 import warnings
@@ -28,11 +28,11 @@ from planner.train.world import World
 
 
 def save(storage: Storage, folder: str, state: TrainState) -> None:
-    """Write every worker's shards below `folder`. A checkpoint only once a manifest names its files.
+    """Write every worker's shards into `folder`. They become a commit only when a manifest names the files.
 
     Raises:
-        OSError: on every worker, if any of them found no room (`planner.base.disk.no_room`).
-        TrainingFailed: on every worker, if any of them could not write.
+        OSError: on every worker, if the disk of any of them is full (`planner.base.disk.no_room`).
+        TrainingFailed: on every worker, if any of them cannot write.
     """
     try:
         save_tensors(state.tensors(), storage_writer=tensor_writer(storage, folder))
@@ -45,7 +45,7 @@ def save(storage: Storage, folder: str, state: TrainState) -> None:
 def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDigest, ...]:
     """Size and digest of every file in the checkpoint, each read back by one worker.
 
-    Reading back costs a pass over the files; it also proves that what was written can be read.
+    Reading back costs a pass over the files, and proves that they can be read.
 
     Raises:
         StoreError: on every worker, if any file cannot be read.
@@ -57,14 +57,14 @@ def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDiges
 
 
 def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, identity: TrainingIdentity) -> None:
-    """Read a checked commit into the state, at whatever world size this is.
+    """Load a checked commit into the state, at any world size.
 
-    Where the user has accepted another optimizer or another kind of sum by name, theirs begins anew: the state of
-    one means nothing to the other.
+    If the user has accepted another optimizer or another `batch.equality`, the new one's state begins fresh, because
+    the saved state does not fit it.
 
     Raises:
-        StoreError: on every worker: the files do not hold this model's and this optimizer's tensors, or hold
-            anything but tensors.
+        StoreError: on every worker, if the files do not hold exactly the tensors of this model and optimizer, or hold
+            other objects than tensors.
     """
     folder = f"checkpoints/{manifest.name}"
     reader = tensor_reader(storage, manifest)
@@ -76,10 +76,10 @@ def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, 
         _create_optimizer_state(state, saved)
         wanted = {name: tensor for name, tensor in state.tensors().items() if not name.startswith(anew)}
         if differing := sorted(set(wanted) ^ set(saved)):
-            raise StoreError(f"{folder}: its tensors are not this job's; they differ in {', '.join(differing[:5])}")
+            raise StoreError(f"{folder}: its tensors are not this job's: they differ in {', '.join(differing[:5])}")
         return wanted
 
-    # Agreed upon before DCP's own collectives begin: a worker that raised alone would leave the others in them.
+    # Agreed before DCP's own collectives begin, in which the others would wait for a worker that raises alone.
     wanted = world.agree(prepare)
     try:
         load_tensors(wanted, storage_reader=reader)
@@ -88,10 +88,10 @@ def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, 
 
 
 def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The whole tensors of a commit whose names begin so, one after another, in one process without a process group.
+    """Yield the whole tensors of a commit whose names begin with `beginning`. Needs no process group.
 
     Raises:
-        StoreError: they cannot be read.
+        StoreError: a tensor cannot be read.
     """
     folder = f"checkpoints/{manifest.name}"
     reader = tensor_reader(storage, manifest)
@@ -104,7 +104,7 @@ def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[
             raise StoreError(f"{folder}: cannot make room for {name} of shape {tuple(item.size)}") from error
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # on purpose
                 load_tensors({name: tensor}, storage_reader=reader, no_dist=True)
         except CheckpointException as error:
             raise StoreError(f"{folder}: cannot load {name}: {_reason(error)}") from error
@@ -114,16 +114,16 @@ def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[
 
 
 def read_digests(storage: Storage, manifest: Manifest) -> dict[str, str]:
-    """The digest of every whole tensor of a commit, taken from its files.
+    """The digest of every whole tensor of a commit, computed from its files.
 
     Raises:
-        StoreError: they cannot be read.
+        StoreError: a tensor cannot be read.
     """
     return {name: tensor_digest(tensor) for name, tensor in read(storage, manifest)}
 
 
 def check_files(world: World, run: RunFolder, manifest: Manifest) -> None:
-    """Check all of a commit's files, each by one worker.
+    """Check the digests of all files of a commit, each by one worker.
 
     Raises:
         StoreError: on every worker, if any file is missing, torn or altered.
@@ -137,16 +137,16 @@ def _digest(storage: Storage, folder: str, name: str) -> FileDigest:
 
 
 def _begun_anew(before: TrainingIdentity, now: TrainingIdentity) -> tuple[str, ...]:
-    """The beginnings of names that are not carried over."""
+    """The name prefixes of tensors that are not loaded, because the optimizer or the equality has changed."""
     optimizer = (f"{OPTIMIZER}/",) if before.optimizer != now.optimizer else ()
     return optimizer + ((STATE_KEY,) if before.equality != now.equality else ())
 
 
 def _create_optimizer_state(state: TrainState, saved: Mapping[str, Any]) -> None:
-    """Make room for the saved state: a shard like its parameter, or a scalar.
+    """Allocate optimizer state for the saved tensors: a shard like the parameter's, or a scalar.
 
     Raises:
-        StoreError: a tensor has another shape.
+        StoreError: a saved tensor has another shape than its parameter.
     """
     for name, (parameter, shard) in state.shards.items():
         prefix = f"{OPTIMIZER}/{name}/"
@@ -160,6 +160,6 @@ def _create_optimizer_state(state: TrainState, saved: Mapping[str, Any]) -> None
 
 
 def _reason(error: CheckpointException) -> str:
-    """The first worker's failure, in one line."""
+    """The failure of the lowest rank, in one line."""
     rank, (failure, _) = min(error.failures.items())
     return f"worker {rank}: {type(failure).__name__}: {str(failure).splitlines()[0] if str(failure) else ''}"

@@ -1,7 +1,7 @@
-"""DCP's reader of checkpoints, which takes nothing but tensors from files that anybody may have written.
+"""A DCP checkpoint reader that reads only tensors, even from untrusted files.
 
-DCP keeps a checkpoint's metadata as a pickle. It is read here by an unpickler that makes objects of the few classes
-that a checkpoint of tensors needs, hands out no class and no function, and refuses everything else by name.
+DCP stores a checkpoint's metadata as a pickle. The unpickler here makes objects of the few classes that a checkpoint of
+tensors needs. It hands out no class and no function, and refuses everything else by name.
 """
 
 import io
@@ -29,16 +29,16 @@ from planner.store.storage import Storage
 
 
 class TensorReader(FileSystemReader):
-    """DCP's reader, but its pickled metadata may name nothing but what a checkpoint of tensors needs."""
+    """DCP's reader for local folders, with restricted unpickling of the metadata."""
 
     checked_names: frozenset[str] = frozenset()
-    """the files whose digests were checked; no other is opened"""
+    """the files whose digests were checked. No other file is opened"""
 
     def read_metadata(self, *_args: Any, **kwargs: Any) -> Metadata:
-        """The metadata, read without giving it the run of the interpreter.
+        """Read the metadata without executing code from it.
 
         Raises:
-            StoreError: it cannot be read, or names a class or a file that a checkpoint of tensors has no use for.
+            StoreError: the file cannot be read, or names a class or a file that a checkpoint of tensors does not need.
         """
         path = self._get_metadata_path(kwargs.get("rank"))
         try:
@@ -49,7 +49,7 @@ class TensorReader(FileSystemReader):
         metadata = _unpickle(content, str(path))
         for info in metadata.storage_data.values():
             if info.relative_path not in self.checked_names:
-                raise StoreError(f"{path}: names {info.relative_path!r}, a file that the manifest does not know")
+                raise StoreError(f"{path}: it names {info.relative_path!r}, a file that the manifest does not know")
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
@@ -57,11 +57,11 @@ class TensorReader(FileSystemReader):
 
 
 class _RemoteTensorReader(TensorReader, FsspecReader):  # type: ignore[misc]
-    """The same checks over fsspec."""
+    """DCP's reader for fsspec URLs, with restricted unpickling of the metadata."""
 
 
 def tensor_reader(storage: Storage, manifest: Manifest) -> TensorReader:
-    """A reader of a commit's files, of those alone that its manifest names."""
+    """A reader of the files that a commit's manifest names."""
     kind = TensorReader if storage.is_local else _RemoteTensorReader
     reader = kind(storage.path(f"checkpoints/{manifest.name}"))
     reader.checked_names = frozenset(file.name for file in manifest.files)
@@ -76,12 +76,12 @@ class _Sealed(type):
 
 
 def _maker(name: str, make: Callable[..., Any]) -> type:
-    """What a pickle gets in place of a class or a function. It can only be called, and then calls `make`."""
+    """A stand-in that a pickle gets for a class or a function. It can only be called, and then calls `make`."""
     return _Sealed(name, (), {"__slots__": (), "__new__": lambda _cls, *arguments: make(*arguments)})
 
 
 def _bare(kind: type) -> type:
-    """Makes objects of a class without its constructor, as pickles do, and does not hand out the class itself."""
+    """A stand-in for a class that makes its objects without the constructor, as pickles do."""
     return _maker(kind.__name__, lambda: object.__new__(kind))
 
 
@@ -101,13 +101,13 @@ _MEMORY_FORMAT = _maker("_MEM_FORMAT_ENCODING", _MEMORY_FORMATS.__getitem__)
 
 
 def _memory_format(kind: Any, name: Any) -> _MemoryFormat:
-    """An enumeration's member as Python 3.11.0 to 3.11.3 write it: `getattr(kind, name)`. No other attribute is had."""
+    """Read an enumeration's member, which Python 3.11.0 to 3.11.3 pickle as `getattr(kind, name)`. Refuse the rest."""
     if kind is not _MEMORY_FORMAT or name not in _MEM_FORMAT_ENCODING.__members__:
         raise pickle.UnpicklingError("it names builtins.getattr")
     return _MemoryFormat(name)
 
 
-# What DCP pickles into the metadata of a checkpoint that holds tensors alone (torch 2.13).
+# The classes in the metadata of a checkpoint of tensors (DCP of torch 2.13).
 _MAKERS = {
     ("builtins", "getattr"): _maker("getattr", _memory_format),
     ("torch", "Size"): _maker("Size", torch.Size),
@@ -115,7 +115,7 @@ _MAKERS = {
         "_get_layout", {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.layout)}.__getitem__
     ),
     ("pathlib", "PosixPath"): _maker("PosixPath", PosixPath),
-    ("pathlib._local", "PosixPath"): _maker("PosixPath", PosixPath),  # what Python 3.13 calls it
+    ("pathlib._local", "PosixPath"): _maker("PosixPath", PosixPath),  # its name in Python 3.13
     (_MEM_FORMAT_ENCODING.__module__, _MEM_FORMAT_ENCODING.__name__): _MEMORY_FORMAT,
     **{
         (kind.__module__, kind.__name__): _bare(kind)
@@ -133,7 +133,7 @@ _MAKERS = {
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Hands out makers and data types. BUILD could change a class or a function for the whole process."""
+    """Hands out only makers and data types: with a class, BUILD could change it for the whole process."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (maker := _MAKERS.get((module, name))) is not None:
@@ -148,7 +148,7 @@ def _unpickle(content: bytes, where: str) -> Metadata:
     try:
         metadata = _MetadataUnpickler(io.BytesIO(content)).load()
         only_tensors = _has_only_tensors(metadata)
-    except Exception as error:  # bytes that anybody may have written raise anything, and half-made objects, too
+    except Exception as error:  # untrusted bytes and half-made objects may raise anything
         raise StoreError(f"{where}: not the metadata of a checkpoint of tensors ({error})") from error
     if not only_tensors:
         raise StoreError(f"{where}: not the metadata of a checkpoint of tensors")
@@ -157,7 +157,7 @@ def _unpickle(content: bytes, where: str) -> Metadata:
 
 
 def _has_only_tensors(metadata: Any) -> bool:
-    """Whether everything is of the type that it should be: unpickling calls no constructor that would see to it."""
+    """Whether all values have the expected types, which unpickling does not check because it calls no constructor."""
     return (
         isinstance(metadata, Metadata)
         and isinstance(metadata.storage_meta, StorageMeta | None)

@@ -1,6 +1,6 @@
-"""DCP's writer of checkpoints: on this machine its files are as open as the run's folder, and no more.
+"""A DCP checkpoint writer whose local files get the permissions of the run's folder.
 
-A full disk is reported as such, wherever the files go.
+It reports a full disk as such, for local folders and URLs.
 """
 
 import io
@@ -23,7 +23,7 @@ from planner.store.storage import Storage
 
 
 class _CountedFile(io.FileIO):
-    """Each piece that is written counts as work done."""
+    """A file that counts each written piece as a unit of work."""
 
     def write(self, content: Any) -> int:
         written = super().write(content)
@@ -45,14 +45,14 @@ class _PrivateFiles(FileSystem):
         make_folder(Path(path), self._root)
 
 
-class SaysNoRoom(FileSystemWriter):
-    """A writer that raises the error of a full disk as it is. torch hides it behind `unexpected pos`."""
+class DiskFullWriter(FileSystemWriter):
+    """A local writer that raises the disk's own error if the disk is full. torch hides it behind `unexpected pos`."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this worker's part.
 
         Raises:
-            OSError: there is no room for it, among other reasons.
+            OSError: the disk is full, or cannot be written.
         """
         try:
             return super().write_data(plan, planner)
@@ -62,15 +62,15 @@ class SaysNoRoom(FileSystemWriter):
             raise
 
 
-class _RemoteWriter(SaysNoRoom, FsspecWriter):  # type: ignore[misc]
-    """A writer to an object store that raises the error of a full disk as it is."""
+class _RemoteWriter(DiskFullWriter, FsspecWriter):  # type: ignore[misc]
+    """A writer to fsspec URLs that raises the store's own error if the store is full."""
 
 
 def tensor_writer(storage: Storage, folder: str) -> FileSystemWriter:
-    """A writer to a folder of the run's."""
+    """A writer to a folder of the run."""
     if not storage.is_local:
         remote: FileSystemWriter = _RemoteWriter(storage.path(folder))
         return remote
-    writer = SaysNoRoom(storage.path(folder))
+    writer = DiskFullWriter(storage.path(folder))
     writer.fs = _PrivateFiles(Path(storage.path("")))
     return writer

@@ -1,7 +1,7 @@
-"""How gradients are summed over rounds and workers: as FSDP does it, or in fixed point (`fixed_point.py`).
+"""Sums gradients over rounds and workers, either by FSDP in float32 or in fixed point (`fixed_point.py`).
 
-FSDP2 hands every module's unsharded gradient to a reduce-scatter, which may be replaced. The fixed-point one turns
-it into integers, sums those over workers and rounds, and gives FSDP nothing but zeros until the last round.
+FSDP2 passes every module's unsharded gradient to a reduce-scatter, which can be replaced. The fixed-point one converts
+it to integers, sums those over workers and rounds, and gives FSDP zeros until the last round.
 """
 
 from typing import Literal, Protocol
@@ -22,29 +22,29 @@ STATE_KEY = "fixed_point/exponents"
 
 
 class GradientSums(Protocol):
-    """What an optimizer step asks of either."""
+    """The interface of both kinds of gradient sums to an optimizer step."""
 
     def begin(self) -> None:
-        """A step's first round is next."""
+        """Prepare for a step's first round."""
         ...
 
     def last_round(self) -> None:
-        """The backward pass that comes now is the step's last."""
+        """Prepare for a step's last backward pass."""
         ...
 
     def settle(self) -> bool:
-        """Whether the gradients now in the shards can be used; if not, they must be zeroed and the step done again.
+        """Whether the gradients now in the shards are valid. If not, zero them and repeat the step.
 
         Every worker gets the same answer.
         """
         ...
 
     def norm(self) -> float:
-        """The global norm of the gradients in the shards; NaN or infinite if any element is."""
+        """The global norm of the gradients in the shards. NaN or infinite if any element is."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold besides weights and optimizer; loading writes into these very tensors."""
+        """Tensors that a checkpoint must hold besides weights and optimizer. Loading writes into them."""
         ...
 
 
@@ -55,17 +55,17 @@ class FloatSums:
         self._model = model
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def last_round(self) -> None:
-        """Nothing to note: every round is reduced."""
+        """Do nothing, as every round is reduced."""
 
     def settle(self) -> bool:
-        """Always."""
+        """Return true. Float sums are always valid."""
         return True
 
     def norm(self) -> float:
-        """By torch, over the shards: a norm per shard would clip differently at every world size."""
+        """The global norm, computed by torch. A norm per shard would clip differently at every world size."""
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         if gradients and isinstance(gradients[0], DTensor):
             group = gradients[0].device_mesh.get_group()
@@ -75,16 +75,16 @@ class FloatSums:
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def state(self) -> dict[str, Tensor]:
-        """None."""
+        """Nothing: float sums have no state."""
         return {}
 
 
 class FixedPointSums:
-    """One integer sum per FSDP module, with an exponent each; every worker holds the same exponents.
+    """One integer sum per FSDP module, each with its exponent. Every worker has the same exponents.
 
-    `where` says what is kept between rounds: the `sharded` sum (8 bytes per parameter of the shard, an exchange of 8
-    bytes per parameter every round, 4 on the CPU), or the `local` one (8 bytes per parameter on every worker, one
-    exchange a step). The result is the same to the bit, so it is a question of memory alone.
+    `where` chooses what is kept between rounds. `sharded` keeps 8 bytes per parameter of the shard, and exchanges 8
+    bytes per parameter every round (4 on the CPU). `local` keeps 8 bytes per parameter of the whole model, with one
+    exchange per step. The result is equal to the bit, so the choice affects only memory and speed.
     """
 
     def __init__(
@@ -97,30 +97,30 @@ class FixedPointSums:
             if isinstance(module, FSDPModule):
                 module_sum = _ModuleSum(where)
                 if world.world_size > 1:
-                    # FSDP's protocol for it is not exported: it is met by shape.
+                    # FSDP does not export its protocol for this, so mypy cannot check it.
                     module.set_custom_reduce_scatter(module_sum)  # type: ignore[arg-type]
                 else:
-                    # FSDP leaves out the reduce-scatter of one worker, but not what comes after it.
+                    # With one worker, FSDP skips the reduce-scatter but calls the hook after it.
                     module.set_all_reduce_hook(module_sum.on_one_worker)
                 self._modules.append(module_sum)
-        # Zeros mean: nothing is known yet. The first step is done twice, the first time to learn the magnitudes.
+        # 0 in `_known`: no exponents yet. The first step is done twice, the first time to learn the magnitudes.
         self._exponents = torch.zeros(len(self._modules), dtype=torch.int64)
         self._known = torch.zeros(1, dtype=torch.int64)
 
     def begin(self) -> None:
-        """Take the exponents that the last step chose."""
+        """Reset all sums, with the exponents that the last step chose."""
         for module_sum, exponent in zip(self._modules, self._exponents.tolist(), strict=True):
             module_sum.begin(exponent, is_plain=self._is_plain)
 
     def last_round(self) -> None:
-        """Tell every module to hand out its sum after the next backward pass."""
+        """Make every module give its sum to FSDP after the next backward pass."""
         for module_sum in self._modules:
             module_sum.is_last = True
 
     def settle(self) -> bool:
-        """Agree on the largest magnitudes of the step, choose the next exponents, and say whether all sums fit.
+        """Find the step's largest magnitudes over all workers and choose the next exponents. True if all sums fit.
 
-        If a gradient is not finite, the step is done again with FSDP's own sums, which show in which tensor.
+        If a gradient is not finite, the step is repeated with FSDP's own sums, which show in which tensor.
         """
         if self._is_plain:
             return True
@@ -136,27 +136,27 @@ class FixedPointSums:
         return settled
 
     def norm(self) -> float:
-        """The same at every world size, to the bit: see `exact_norm`."""
+        """The global norm by `exact_norm`, equal to the bit at every world size."""
         self._is_plain = False
         shards = [shard_of(p.grad) for p in self._model.parameters() if p.grad is not None]
         return exact_norm(self._world, shards)
 
     def state(self) -> dict[str, Tensor]:
-        """The exponents, and whether there are any yet."""
+        """The exponents, and whether they are known yet."""
         return {STATE_KEY: self._exponents, f"{STATE_KEY}/known": self._known}
 
     def _largest(self) -> tuple[float, ...]:
         # A module whose parameters are all frozen gets no gradient, so its value is still on the CPU.
         on_device = [module_sum.largest.to(self._world.device) for module_sum in self._modules]
         largest = torch.stack(on_device).double().cpu()
-        # A maximum with NaN is not the same everywhere; infinity is.
+        # Backends differ in a maximum with NaN, but not with infinity.
         largest = torch.nan_to_num(largest, nan=torch.inf, posinf=torch.inf)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._world.words)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._world.object_group)
         return tuple(largest.tolist())
 
 
 class _ModuleSum(collectives.ReduceScatter):
-    """The integer sum of one FSDP module. Stands in for FSDP's reduce-scatter."""
+    """The integer sum of one FSDP module. It replaces FSDP's reduce-scatter."""
 
     def __init__(self, where: Literal["sharded", "local"]) -> None:
         self._where = where
@@ -166,20 +166,20 @@ class _ModuleSum(collectives.ReduceScatter):
         self._sum: Tensor | None = None
 
     def begin(self, exponent: int, *, is_plain: bool) -> None:
-        """Forget the last step. `is_plain`: sum floats as FSDP would."""
+        """Reset the sum for a new step. With `is_plain`, floats are summed as FSDP does."""
         self._exponent, self.is_last, self._is_plain, self._sum = exponent, False, is_plain, None
         self.largest = torch.zeros(())
 
     def reduce(self, output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
-        """One round: `(W * n,)` float32 in, `(n,)` float32 out, zeros but in the last round."""
+        """Add one round, `(W * n,)` float32. In the last round, write the sum to `output`, `(n,)`, else zeros."""
         if self._is_plain:
             collectives.reduce_scatter(output, tensor, group)
             return
         if self._where == "local":
             self._add(tensor)
         elif collectives.is_gloo(tensor, group):
-            # Every worker gets what the others have for its shard, 4 bytes an element, and makes the integers of it
-            # itself: the same ones that their owners would have made, at half the bytes.
+            # Workers exchange float32 (4 bytes per element) and each converts what it receives to integers. The
+            # integers are the same as if their owners had converted them, at half the bytes.
             for gradient in collectives.exchange(tensor, group):
                 self._add(gradient)
         else:
@@ -190,7 +190,7 @@ class _ModuleSum(collectives.ReduceScatter):
         self._hand_out(output, group)
 
     def on_one_worker(self, reduce_output: Tensor) -> None:
-        """The same round where there is nobody to sum with."""
+        """Add one round with a single worker, in place: the sum in the last round, else zeros."""
         if self._is_plain:
             return
         self._add(reduce_output)
@@ -198,12 +198,12 @@ class _ModuleSum(collectives.ReduceScatter):
 
     def _note(self, gradient: Tensor) -> None:
         if gradient.numel():
-            # NaN is both, and so is seen; two extremes are read in one pass, and no |g| is written.
+            # aminmax reads once and writes no |g|. With a NaN, both extremes are NaN, so it is not missed.
             least, most = gradient.aminmax()
             self.largest = torch.maximum(self.largest.to(gradient.device), torch.maximum(-least, most))
 
     def _quanta(self, gradient: Tensor) -> Tensor:
-        # A power of two times a float32 is exact, and what is 2^23 or more is an integer already.
+        # Scaling a float32 by a power of two is exact, and a float32 of 2^23 or more is already an integer.
         return (gradient * 2.0**self._exponent).round_().to(torch.int64)
 
     def _add(self, gradient: Tensor) -> None:
@@ -222,13 +222,13 @@ class _ModuleSum(collectives.ReduceScatter):
         if group is not None and self._where == "local":
             total = _sum_over_workers(total, output, group)
         for part, quanta in zip(pieces(output), pieces(total), strict=True):
-            # By way of float64, whose range holds every sum times every power of two.
+            # Through float64, whose range holds every sum times every power of two.
             part.copy_(quanta.double().mul_(2.0**-self._exponent))
         self._sum = None
 
 
 def _sum_over_workers(quanta: Tensor, like: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """`(W * n,)` int64 on each worker -> `(n,)`, the sum of everybody's for this worker's shard."""
+    """Sum `(W * n,)` int64 over all workers. Returns this worker's shard of the sum, `(n,)`."""
     if collectives.is_gloo(quanta, group):
         return collectives.exchange(quanta, group).sum(dim=0)
     total = torch.empty_like(like, dtype=torch.int64)

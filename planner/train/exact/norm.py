@@ -1,4 +1,4 @@
-"""The global norm of gradients that lie in shards: with the same bits for every split, or staged through the CPU."""
+"""The global norm of sharded gradients, with the same bits for every split, or staged through the CPU."""
 
 import torch
 import torch.distributed as dist
@@ -8,9 +8,9 @@ from planner.train.world import World
 
 
 def pieces(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Views that are worked on one after another, so that what is computed in between stays in the CPU's cache.
+    """Views of a tensor, to be processed one by one, so that temporaries stay in the CPU's cache.
 
-    On the CPU a fresh large temporary costs more than the arithmetic: the system maps and clears its pages every time.
+    On the CPU, a new large temporary costs more than the arithmetic, because the system maps and clears its pages.
     """
     return torch.split(tensor.view(-1), _PIECE_ON_CPU if tensor.device.type == "cpu" else _LARGEST_PIECE)
 
@@ -19,37 +19,37 @@ def pieces(tensor: Tensor) -> tuple[Tensor, ...]:
 _PIECE_ON_CPU = 2**16
 # Bits of a square that each of two sums keeps: up to 2^33 elements of 2^29 stay below 2^62.
 _SQUARE_BITS = 29
-# So many integers of 29 bits add up exactly in float64, in any order.
+# float64 sums so many integers of 29 bits exactly, in any order.
 _LARGEST_PIECE = 2 ** (53 - _SQUARE_BITS)
 
 
 def exact_norm(world: World, shards: list[Tensor]) -> float:
     """The Euclidean norm over all elements of all workers' shards, with the same bits for every split.
 
-    With x the largest magnitude, each (g / x)^2 in [0, 1] is cut into two integers of 29 bits, which are summed
-    exactly. An element loses at most 2^-59 of x^2, the sum is at least x^2, so with N elements the norm's relative
-    error is below N * 2^-60 (and float64's own rounding): 2^-27 for 2^33 elements.
+    With x the largest magnitude, each (g / x)^2 in [0, 1] is split into two integers of 29 bits, which are summed
+    exactly. An element loses at most 2^-59 of x^2, and the sum is at least x^2. So with N elements the norm's relative
+    error is below N * 2^-60 (plus float64's own rounding): 2^-27 for 2^33 elements.
     """
     shards = [shard for shard in shards if shard.numel()]
     extremes = [extreme for shard in shards for extreme in shard.aminmax()]
     largest = torch.stack(extremes).abs().max().double().cpu() if extremes else torch.zeros((), dtype=torch.float64)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=world.words)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=world.object_group)
     scale = float(largest)
     if scale == 0 or not torch.isfinite(largest):
         return scale
-    # Each sum of a piece is exact in float64; all of them together only in int64.
+    # The sum of one piece is exact in float64, the sum over pieces only in int64.
     found = [part for shard in shards for piece in pieces(shard) for part in _square_sums(piece, scale)]
     sums = (
         torch.stack(found).to(torch.int64).view(-1, 2).sum(dim=0).cpu() if found else torch.zeros(2, dtype=torch.int64)
     )
-    dist.all_reduce(sums, op=dist.ReduceOp.SUM, group=world.words)
+    dist.all_reduce(sums, op=dist.ReduceOp.SUM, group=world.object_group)
     high_sum, low_sum = sums.tolist()
     total = (high_sum << _SQUARE_BITS) + low_sum  # an exact integer in units of 2^-58
     return float(scale * (total * 2.0 ** (-2 * _SQUARE_BITS)) ** 0.5)
 
 
 def _square_sums(piece: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Of (g / scale)^2, the sums of the leading 29 bits and of the next 29, as whole numbers in float64."""
+    """Two sums over (g / scale)^2, as whole numbers in float64: of the leading 29 bits, and of the next 29."""
     squares = piece.double().div_(scale).square_().mul_(2.0**_SQUARE_BITS)
     high = squares.round()
     low = squares.sub_(high).mul_(2.0**_SQUARE_BITS).round_()
@@ -57,7 +57,7 @@ def _square_sums(piece: Tensor, scale: float) -> tuple[Tensor, Tensor]:
 
 
 def staged_norm(shards: list[Tensor], group: dist.ProcessGroup) -> float:
-    """The norm of all workers' shards where DTensor's own collectives cannot be used: a sum of squares on the CPU."""
+    """The norm of all workers' shards by a sum of squares on the CPU, where DTensor's own collectives do not work."""
     squares = torch.nn.utils.get_total_norm(shards, foreach=True).double().square().cpu()
     dist.all_reduce(squares, op=dist.ReduceOp.SUM, group=group)
     return float(squares.sqrt())

@@ -1,4 +1,4 @@
-"""A folder that is filled before it has its name, so that what has the name is whole."""
+"""A folder that is filled under a temporary name, so that the folder with the final name is always complete."""
 
 import fcntl
 import os
@@ -15,10 +15,10 @@ from planner.errors import UserError
 
 @contextmanager
 def unfinished_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target` for what is not whole yet. What killed exports to the same place have left, goes.
+    """A temporary folder beside `target`, removed at the end. Also removes those that killed exports to `target` left.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: the folder cannot be made.
     """
     for left in target.parent.glob(f".{escape(target.name)}.*.half"):
         _remove_if_dead(left)
@@ -26,7 +26,7 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
     try:
         make_folder(half, half)
     except OSError as error:
-        raise UserError(f"{target}: cannot be made there: {error.strerror}") from error
+        raise UserError(f"{target}: the folder cannot be made there: {error.strerror}") from error
     try:
         with _locked(half):
             yield half
@@ -36,7 +36,7 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the folder's lock, which ends with the process; false where another one has it, or nobody can."""
+    """Try to hold the folder's lock, which ends with the process. False if another process has it, or locks fail."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -50,6 +50,6 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _remove_if_dead(half: Path) -> None:
-    with suppress(OSError), _locked(half) as is_dead:  # what is in the way of nothing may also stay
+    with suppress(OSError), _locked(half) as is_dead:  # a leftover that cannot be removed does no harm
         if is_dead:
             shutil.rmtree(half, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A commit's model in the Hugging Face layout: one process, one tensor in memory at a time."""
+"""Exports a commit's model in the Hugging Face layout, in one process, with one tensor in memory at a time."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from planner.train.export.model_writer import DType, Progress, What, Writer
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     folder: str
     commit: str
@@ -25,15 +25,15 @@ class Exported:
     dtype: str
     tensors: int
     bytes: int
-    """of the files that hold tensors"""
+    """size of the files that hold tensors"""
 
 
 def commit_at(run: RunFolder, step: int | None) -> Manifest:
-    """The commit at a step, or the newest one; its files are there, and are not checked.
+    """The commit at `step`, or the newest one if None. Its files exist but are not checked.
 
     Raises:
-        RecordMismatch: it is not the one that the ledger records.
-        StoreError: there is none.
+        RecordMismatch: the commit is not the one that the ledger records.
+        StoreError: there is no such commit.
     """
     run.identity()
     kept = set(run.storage.names("checkpoints"))
@@ -41,9 +41,9 @@ def commit_at(run: RunFolder, step: int | None) -> Manifest:
     found = [name for name in names if step is None or commit_of(name)[0] == step]
     if not found:
         steps = ", ".join(str(commit_of(name)[0]) for name in names)
-        there = f"its commits are at step {steps}" if names else "it has no commit yet"
+        there = f"Its commits are at step {steps}" if names else "Train until the first commit"
         wanted = "to export" if step is None else f"at step {step}"
-        raise StoreError(f"{run.storage.url}: no commit {wanted}; {there}")
+        raise StoreError(f"{run.storage.url}: the run has no commit {wanted}. {there}")
     return readable(run, found[-1])
 
 
@@ -56,26 +56,35 @@ def export(
     merge: bool = False,
     progress: Progress = lambda _done, _of: None,
 ) -> Exported:
-    """Write a commit's model to a new folder, which is there as a whole or not at all.
+    """Write a commit's model to a new folder, which appears complete or not at all.
+
+    Args:
+        run: the run's folder.
+        manifest: of the commit.
+        target: the folder to make.
+        dtype: the type of the written tensors.
+        merge: write the model with its adapters merged in, instead of the adapters alone.
+        progress: called with (tensors done, of how many).
 
     Raises:
-        UserError: the folder is there already, or the run has no model that transformers knows.
+        UserError: the folder exists already, or the run has no model that transformers can load.
         StoreError: the commit is damaged.
     """
     job = run.job(manifest.job_digest)
     if not isinstance(job.model, HfModel):
         raise UserError(
-            f"{run.storage.url}: its model.kind is {job.model.kind}, and only a model of kind hf has a form that "
-            "others read; `planner.train.checkpoints.checkpoint.read` gives its tensors"
+            f"{run.storage.url}: its model.kind is {job.model.kind}, and only kind hf can be exported. "
+            "`planner.train.checkpoints.checkpoint.read` gives its tensors"
         )
     if merge and job.model.lora is None:
-        raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none")
+        raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none. Remove it")
     if job.model.lora is not None and job.model.weights == "random":
         raise UserError(
-            f"{run.storage.url}: the weights below its adapters were drawn, and are in no file to add them to"
+            f"{run.storage.url}: its adapters belong to random weights (model.weights: random), which are in no file. "
+            "Such a run cannot be exported"
         )
     if target.exists():
-        raise UserError(f"{target}: is there already; write another folder, or remove it first")
+        raise UserError(f"{target}: the folder exists already. Choose another one, or remove it first")
     source = _source(run, manifest, job)
     run.check_files(manifest, manifest.files)
     with unfinished_folder(target) as half:
@@ -84,7 +93,7 @@ def export(
         )
         what, files, num_tensors = writer.write(merge=merge)
         for file in half.iterdir():
-            file.chmod(0o600)  # nobody else could look into the folder so far; so it stays wherever it is copied
+            file.chmod(0o600)  # the folder was private so far, and the files stay so wherever they are copied
         num_bytes = sum(file.stat().st_size for file in files)
         half.rename(target)
     return Exported(
@@ -99,17 +108,17 @@ def export(
 
 
 def _source(run: RunFolder, manifest: Manifest, job: Job) -> Path:
-    """The folder that the run's model came from.
+    """The folder that the run's first weights came from.
 
     Raises:
-        UserError: it is gone, or holds another model now.
+        UserError: the folder is gone, or now holds another model.
     """
-    assert isinstance(job.model, HfModel)  # the caller has looked
+    assert isinstance(job.model, HfModel)  # the caller checked
     folder = model_files.check(job.model)
     before = manifest.facts.get(MODEL_FACT, "").partition(" ")[0]
     if before and before != model_files.folder_fingerprint(folder, weights=job.model.weights == "pretrained"):
         raise UserError(
-            f"{run.storage.url}: what lies in {folder} is not what the run was made with, so configuration and "
-            "tokenizer would be another model's; put the files back"
+            f"{run.storage.url}: the files in {folder} have changed since the run was made, so configuration and "
+            "tokenizer may be another model's. Put the files back"
         )
     return folder

@@ -1,4 +1,4 @@
-"""Fills a folder with a commit's model: weights or adapters, their configuration, and the tokenizer."""
+"""Writes a commit's model into a folder: weights or adapters, their configuration, and the tokenizer."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from planner.train.state import MODEL
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-# A tokenizer in all the forms that transformers writes, and what generation starts from.
+# The files of a tokenizer in all forms that transformers writes, and the settings of generation.
 _COPIED = (
     "generation_config.json",
     "tokenizer*.json",
@@ -60,9 +60,9 @@ class Writer:
     progress: Progress
 
     def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
-        """Everything; what it is, the files that hold tensors, and how many tensors."""
+        """Write all files. Returns the kind of export, the files with tensors, and the number of tensors."""
         bare, _ = build_on_meta(self.model)
-        self._copy_words()
+        self._copy_tokenizer()
         if self.model.lora is None:
             return "model", *self._weights(bare, self._trained(bare))
         if merge:
@@ -71,7 +71,7 @@ class Writer:
         return "adapter", *self._adapter(bare)
 
     def _weights(self, bare: HfCausal, tensors: Iterator[tuple[str, Tensor]]) -> tuple[list[Path], int]:
-        """A model's weights and its configuration."""
+        """Write a model's weights and its configuration. Returns the files and the number of tensors."""
         names = self._names(bare)
         buffers = dict(self._buffers(bare))
         shapes = {**names, **{name: tuple(buffer.shape) for name, buffer in buffers.items()}}
@@ -81,14 +81,14 @@ class Writer:
         return files, len(planned)
 
     def _names(self, bare: HfCausal) -> dict[str, tuple[int, ...]]:
-        """Transformers' names of all weights, in the order in which they come, with their shapes."""
+        """Transformers' names of all weights, in the order in which they are written, with their shapes."""
         parameters = [(name, p) for name, p in bare.named_parameters() if not bare.is_adapter(p)]
         return {transformers_name(name): tuple(p.shape) for name, p in sorted(parameters)}
 
     def _buffers(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
-        """What files hold beside the weights: nobody trains it, so it is what it was.
+        """The buffers that files hold beside the weights. They are not trained, so they are read from the source.
 
-        Of a model that was drawn, nothing: transformers begins with the same values where a file has none.
+        None for random weights: transformers sets the same values where a file has none.
         """
         found = {transformers_name(name): buffer for name, buffer in stored_buffers(bare)}
         if not found or self.model.weights == "random":
@@ -101,10 +101,10 @@ class Writer:
             yield name, tensor
 
     def _trained(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
-        """Of a run that trains all weights: what is in the commit.
+        """The weights of a run that trains all of them, from the commit.
 
         Raises:
-            StoreError: it holds other tensors.
+            StoreError: the commit holds other tensors.
         """
         wanted = [name for name, _ in sorted(bare.named_parameters())]
         found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
@@ -113,7 +113,7 @@ class Writer:
             yield transformers_name(name), tensor
 
     def _merged(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
-        """Of a run that trains adapters: the frozen weights from where they came, with what the adapters add."""
+        """The weights of a run that trains adapters: the source's frozen weights plus what the adapters add."""
         self._read_adapters(bare)
         stored = model_files.stored_tensors(self.source)
         names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
@@ -132,7 +132,7 @@ class Writer:
             yield transformers_name(name), tensor
 
     def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
-        """In peft's layout."""
+        """Write adapters in peft's layout. Returns the files and the number of tensors."""
         trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
         planned = [Planned(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
         config = bare.hf.peft_config[ADAPTER]
@@ -144,7 +144,7 @@ class Writer:
         return files, len(planned)
 
     def _read_adapters(self, bare: HfCausal) -> None:
-        """All of them into memory, where the layers are without."""
+        """Load all adapters into `bare`, whose layers have no memory."""
         trained = sorted(name for name, p in bare.named_parameters() if bare.is_adapter(p))
         found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
         for name, tensor in _paired(trained, found, self.manifest.name):
@@ -166,8 +166,8 @@ class Writer:
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(DTYPES[self.dtype]).removeprefix("torch.")
         (self.folder / model_files.CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
-    def _copy_words(self) -> None:
-        """Tokenizer, template and generation settings."""
+    def _copy_tokenizer(self) -> None:
+        """Copy tokenizer, chat template and generation settings."""
         for pattern in _COPIED:
             for file in self.source.glob(pattern):
                 model_files.require_inside_folder(self.source, file)
@@ -177,42 +177,43 @@ class Writer:
                 shutil.copyfile(self.model.chat_template, self.folder / "chat_template.jinja")
             except OSError as error:
                 raise UserError(
-                    f"model.chat_template: {self.model.chat_template}: {error.strerror}; the model was trained with it"
+                    f"model.chat_template: {self.model.chat_template}: {error.strerror}. The model was trained with "
+                    "this file, so put it back"
                 ) from error
 
 
 def _paired(names: list[str], found: Iterator[tuple[str, Tensor]], commit: str) -> Iterator[tuple[str, Tensor]]:
-    """The names that are wanted with what a commit has under them, both sorted.
+    """Pair the expected names with a commit's tensors. Both are sorted by name.
 
     Raises:
-        StoreError: they are not the same names.
+        StoreError: the commit has other names.
     """
     ahead = iter(names)
     for path, tensor in found:
         name = next(ahead, None)
         if path != f"{MODEL}/{name}":
-            raise StoreError(f"checkpoints/{commit}: its tensors are not this model's; they differ in {path}")
+            raise StoreError(f"checkpoints/{commit}: its tensors are not this model's: they differ in {path}")
         assert name is not None
         yield name, tensor
     if (missing := next(ahead, None)) is not None:
-        raise StoreError(f"checkpoints/{commit}: its tensors are not this model's; {missing} is missing")
+        raise StoreError(f"checkpoints/{commit}: its tensors are not this model's: {missing} is missing")
 
 
 def _require_untied(bare: HfCausal) -> None:
-    """Check that what every adapter adds has a weight of its own to go into.
+    """Check that no adapter is on a weight that several layers share, into which it could not be merged.
 
     Raises:
-        UserError: one is at a weight that another layer computes with, too.
+        UserError: an adapter is on a shared weight.
     """
     known: dict[str, Any] = dict(bare.named_parameters(remove_duplicate=False))
     for name in known:
         if name.endswith(".base_layer.weight") and (others := _aliases(known, name)[1:]):
             raise UserError(
-                f"--merge: {transformers_name(name)} has an adapter and is also {transformers_name(others[0])}, which "
-                "would change with it: the merged model would be another one; export the adapters, without --merge"
+                f"--merge: {transformers_name(name)} has an adapter and is also {transformers_name(others[0])}, so "
+                "merging would change both and give another model. Export the adapters, without --merge"
             )
 
 
 def _aliases(known: dict[str, Any], name: str) -> list[str]:
-    """Every name of a tensor that may be tied to others, its own first."""
+    """All names of a tensor that may be tied to others, `name` first."""
     return [name, *(other for other, tensor in known.items() if tensor is known[name] and other != name)]

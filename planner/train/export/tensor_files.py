@@ -1,4 +1,4 @@
-"""Tensors into safetensors files in the Hugging Face layout, one after another: never two of them in memory.
+"""Writes tensors into safetensors files in the Hugging Face layout, with only one tensor in memory at a time.
 
 The library's own writer takes all tensors of a file at once, so the format is written here: 8 bytes of length, a JSON
 header with each tensor's type, shape and place, then the tensors (github.com/huggingface/safetensors, "Format").
@@ -18,14 +18,14 @@ from planner.base.disk import disk_full_text, no_room
 from planner.data.model_files import INDEX
 from planner.errors import RunError
 
-# What transformers cuts by, too (`save_pretrained`, decimal gigabytes).
+# The size at which transformers also splits files (`save_pretrained`, decimal gigabytes).
 MOST_BYTES = 5 * 10**9
 _CODES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A tensor that will come."""
+    """The name and shape of a tensor to be written."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ def write(
     Returns the files that hold tensors.
 
     Raises:
-        RunError: the disk has no room for them. Those files are gone again.
+        RunError: the disk is full. The files are removed again.
     """
     parts = list(_cut(planned, dtype.itemsize, most_bytes))
     count = len(parts)
@@ -73,7 +73,7 @@ def write(
 
 @contextmanager
 def _removed_if_full(files: Sequence[Path], num_bytes: int) -> Iterator[None]:
-    """Around the writing of `files`, which take `num_bytes`: remove them if the disk has no room for all.
+    """While the block writes `files` of `num_bytes` in all, remove them if the disk is full.
 
     Raises:
         RunError: the disk is full.
@@ -85,12 +85,12 @@ def _removed_if_full(files: Sequence[Path], num_bytes: int) -> Iterator[None]:
             raise
         for file in files:
             file.unlink(missing_ok=True)
-        words = disk_full_text(full, "the model", num_bytes, files[0].parent)
-        raise RunError(f"{words}; make room, or export to another disk; nothing was left behind") from error
+        reason = disk_full_text(full, "the model", num_bytes, files[0].parent)
+        raise RunError(f"{reason}. Nothing was left behind: make room, or export to another disk") from error
 
 
 def _cut(planned: Sequence[Planned], itemsize: int, most_bytes: int) -> Iterator[list[Planned]]:
-    """In order, as many as fit into a file; one that does not fit into any has a file of its own."""
+    """Split tensors into files, in order, as many as fit. A tensor larger than `most_bytes` gets its own file."""
     part: list[Planned] = []
     size = 0
     for plan in planned:
@@ -111,7 +111,7 @@ def _header(part: Sequence[Planned], dtype: torch.dtype, metadata: Mapping[str, 
         entries[plan.name] = {"dtype": _CODES[dtype], "shape": list(plan.shape), "data_offsets": [offset, end]}
         offset = end
     content = json.dumps(entries, separators=(",", ":")).encode()
-    content += b" " * (-len(content) % 8)  # the tensors begin aligned, as the library writes them
+    content += b" " * (-len(content) % 8)  # aligns the tensors, as the library does
     return len(content).to_bytes(8, "little") + content
 
 

@@ -1,1 +1,1 @@
-"""Models as torch modules, and the first weights of those that transformers defines. `shard.py` cuts them for FSDP."""
+"""Models as torch modules, and first weights for those of transformers. `shard.py` shards them."""

@@ -1,7 +1,7 @@
-"""First values for a transformers model in shards: no worker ever holds more of it than its shard and one unit.
+"""First weights of a sharded transformers model, read from files or drawn at random.
 
-A unit is what is made at once where weights are drawn: a block, or a module outside of all blocks. Weights that are
-read are read row by row of this worker's shard.
+A worker never holds more than its shard and one unit. A unit is a block, or a module outside all blocks, whose weights
+are drawn at once. When weights are read, a worker reads only the rows of its shard.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ from planner.train.collectives import shard_of
 from planner.train.models import private
 from planner.train.models.hf import ADAPTER, HfCausal, transformers_name
 
-# Names in an error.
+# Most tensor names in an error.
 _NAMED = 3
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# Read at once: a disk's full speed, and little beside a shard.
+# Bytes per read: enough for a disk's full speed, and small compared to a shard.
 _PIECE_BYTES = 2**24
 
 
 @torch.no_grad()
 def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
-    """Fill this worker's shards of all weights but the adapters' from safetensors files of any floating-point type.
+    """Fill this worker's shards of all weights except adapters from safetensors files of any floating-point type.
 
-    Buffers that files hold are in no checkpoint: with `buffers_only` they alone are read.
+    With `buffers_only`, only the buffers in the files are read, because checkpoints do not hold them.
 
     Raises:
-        UserError: a tensor is missing, has another shape, or is none of this model's.
+        UserError: a tensor is missing, has another shape, or does not belong to this model.
     """
     stored = stored_tensors(folder)
     for name, target in _match(model, folder, stored).items():
@@ -47,16 +47,21 @@ def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
 
 @torch.no_grad()
 def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> None:
-    """Fill this worker's shards of all weights but the adapters' as transformers draws them: by seed and name alone.
+    """Fill this worker's shards of all weights except adapters, and the buffers that files hold, with random values.
 
-    And the buffers that a file would hold. `bare` is the same model without shards and without memory; `blocks` are the
-    names of its blocks.
+    transformers draws them, and they depend only on the seed and their names.
+
+    Args:
+        model: the sharded model.
+        bare: the same model without shards and without memory.
+        blocks: names of the model's blocks.
+        seed: of the run.
     """
     targets: dict[str, Tensor] = dict(_fillable(model, remove_duplicate=True))
     for name in _units(bare, frozenset(blocks)):
         unit = bare.get_submodule(name).to_empty(device="cpu")
         for adapter in (adapter for layer in unit.modules() for adapter in _adapters(layer)):
-            # They draw no random numbers here: the other weights are the same with and without adapters.
+            # Adapters draw no random numbers here, so the other weights are equal with and without adapters.
             adapter.apply(private.leave_alone)
         with _seeded(seed, name):
             private.initialize(bare, name, recurse=True)
@@ -69,7 +74,7 @@ def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> N
 
 @torch.no_grad()
 def draw_adapters(model: HfCausal, bare: HfCausal, seed: int) -> None:
-    """Fill this worker's shards of the adapters as peft draws them: by seed and name alone."""
+    """Fill this worker's shards of the adapters with values that peft draws. They depend only on seed and name."""
     parameters = dict(model.named_parameters())
     for name, layer in bare.named_modules():
         if not (adapters := _adapters(layer)):
@@ -87,10 +92,10 @@ def draw_adapters(model: HfCausal, bare: HfCausal, seed: int) -> None:
 
 @torch.no_grad()
 def compute_buffers(model: HfCausal, bare: HfCausal) -> None:
-    """Compute what is in no file, such as a rotary embedding's frequencies, as transformers does.
+    """Compute the buffers that are in no file, such as a rotary embedding's frequencies, by transformers.
 
     Raises:
-        UserError: transformers leaves one of this family's uncomputed.
+        UserError: transformers does not compute a buffer of this model family.
     """
     for name, source in bare.named_modules():
         if not private.computed_buffers(source):
@@ -103,16 +108,16 @@ def compute_buffers(model: HfCausal, bare: HfCausal) -> None:
             private.initialize(bare, name, recurse=False)
         for key, buffer in private.computed_buffers(source).items():
             if key in buffers and bool(buffer.isnan().any()):
-                raise UserError(f"{name}.{key} is in no file, and transformers does not say how it is computed")
+                raise UserError(f"{name}.{key} is in no file, and transformers does not compute it. Use another model")
             model.get_submodule(name).get_buffer(key).copy_(buffer)
         source.to_empty(device="meta", recurse=False)
 
 
 def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
-    """Name in the files -> what it fills.
+    """The tensors of the model by their names in the files.
 
     Raises:
-        UserError: they are not this model's tensors.
+        UserError: the files do not hold exactly this model's tensors.
     """
     targets = {transformers_name(name): tensor for name, tensor in _fillable(model)}
     renamed = private.names_in_model(model.hf, stored, dict(targets))
@@ -137,14 +142,14 @@ def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) ->
         if found_names:
             more = f" and {len(found_names) - _NAMED} more" if len(found_names) > _NAMED else ""
             raise UserError(
-                f"{folder}: its weights are not those of its configuration; {what}: "
-                f"{', '.join(sorted(found_names)[:_NAMED])}{more}"
+                f"{folder}: its weights do not match its configuration ({what}: "
+                f"{', '.join(sorted(found_names)[:_NAMED])}{more}). Repair the folder, or download the model again"
             )
     return wanted
 
 
 def _fillable(model: HfCausal, *, remove_duplicate: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """Parameters but the adapters', by every name they have; and buffers that files hold."""
+    """All parameters except adapters', by each of their names, and the buffers that files hold."""
     for name, parameter in model.named_parameters(remove_duplicate=remove_duplicate):
         if not model.is_adapter(parameter):
             yield name, parameter
@@ -152,7 +157,7 @@ def _fillable(model: HfCausal, *, remove_duplicate: bool = False) -> Iterator[tu
 
 
 def stored_buffers(model: HfCausal) -> Iterator[tuple[str, Tensor]]:
-    """Buffers that files hold beside the parameters, such as a layer's fixed scale."""
+    """The buffers that files hold beside the parameters, such as a layer's fixed scale, by name."""
     for path, module in model.named_modules():
         computed = private.computed_buffers(module)
         for key, buffer in module.named_buffers(recurse=False):
@@ -161,14 +166,14 @@ def stored_buffers(model: HfCausal) -> Iterator[tuple[str, Tensor]]:
 
 
 def _adapters(layer: nn.Module) -> list[nn.Module]:
-    """A layer's adapters; none of any other module."""
+    """A layer's adapters. Empty for other modules."""
     names: Any = getattr(layer, "adapter_layer_names", ())
     found = (getattr(layer, name) for name in names)
     return [adapter for adapter in found if isinstance(adapter, nn.Module)]
 
 
 def rows_of(tensor: Tensor) -> slice:
-    """This worker's rows, as FSDP2 cuts them (`torch.chunk`): `ceil(n / W)` each, the last ones fewer or none."""
+    """This worker's rows. FSDP2 gives `ceil(n / W)` to each worker, the last ones fewer or none (`torch.chunk`)."""
     num_rows = tensor.shape[0] if tensor.ndim else 1
     if not isinstance(tensor, DTensor):
         return slice(0, num_rows)
@@ -180,21 +185,21 @@ def rows_of(tensor: Tensor) -> slice:
 
 
 def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
-    """Read some rows of a stored tensor, piece by piece: these bytes of the file and no others.
+    """Read some rows of a stored tensor into `target`, in pieces, and no other bytes of the file.
 
-    Not through a map of the file, as the safetensors library reads: its pages count as the worker's memory, and come
-    one by one from storage that is far away.
+    The safetensors library would map the file. Mapped pages count as the worker's memory, and remote storage would
+    deliver them one by one.
 
     Raises:
-        UserError: they cannot be read, or are no floating-point numbers.
+        UserError: the rows cannot be read, or are not floating-point numbers.
     """
     if rows.start == rows.stop:
         return
-    # A number by itself is a row of one.
+    # A scalar is one row.
     shape = stored.shape or (1,)
     num_rows, target = shape[0], target if target.ndim else target.view(1)
     if stored.dtype not in _TYPES or prod(stored.shape) * _TYPES[stored.dtype].itemsize != stored.end - stored.start:
-        raise UserError(f"{stored.file}: {stored.dtype} of shape {stored.shape} cannot be read")
+        raise UserError(f"{stored.file}: a tensor of type {stored.dtype} and shape {stored.shape} cannot be read")
     row_bytes = (stored.end - stored.start) // num_rows
     step = max(_PIECE_BYTES // row_bytes, 1)
     try:
@@ -206,7 +211,7 @@ def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
                 piece = torch.frombuffer(content, dtype=_TYPES[stored.dtype]).view(stop - start, *shape[1:])
                 target[start - rows.start : stop - rows.start].copy_(piece)
                 work_counter.count_work()
-    except (OSError, RuntimeError) as error:  # torch's, of a file that has become shorter
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the file has become shorter
         raise UserError(f"{stored.file}: cannot be read: {error}") from error
 
 
@@ -215,7 +220,7 @@ def _copy_into(target: Tensor, whole: Tensor) -> None:
 
 
 def _units(bare: HfCausal, blocks: frozenset[str]) -> Iterator[str]:
-    """Blocks, and every module outside of them that has a parameter of its own, in the model's order."""
+    """The names of all blocks, and of modules outside them with own parameters, in the model's order."""
     for name, module in bare.named_modules():
         inside = any(name.startswith(f"{block}.") for block in blocks)
         if name in blocks or (not inside and next(module.parameters(recurse=False), None) is not None):
@@ -224,7 +229,7 @@ def _units(bare: HfCausal, blocks: frozenset[str]) -> Iterator[str]:
 
 @contextmanager
 def _seeded(seed: int, name: str) -> Iterator[None]:
-    words = f"weights {seed} {transformers_name(name)}".encode()
+    key = f"weights {seed} {transformers_name(name)}".encode()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little"))
+        torch.manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
         yield

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from planner.train.models.packed import mask_of, positions_in
 
-if TYPE_CHECKING:  # at run time this file needs torch alone: `bench/gpu.py` runs it where no pydantic is
+if TYPE_CHECKING:  # at run time this file needs only torch: `bench/gpu.py` runs it without pydantic
     from planner.job import GptModel
 
 VOCABULARY = 256
@@ -34,9 +34,9 @@ class Block(nn.Module):
         self.feed_forward_out = nn.Linear(4 * config.width, config.width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`(B, T, D)` -> `(B, T, D)`. Checkpointed inside the block, so that FSDP gathers its weights once more.
+        """`(B, T, D)` -> `(B, T, D)`. `mask`, `(B, 1, T, T)`, limits attention. Without it, attention is causal.
 
-        `mask` `(B, 1, T, T)` says where attention may look; without one, everywhere before.
+        Activations are recomputed inside the block, so that FSDP gathers its weights once more.
         """
         if self.activation_checkpointing and torch.is_grad_enabled():
             recomputed: Tensor = checkpoint(self._forward, x, mask, use_reentrant=False)
@@ -80,7 +80,7 @@ class Gpt(nn.Module):
         self.apply(_initialise)
 
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """`(B, T)` -> `(B, T, V)`; with `documents` `(B, T)`, each is read as if it stood alone."""
+        """`(B, T)` -> `(B, T, V)`. `documents`, `(B, T)`, numbers the documents of packed rows, to keep them apart."""
         if documents is None:
             positions, mask = torch.arange(tokens.shape[1], device=tokens.device), None
         else:

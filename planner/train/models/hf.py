@@ -1,4 +1,4 @@
-"""Causal language models of the transformers library, and adapters of the peft library beside them.
+"""Causal language models of the transformers library, with or without adapters of the peft library.
 
 Shapes: m rows, T tokens, V vocabulary.
 """
@@ -20,12 +20,12 @@ from planner.train.models import private
 from planner.train.models.packed import positions_in
 
 ADAPTER = "default"
-"""peft's name for the one adapter of a model"""
+"""peft's name for a model's only adapter"""
 _PREFIX = "hf."
 
 
 class HfCausal(nn.Module):
-    """A causal language model of transformers, called as every model here is."""
+    """A causal language model of transformers with the call signature of planner's models."""
 
     def __init__(self, hf: Any, *, has_adapters: bool = False) -> None:
         super().__init__()
@@ -36,34 +36,35 @@ class HfCausal(nn.Module):
     def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
         """Token ids `(m, T)` -> logits `(m, T, V)`.
 
-        With `documents` `(m, T)`, positions begin anew where the number changes, and attention stays within a document:
-        transformers makes the mask from the positions, of each layer's own kind (sliding windows, too).
+        `documents`, `(m, T)`, numbers the documents of packed rows. Positions restart where the number changes, and
+        attention stays within a document: transformers makes each layer's mask (such as sliding windows) from the
+        positions.
         """
         if documents is None:
             logits: Tensor = self.hf(input_ids=inputs, use_cache=False).logits
             return logits
         positions, shape = positions_in(documents), inputs.shape
         if self._flattens:
-            # transformers cuts flash attention's sequences by positions only where there is one row (5.23,
-            # `_is_packed_sequence`). A row's positions begin with 0, so rows stay apart as documents do.
+            # For flash attention, transformers splits sequences by positions only if there is one row (5.23,
+            # `_is_packed_sequence`). A row's positions begin with 0, so rows are kept apart like documents.
             inputs, positions = inputs.reshape(1, -1), positions.reshape(1, -1)
         logits = self.hf(input_ids=inputs, position_ids=positions, use_cache=False).logits
         return logits.reshape(*shape, -1) if self._flattens else logits
 
     def is_adapter(self, parameter: nn.Parameter) -> bool:
-        """Whether a parameter is an adapter's: beside adapters, everything else is frozen."""
+        """Whether a parameter belongs to an adapter. In a model with adapters, all other parameters are frozen."""
         return self.has_adapters and parameter.requires_grad
 
     def without_adapters(self) -> AbstractContextManager[None]:
-        """The model as it was before it had adapters, for as long as the context lasts."""
+        """A context in which the model computes without its adapters."""
         return private.without_adapters(self)
 
 
 @torch.no_grad()
 def require_packed(model: HfCausal) -> None:
-    """Check that a model keeps a packed row's documents apart, by what it does; every worker must call it.
+    """Check by two forward passes that a model keeps the documents of a packed row apart. All workers must call it.
 
-    Whatever is masked has a weight of exactly zero, so the logits are the same to the bit, not nearly.
+    A masked token has a weight of exactly zero, so the logits must be equal to the bit.
 
     Raises:
         UserError: other tokens in one document change the logits of the next.
@@ -75,29 +76,29 @@ def require_packed(model: HfCausal) -> None:
     one, other = (model(torch.tensor([[*begin, 5, 6]], device=device), documents) for begin in ((1, 2, 3), (4, 3, 2)))
     model.train(is_training)
     if isinstance(model, FSDPModule):
-        # Without a backward pass the outermost parameters stay whole, and an optimizer would be made over those.
+        # Without a backward pass the outermost parameters stay unsharded, and the optimizer would be made over those.
         model.reshard()
     if not torch.equal(one[:, 3:], other[:, 3:]):
         kind = model.hf.config.model_type
-        raise UserError(f"data.packing: {kind} lets a packed row's documents see each other; leave packing out")
+        raise UserError(f"data.packing: {kind} lets a packed row's documents see each other. Remove packing")
 
 
 def transformers_name(name: str) -> str:
-    """Transformers' own name for a parameter, a buffer or a module: without our prefix, and without peft's part."""
+    """Transformers' own name for a parameter, a buffer or a module, without planner's prefix and peft's part."""
     return name.removeprefix(_PREFIX).replace(".base_layer.", ".")
 
 
 def peft_name(name: str) -> str:
-    """Peft's own name for an adapter's parameter, in its files."""
+    """The name of an adapter's parameter in peft's files."""
     before, _, after = name.removeprefix(_PREFIX).rpartition(f".{ADAPTER}")
     return f"base_model.model.{before}{after}"
 
 
 def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) -> tuple[HfCausal, Path]:
-    """The model without any memory for its tensors, in float32, and the folder that it comes from.
+    """The model on the meta device (without memory) in float32, and the folder of its files.
 
     Raises:
-        UserError: the folder holds no model that can be trained as the job says.
+        UserError: the folder holds no model that can be trained with the job's settings.
     """
     folder = check(config)
     import transformers
@@ -112,12 +113,12 @@ def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) ->
                 settings, attn_implementation=config.attention, dtype=torch.float32, trust_remote_code=False
             )
     except Exception as error:
-        # An unknown model_type, a model with code of its own, attention that is not installed; values of a wrong type
-        # make transformers and torch fail in any way.
+        # An unknown model_type, a model with its own code, or attention that is not installed. Values of a wrong type
+        # can raise anything.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{folder / CONFIG}: transformers makes no model of it: {reason}") from error
+        raise UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}") from error
     if activation_checkpointing:
-        # The older name goes with transformers 6, the newer one came late in 5.
+        # transformers 6 removes the older name, and late versions of 5 introduced the newer one.
         enable = getattr(hf, "activation_checkpointing_enable", None) or hf.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     if config.lora is not None:
@@ -126,10 +127,10 @@ def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) ->
 
 
 def add_adapters(hf: Any, lora: Lora) -> None:
-    """Adapters beside the layers that the job names, in place; all that was there before is frozen.
+    """Add adapters to the layers that the job names, in place, and freeze all other parameters.
 
     Raises:
-        UserError: something that it names is no layer of this model.
+        UserError: a name matches no layer of this model.
     """
     from peft import inject_adapter_in_model
 
@@ -137,7 +138,7 @@ def add_adapters(hf: Any, lora: Lora) -> None:
     for target in lora.targets or ():
         if not any(f".{name}".endswith(f".{target}") for name in names):
             ends = dict.fromkeys(name.rpartition(".")[2] for name in _linear_layers(hf))
-            raise UserError(f"model.lora.targets: {target} matches no layer of this model; there are {', '.join(ends)}")
+            raise UserError(f"model.lora.targets: {target} matches no layer of this model. Choose of {', '.join(ends)}")
     try:
         inject_adapter_in_model(lora_config(lora), hf, adapter_name=ADAPTER)
     except ValueError as error:
@@ -145,7 +146,7 @@ def add_adapters(hf: Any, lora: Lora) -> None:
 
 
 def adapters_text(model: HfCausal) -> str:
-    """On how many of its layers a model has adapters."""
+    """The number of a model's linear layers, and how many of them have adapters, as text."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     adapted = {name for name, module in model.hf.named_modules() if isinstance(module, BaseTunerLayer)}
@@ -153,7 +154,7 @@ def adapters_text(model: HfCausal) -> str:
 
 
 def _linear_layers(hf: Any) -> dict[str, None]:
-    """The names of those that adapters may stand beside, in the model's order; not the head."""
+    """The names of the linear layers that may get adapters, in the model's order: all except the head."""
     from transformers.pytorch_utils import Conv1D
 
     head = hf.get_output_embeddings()
@@ -162,12 +163,12 @@ def _linear_layers(hf: Any) -> dict[str, None]:
 
 
 def lora_config(lora: Lora) -> Any:
-    """The job's adapters in peft's terms."""
+    """The job's adapter settings as peft's configuration."""
     from peft import LoraConfig, TaskType
 
     return LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # any number will do
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]  # any number works
         lora_dropout=lora.dropout,
         target_modules="all-linear" if lora.targets is None else list(lora.targets),
         task_type=TaskType.CAUSAL_LM,
@@ -175,7 +176,7 @@ def lora_config(lora: Lora) -> Any:
 
 
 def bare_copy(model: HfCausal) -> HfCausal:
-    """A second model without memory, from which units are taken one by one."""
+    """A second model on the meta device, whose units are filled one by one."""
     return copy.deepcopy(model)
 
 

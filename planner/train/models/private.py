@@ -1,4 +1,4 @@
-"""All that is not public in transformers and peft, and that loading without a whole copy needs.
+"""The private interfaces of transformers and peft that loading a model in shards needs.
 
 Tested with transformers 5.23 and peft 0.21 by tests/fsdp/test_hf_training.py and tests/train/test_model_safety.py.
 """
@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from planner.errors import UserError
 
-# Left in files of older versions: recomputed, never loaded.
+# In files of older versions. It is recomputed, never loaded.
 _RECOMPUTED = r"rotary_emb\.inv_freq$"
 
 
 def is_flash_attention(hf: Any) -> bool:
-    """Whether the model's attention is one that cuts packed rows by positions, in one row alone."""
+    """Whether the model uses flash attention, which splits packed rows by positions only in a batch of one row."""
     return "flash" in str(hf.config._attn_implementation)
 
 
 @contextlib.contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """The layers of peft give what the layers below them give, for as long as the context lasts.
+    """A context in which peft's layers skip their adapters.
 
-    Not by peft's own method, which takes `requires_grad` away and gives it back: those are FSDP's parameters.
+    peft's own method would toggle `requires_grad`, on parameters that FSDP manages.
     """
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "_disable_adapters")]
     before = [layer._disable_adapters for layer in layers]
@@ -40,24 +40,24 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 
 def initialize(root: nn.Module, name: str, *, recurse: bool) -> None:
-    """Give a module, and what is in it, the values that transformers gives one that is in no file."""
+    """Initialise a module (and the modules in it, with `recurse`) as transformers does without files."""
     from transformers import PreTrainedModel
 
     module, owner = root.get_submodule(name), root.get_submodule(name)
-    # The innermost model of transformers around it knows how it is made.
+    # The innermost PreTrainedModel around the module has the method that initialises it.
     while not isinstance(owner, PreTrainedModel):
         name = name.rpartition(".")[0]
         owner = root.get_submodule(name)
     if recurse:
         module.apply(owner._initialize_weights)
     else:
-        # Where the module was drawn before, transformers would pass over it.
+        # transformers would skip a module that it has initialised before.
         _mark(module, is_done=False)
         owner._initialize_weights(module)
 
 
 def leave_alone(module: nn.Module) -> None:
-    """`initialize` passes over it."""
+    """Make `initialize` skip this module."""
     _mark(module, is_done=True)
 
 
@@ -67,22 +67,22 @@ def _mark(module: nn.Module, *, is_done: bool) -> None:
 
 
 def computed_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """A module's own buffers that are in no file."""
+    """A module's own buffers that are in no file, by name."""
     names = module._non_persistent_buffers_set
     return {name: buffer for name, buffer in module.named_buffers(recurse=False) if name in names}
 
 
 def is_superfluous(hf: Any, name: str) -> bool:
-    """Whether a tensor in the files is one that transformers knows to be of no use."""
+    """Whether transformers ignores a tensor of this name in the files."""
     patterns = [_RECOMPUTED, *(hf._keys_to_ignore_on_load_unexpected or ())]
     return any(re.search(pattern, name) for pattern in patterns)
 
 
 def names_in_model(hf: Any, stored: Iterable[str], known: dict[str, Any]) -> dict[str, str]:
-    """The name in the model -> the name in its files: transformers has renamed some, and adds or drops a prefix.
+    """Name in the model -> name in its files. transformers renames some tensors, and adds or drops a prefix.
 
     Raises:
-        UserError: tensors are stored in another form than they are computed with.
+        UserError: a tensor is stored in another form than the model computes with.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
@@ -95,15 +95,15 @@ def names_in_model(hf: Any, stored: Iterable[str], known: dict[str, Any]) -> dic
         new, converter = rename_source_key(name, renamings, converters, hf.base_model_prefix, known)
         if converter is not None:
             raise UserError(
-                f"{name} is stored in another form than {hf.config.model_type} computes with, as the experts of a "
-                "mixture are; such models cannot be trained here yet"
+                f"{name} is stored in another form than {hf.config.model_type} computes with (such as the experts of a "
+                "mixture). planner cannot train such models yet"
             )
         found[new] = name
     return found
 
 
 def name_in_files(hf: Any, name: str) -> str:
-    """The name that a model's files have for a tensor, as transformers writes them."""
+    """The name of a tensor in the files that transformers writes."""
     from transformers.core_model_loading import revert_weight_conversion
 
     (found,) = revert_weight_conversion(hf, {name: torch.empty(0, device="meta")})
@@ -111,6 +111,6 @@ def name_in_files(hf: Any, name: str) -> str:
 
 
 def delta_weight(layer: Any) -> Tensor:
-    """What a layer's adapter adds to the weight below it."""
+    """The tensor that a layer's adapter adds to the layer's weight."""
     delta: Tensor = layer.get_delta_weight(*layer.active_adapters)
     return delta.detach()

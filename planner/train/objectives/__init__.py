@@ -1,7 +1,7 @@
-"""What is minimised. Each objective is one small file with its formula.
+"""Objectives: the losses. Each is one small file with its formula.
 
-An objective declares integer denominators per micro-batch, from labels alone; they are summed over the whole
-global batch before the step begins, and its loss is the micro-batch's part of the global mean.
+An objective counts integer denominators per micro-batch from the labels. They are summed over the global batch before
+the step begins. Its loss is the micro-batch's part of the global mean.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,60 +24,60 @@ from planner.train.world import World
 
 
 class Objective(Protocol):
-    """How a micro-batch becomes its part of the loss."""
+    """Computes a micro-batch's part of the loss and of the metrics."""
 
     @property
     def num_denominators(self) -> int:
-        """How many sums a step needs before its loss: 1 for `lm`, 2 for most pairs (tokens, pairs), 3 for `orpo`."""
+        """The number of denominators: 1 for `lm`, 2 for most objectives over pairs (tokens, pairs), 3 for `orpo`."""
         ...
 
     @property
     def metrics(self) -> Mapping[str, int]:
-        """What is measured besides the loss: name -> which denominator its parts are divided by."""
+        """The metrics besides the loss: name -> index of the denominator that its parts are divided by."""
         ...
 
     def denominators(self, batch: Any) -> tuple[int, ...]:
-        """This micro-batch's part of each denominator; a ghost's are zero.
+        """This micro-batch's part of each denominator. A ghost's parts are zero.
 
-        The first one is what the ledger has for the step's tokens, whether the loss is divided by it or not.
+        The first one is recorded in the ledger as the step's tokens, whether or not the loss is divided by it.
         """
         ...
 
     def loss(self, model: nn.Module, batch: Any, totals: tuple[int, ...]) -> Tensor:
-        """A scalar in float32 that, summed over all micro-batches of the step, is the loss of the global batch.
+        """This micro-batch's part of the loss, a float32 scalar. The sum over the step is the loss of the global batch.
 
-        With metrics, `(1 + len(metrics),)`: their parts stand behind it and bear no gradient.
+        With metrics, `(1 + len(metrics),)`: the loss, then the metrics' parts, which have no gradient.
         """
         ...
 
 
 @runtime_checkable
 class Coupled(Objective, Protocol):
-    """Whose loss of one sample depends on numbers that all samples of the global batch decide together.
+    """An objective in which a sample's loss depends on numbers that come from the whole global batch.
 
-    They are found in forward passes without gradient, before the first backward pass of the step, and added up
-    exactly: so they do not depend on the split.
+    The numbers are computed in forward passes without gradient before the step's first backward pass, and summed
+    exactly. So they do not depend on the split.
     """
 
     def shared(self, model: nn.Module, batch: Any, totals: tuple[int, ...]) -> Tensor:
-        """This micro-batch's part of each number, `(k,)`; they are summed. A ghost's are zero."""
+        """This micro-batch's part of each shared number, `(k,)`, to be summed. A ghost's parts are zero."""
         ...
 
     def given(self, numbers: tuple[float, ...]) -> Objective:
-        """The objective for the batch that these are the numbers of."""
+        """The objective for a global batch with these shared numbers."""
         ...
 
     def remark(self, totals: tuple[int, ...]) -> str:
-        """What a person will want to know of a global batch; empty if nothing."""
+        """A note for people about a global batch with these denominators. Empty if there is none."""
         ...
 
 
 def prepared(
     world: World, model: nn.Module, objective: Objective, batches: Sequence[MicroBatch], totals: tuple[int, ...]
 ) -> Objective:
-    """The objective for these micro-batches of a global batch: with its shared numbers, if it is coupled.
+    """The objective for one global batch. If it is coupled, its shared numbers are computed.
 
-    Every worker calls it, with equally many micro-batches.
+    All workers must call it, with equally many micro-batches.
     """
     if not isinstance(objective, Coupled):
         return objective
@@ -88,33 +88,33 @@ def prepared(
 
 
 def make_objective(config: job.Objective, reference: Reference) -> Objective:
-    """The objective that a job names. One without a reference is made without it.
+    """Make the objective of a job. Its class gets `reference` unless its spec has none.
 
     Raises:
-        ObjectiveError: its class cannot be loaded or made, or is not what its spec says.
+        ObjectiveError: its class cannot be loaded or made, or contradicts its spec.
     """
     spec = job.spec_of(config)
-    assert spec.build is not None  # a user's own loop does not come here
+    assert spec.build is not None  # a user's own loop has no objective
     make = _named(spec, spec.build)
     try:
         objective: Objective = make(config) if spec.reference == "none" else make(config, reference)
     except PlannerError:
         raise
-    except Exception as error:  # whatever a package's code raises: trying again would not mend it
+    except Exception as error:  # a package's code may raise anything, and a retry would not help
         raise ObjectiveError(f"objective {spec.kind}: {spec.build}: {type(error).__name__}: {error}") from error
     if isinstance(objective, Coupled) != spec.is_coupled:
         raise ObjectiveError(
             f"objective {spec.kind}: its spec says is_coupled={spec.is_coupled}, but {spec.build} "
-            f"{'lacks' if spec.is_coupled else 'has'} the methods shared, given and remark; correct one of the two"
+            f"{'lacks' if spec.is_coupled else 'has'} the methods shared, given and remark. Correct one of the two"
         )
     return objective
 
 
 def check_rows(config: job.Objective, dataset: SampleDataset, order: Order) -> None:
-    """Look for what an objective cannot learn from, where its spec names such a check.
+    """Run the objective's own check of the data, if its spec names one.
 
     Raises:
-        DataError: the rows are wrong.
+        DataError: the objective cannot learn from these rows.
         ObjectiveError: the check cannot be loaded.
     """
     spec = job.spec_of(config)
@@ -123,25 +123,25 @@ def check_rows(config: job.Objective, dataset: SampleDataset, order: Order) -> N
 
 
 def _named(spec: job.ObjectiveSpec, name: str) -> Any:
-    """What `module:name` names, imported now: it may need torch.
+    """Import the object `module:name` of a spec.
 
     Raises:
-        ObjectiveError: it cannot be imported.
+        ObjectiveError: the object cannot be imported.
     """
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except Exception as error:  # whatever a package's code raises
+    except Exception as error:  # a package's code may raise anything
         raise ObjectiveError(f"objective {spec.kind}: cannot load {name}: {type(error).__name__}: {error}") from error
 
 
 def denominators(objective: Objective, batches: Sequence[MicroBatch]) -> tuple[int, ...]:
-    """Each denominator's sum over micro-batches; zeros for none."""
+    """The sum of each denominator over micro-batches. Zeros without micro-batches."""
     parts = [objective.denominators(batch) for batch in batches]
     return tuple(sum(part[i] for part in parts) for i in range(objective.num_denominators))
 
 
 def named_metrics(objective: Objective, values: Sequence[float], totals: Sequence[int]) -> dict[str, float]:
-    """The metrics by name, without those that are of nothing in this global batch, or not finite."""
+    """The metrics by name, without those that are not finite or whose denominator is zero in this global batch."""
     found = zip(objective.metrics.items(), values, strict=True)
     return {name: value for (name, i), value in found if totals[i] and abs(value) < float("inf")}

@@ -3,7 +3,7 @@
     h    = (log p(chosen) - log p(rejected)) - (log p_ref(chosen) - log p_ref(rejected))
     loss = mean over pairs of -(1 - s) * log sigmoid(beta * h) - s * log sigmoid(-beta * h)
 
-Log-probabilities are sums over a completion's tokens; s is the label smoothing (Mitchell 2023, "A note on DPO with
+Log-probabilities are sums over a completion's tokens. s is the label smoothing (Mitchell 2023, "A note on DPO with
 noisy preferences"). A completion's reward is beta * (log p - log p_ref).
 """
 
@@ -17,13 +17,13 @@ from planner.train.sample_batches import PairBatch
 
 
 class DirectPreference(PairObjective):
-    """With a reference, which may be uniform: then rewards are beta * log p."""
+    """The loss of DPO. With a uniform reference, rewards are beta * log p."""
 
     def __init__(self, config: DpoObjective, reference: Reference) -> None:
         self._beta, self._smoothing, self._reference = config.beta, config.label_smoothing, reference
 
     def losses(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """Each pair's."""
+        """The loss of each pair, `(m,)`, and its rewards, `(2, m)`."""
         rewards = self._beta * (of_policy(model, batch) - of_reference(self._reference, model, batch))
         margins = rewards[0] - rewards[1]
         right, wrong = functional.logsigmoid(margins), functional.logsigmoid(-margins)

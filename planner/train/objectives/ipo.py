@@ -16,13 +16,13 @@ from planner.train.sample_batches import PairBatch
 
 
 class IdentityPreference(PairObjective):
-    """Always with a reference."""
+    """The loss of IPO. It always needs a reference."""
 
     def __init__(self, config: IpoObjective, reference: Reference) -> None:
         self._beta, self._is_mean, self._reference = config.beta, config.log_probs == "mean", reference
 
     def losses(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """Each pair's."""
+        """The loss of each pair, `(m,)`, and its rewards, `(2, m)`."""
         ratios = of_policy(model, batch) - of_reference(self._reference, model, batch)
         if self._is_mean:
             ratios = ratios / lengths(batch, like=ratios)

@@ -2,8 +2,8 @@
 
     loss = (1 / N) * sum over samples i and positions t of -log p(x[i, t+1] | x[i, :t+1])
 
-N counts the loss-bearing tokens of the whole global batch, so every token weighs the same wherever it is
-computed. (A mean of per-micro-batch means would weigh short micro-batches' tokens more.)
+N is the number of tokens with loss in the whole global batch, so every token weighs the same. (A mean of the means of
+micro-batches would give more weight to tokens of short micro-batches.)
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from planner.train.batches import TokenBatch
 
 
 class LanguageModelling:
-    """One denominator: loss-bearing tokens."""
+    """One denominator: tokens with loss."""
 
     num_denominators = 1
     metrics: Mapping[str, int] = {}
@@ -30,7 +30,7 @@ class LanguageModelling:
         return (batch.num_tokens,)
 
     def loss(self, model: nn.Module, batch: TokenBatch, totals: tuple[int, ...]) -> Tensor:
-        """`sum(losses) / totals[0]`; zero with a zero gradient for a ghost."""
+        """`sum(losses) / totals[0]`. For a ghost, zero with a zero gradient."""
         device = next(model.parameters()).device
         logits = model(batch.inputs.to(device, non_blocking=True))  # (m, T, V)
         labels = batch.labels.to(device, non_blocking=True)

@@ -5,12 +5,12 @@
     loss = -(1 / N) * sum over chosen completions and their tokens of log p(token | all before it)
            - beta * mean over pairs of log sigmoid(log odds(chosen) - log odds(rejected))
 
-N counts the loss-bearing tokens of the chosen completions of the whole global batch. The pairs are those of the whole
-global batch. beta is the paper's lambda. A completion's reward is beta * a, as in TRL.
+N is the number of tokens with loss in the chosen completions of the whole global batch. The second mean is over all
+pairs of the global batch. beta is the paper's lambda. A completion's reward is beta * a, as in TRL.
 
 The first term is the cross-entropy of the completion, given the prompt. TRL (`ORPOTrainer.concatenated_forward`) and
-the authors' code (xfactlab/orpo, `src/orpo_trainer.py`, unless `disable_prompt_loss`) count the prompt's tokens, too.
-Both take a mean over each micro-batch, and a mean of those, which depends on the split.
+the authors' code (xfactlab/orpo, `src/orpo_trainer.py`, unless `disable_prompt_loss`) also count the prompt's tokens.
+Both take the mean of the means of micro-batches, which depends on the split.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class OddsRatioPreference:
         return batch.num_tokens, len(batch.rows), chosen_tokens
 
     def loss(self, model: nn.Module, batch: PairBatch, totals: tuple[int, ...]) -> Tensor:
-        """`(6,)`: the loss and the metrics; zero for a ghost, whose sums are over no pair."""
+        """`(6,)`: the loss and the metrics. Zeros for a ghost."""
         sums = of_policy(model, batch)  # (2, m): chosen, rejected
         means = sums / lengths(batch, like=sums)
         log_odds = _log_odds(means)
@@ -60,6 +60,6 @@ class OddsRatioPreference:
 
 
 def _log_odds(log_p: Tensor) -> Tensor:
-    """log(p / (1 - p)) for p < 1. p is kept a float32 step below 1, where the logarithm has no value."""
+    """log(p / (1 - p)). p is kept at least a float32 step below 1, where the value would be infinite."""
     log_p = log_p.clamp(max=-torch.finfo(torch.float32).eps)
     return log_p - torch.log(-torch.expm1(log_p))

@@ -1,4 +1,4 @@
-"""What objectives over pairs have in common: two denominators, one forward pass, and the metrics that people watch."""
+"""The base of objectives over pairs: denominators, log-probabilities and metrics."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -14,7 +14,7 @@ _PAIRS = 1
 
 
 class PairObjective(Protocol):
-    """The mean over the pairs of the global batch of some loss of each."""
+    """An objective whose loss is the mean, over the pairs of the global batch, of a loss of each pair."""
 
     num_denominators: int = 2
     metrics: Mapping[str, int] = {
@@ -25,7 +25,7 @@ class PairObjective(Protocol):
     }
 
     def losses(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """Each pair's loss, `(m,)`, and the rewards of its chosen and its rejected completion, `(2, m)`."""
+        """The loss of each pair, `(m,)`, and the rewards of its chosen and rejected completions, `(2, m)`."""
         ...
 
     def denominators(self, batch: PairBatch) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ class PairObjective(Protocol):
         return batch.num_tokens, len(batch.rows)
 
     def loss(self, model: nn.Module, batch: PairBatch, totals: tuple[int, ...]) -> Tensor:
-        """`(5,)`: the loss and the metrics; zero for a ghost, whose sums are over no pair."""
+        """`(5,)`: the loss and the metrics. Zeros for a ghost."""
         losses, rewards = self.losses(model, batch)
         chosen, rejected = rewards.detach()
         sums = [losses, chosen - rejected, (chosen > rejected).float(), chosen, rejected]
@@ -41,17 +41,17 @@ class PairObjective(Protocol):
 
 
 def of_policy(model: nn.Module, batch: PairBatch) -> Tensor:
-    """`(2, m)`: the log-probabilities of chosen and rejected completions; m = 0 for a ghost."""
+    """`(2, m)`: the policy's log-probabilities of chosen and rejected completions. m = 0 for a ghost."""
     return _by_pair(log_probs(model, batch.sequences), batch)
 
 
 def of_reference(reference: Reference, model: nn.Module, batch: PairBatch) -> Tensor:
-    """The same for the reference."""
+    """`(2, m)`: the reference's log-probabilities of chosen and rejected completions. m = 0 for a ghost."""
     return _by_pair(reference.log_probs(model, batch.sequences, batch.rows), batch)
 
 
 def lengths(batch: PairBatch, like: Tensor) -> Tensor:
-    """`(2, m)`: the loss-bearing tokens of chosen and rejected completions."""
+    """`(2, m)`: the numbers of tokens with loss in chosen and rejected completions, with the type of `like`."""
     return _by_pair(batch.sequences.loss_tokens(), batch).to(like)
 
 

@@ -1,10 +1,11 @@
 """Supervised fine-tuning: the cross-entropy of completions.
 
-    loss = (1 / N) * sum over samples i and loss-bearing positions t of -log p(y[i, t] | everything before it)
+    loss = (1 / N) * sum over samples i and positions t with loss of -log p(y[i, t] | everything before it)
 
-N counts the loss-bearing tokens of the whole global batch, as TRL does (`num_items_in_batch`), or its samples: then a
-long completion weighs more, as in the DPO repository (`trainers.py`: sums of tokens, a mean of those). HALOs takes
-the mean over the tokens of each micro-batch and a mean of those, which depends on the split: it is not offered.
+With `mean_over: tokens`, N is the number of tokens with loss in the whole global batch, as in TRL
+(`num_items_in_batch`). With `mean_over: samples`, N is the number of samples, so long completions weigh more, as in the
+DPO repository (`trainers.py`). The mean of the means of micro-batches, as in HALOs, depends on the split and is not
+offered.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from planner.train.sample_batches import SampleBatch
 
 
 class SupervisedFineTuning:
-    """Two denominators: loss-bearing tokens and samples."""
+    """Two denominators: tokens with loss, and samples."""
 
     num_denominators = 2
     metrics: Mapping[str, int] = {}
@@ -30,5 +31,5 @@ class SupervisedFineTuning:
         return batch.num_tokens, len(batch.rows)
 
     def loss(self, model: nn.Module, batch: SampleBatch, totals: tuple[int, ...]) -> Tensor:
-        """The sum over all tokens, divided; zero with a zero gradient for a ghost, which has none."""
+        """The sum over all tokens, divided by N. For a ghost, zero with a zero gradient."""
         return -log_probs(model, batch.sequences).sum() / max(totals[self._mean_over], 1)

@@ -15,13 +15,13 @@ from planner.train.sample_batches import PairBatch
 
 
 class SimplePreference(PairObjective):
-    """Each pair by itself."""
+    """The loss of SimPO. It needs no reference."""
 
     def __init__(self, config: SimpoObjective) -> None:
         self._beta, self._gamma = config.beta, config.beta * config.gamma_beta_ratio
 
     def losses(self, model: nn.Module, batch: PairBatch) -> tuple[Tensor, Tensor]:
-        """Each pair's."""
+        """The loss of each pair, `(m,)`, and its rewards, `(2, m)`."""
         found = of_policy(model, batch)
         rewards = self._beta * found / lengths(batch, like=found)
         return -functional.logsigmoid(rewards[0] - rewards[1] - self._gamma), rewards

@@ -1,1 +1,1 @@
-"""The reference policy: a frozen model, or its log-probabilities computed once."""
+"""The reference policy: a frozen model, or a table of its log-probabilities."""

@@ -3,9 +3,9 @@
     reference/<key>/<part>      `planner-reference 1` and a line break, a SHA-256 of 32 bytes,
                                 float32, (rows, 2): chosen and rejected
 
-The key says what the numbers follow from. Rows go through the model in fixed chunks of `max_micro`, in the order of
-their numbers, so no bit depends on how many workers share them. Parts are written whole, one after another: who is
-stopped or lost in between goes on from there, with any number of workers.
+The key is a hash of everything that the numbers depend on. Rows go through the model in order, in fixed chunks of
+`max_micro`, so no bit depends on the number of workers. Parts are written whole, one after another. An interrupted
+computation resumes from the finished parts, with any number of workers.
 """
 
 import hashlib
@@ -35,31 +35,31 @@ from planner.train.sample_batches import Sequences, pair_batch
 from planner.train.world import World
 
 LogProbs = NDArray[np.float32]
-"""`(rows, 2)`: of chosen and of rejected completions"""
+"""`(rows, 2)`: log-probabilities of chosen and of rejected completions"""
 
 _FOLDER = "reference"
 _MAGIC = b"planner-reference "
 _BEGIN = _MAGIC + b"%d\n" % STORED["reference"]
-# A part is lost when somebody stops in the midst of it; a million files would be as bad.
+# Rows per part, and most parts. A stop loses the unfinished part, but too many files would be slow.
 _PART_ROWS = 2048
 _MOST_PARTS = 1024
 _DIGEST_BYTES = 32
 _NOTE_S = 30.0
 
 
-class StopAsked(Exception):  # not an error: somebody wants the workers to stop, and all of them do
-    """Not all is computed; what is, is kept."""
+class StopRequested(Exception):  # not an error: a worker was asked to stop, and all workers do
+    """The computation of the table was stopped. Its finished parts are kept."""
 
 
 class CachedReference:
-    """A table by row."""
+    """A reference that looks log-probabilities up in a table."""
 
     def __init__(self, table: LogProbs) -> None:
         self._table = torch.from_numpy(table)
 
     def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
-        """`(2m,)`: of the chosen completions, then of the rejected ones."""
-        # A ghost's sequences have no row, and count for nothing.
+        """`(2m,)` float32: log-probabilities of the chosen completions, then of the rejected ones."""
+        # A ghost's sequences have no row, and their weight is zero.
         found = self._table[list(rows)].T.reshape(-1) if rows else torch.zeros(len(sequences.lengths))
         return found.to(next(policy.parameters()).device)
 
@@ -76,7 +76,7 @@ class Parts:
 
     @property
     def rows_each(self) -> int:
-        """Rows of a part, a multiple of the chunk; the last part may have fewer."""
+        """Rows of a part, a multiple of `chunk_rows`. The last part may have fewer."""
         wanted = max(_PART_ROWS, -(-self.num_rows // _MOST_PARTS))
         return -(-wanted // self.chunk_rows) * self.chunk_rows
 
@@ -86,19 +86,19 @@ class Parts:
         return range(0, self.num_rows, self.rows_each)
 
     def chunks(self, start: int) -> list[range]:
-        """The rows of a part as they go through the model."""
+        """The chunks of a part's rows that go through the model."""
         stop = min(start + self.rows_each, self.num_rows)
         return [range(i, min(i + self.chunk_rows, stop)) for i in range(start, stop, self.chunk_rows)]
 
     def name(self, start: int) -> str:
-        """Where a part lies."""
+        """The part's name in the run's storage."""
         return f"{_FOLDER}/{self.key}/{start:012d}"
 
     def read(self, start: int) -> tuple[LogProbs | None, str]:
-        """A part's numbers, or none, and then why, if it is there: torn or altered.
+        """Read a part. Returns its numbers and "", or None and the reason if it is damaged ("" if it is missing).
 
         Raises:
-            NewerFormat: another version of planner wrote it.
+            NewerFormat: another version of planner wrote the part.
             StoreError: the storage cannot be read.
         """
         content = self.storage.read_from(self.name(start), 0)
@@ -116,12 +116,12 @@ class Parts:
         number = re.match(_MAGIC + rb"([0-9]{1,9})\n", content)
         if number and (why := refusal(int(number[1]), STORED["reference"])):
             raise NewerFormat(
-                f"{self.storage.url}/{self.name(start)}: {why}; use the version that wrote it, or remove "
-                f"{_FOLDER}/{self.key} to have it computed again"
+                f"{self.storage.url}/{self.name(start)}: {why}. Use the version that wrote it, or remove "
+                f"{_FOLDER}/{self.key} to compute it again"
             )
 
     def write(self, start: int, values: LogProbs) -> None:
-        """Keep a part, whole or not at all.
+        """Write a part, whole or not at all.
 
         Raises:
             TrainingFailed: a number is not finite.
@@ -129,23 +129,23 @@ class Parts:
         if not np.isfinite(values).all():
             row = start + int(np.argwhere(~np.isfinite(values).all(axis=1))[0, 0])
             raise TrainingFailed(
-                f"the reference's log-probability of row {row} is not finite; look at the row and at the model, or "
-                "write train.precision: fp32"
+                f"the reference's log-probability of row {row} is not finite. Check the row and the model, or set "
+                "train.precision: fp32"
             )
         numbers = values.astype("<f4").tobytes()
         self.storage.write(self.name(start), _BEGIN + self._digest(start, numbers) + numbers)
 
     def _digest(self, start: int, numbers: bytes) -> bytes:
-        # Of its place, too: another part's file under this name is none of ours.
+        # With the part's place, so that another part's file under this name is refused.
         return hashlib.sha256(f"{self.key} {start} ".encode() + numbers).digest()
 
 
 def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> Parts:
-    """Where a job's table lies: another model, data, precision or chunk is another table.
+    """The files of a job's table. Another model, data, precision or chunk makes another table.
 
-    `model` names its settings and the files that its first weights come from.
+    `model` identifies the model's settings and the files of its first weights.
     """
-    followed_from = {
+    depends_on = {
         "model": model,
         "reference_model": job.reference.model,
         "seed": job.train.seed,
@@ -154,28 +154,28 @@ def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> 
         "data": dataset.fingerprint,
         "rows": dataset.num_rows,
     }
-    key = hashlib.sha256(json.dumps(followed_from, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     return Parts(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableInputs:
-    """What the workers of a generation need to make what is missing of a table."""
+    """Everything that the workers of a generation need to read a table and compute its missing parts."""
 
     world: World
     parts: Parts
     dataset: SampleDataset
     make_model: Callable[[], nn.Module]
-    """called if anything is missing, on every worker"""
+    """called on every worker if a part is missing"""
     note: Callable[[str], None]
     should_stop: Callable[[], bool]
 
     def table(self) -> LogProbs:
-        """All numbers, read or computed. Every worker calls it.
+        """The whole table, read or computed. All workers must call it.
 
         Raises:
-            StopAsked: on every worker: a worker was asked to stop before all was there.
-            PlannerError: on every worker: a row cannot be read, or its number is not finite.
+            StopRequested: on every worker, if one was asked to stop before the table was complete.
+            PlannerError: on every worker, if a row cannot be read, or its number is not finite.
         """
         found = self.world.from_first(self._read)
         if missing := [start for start, values in found.items() if values is None]:
@@ -187,7 +187,7 @@ class TableInputs:
         for start in self.parts.starts:
             found[start], why = self.parts.read(start)
             if why:
-                self.note(f"reference log-probabilities: {why}; computed again")
+                self.note(f"reference log-probabilities: {why}. It is computed again")
         return found
 
     def _compute(self, missing: list[int]) -> dict[int, LogProbs | None]:
@@ -212,7 +212,7 @@ class TableInputs:
         world, chunks = self.world, self.parts.chunks(start)
         num_rounds = -(-len(chunks) // world.world_size)
         mine = chunks[world.rank :: world.world_size]
-        # Ghosts: FSDP gathers weights in a forward pass, and that takes all workers.
+        # Ghosts, because FSDP needs every worker in a forward pass.
         mine += [range(0)] * (num_rounds - len(mine))
         batches = world.agree(lambda: [pair_batch(self.dataset, list(rows), rows.start) for rows in mine])
         values = []
@@ -225,11 +225,11 @@ class TableInputs:
         return np.concatenate([by_rank[i % world.world_size][i // world.world_size] for i in range(len(chunks))])
 
     def _hear(self, done: int, num_rows: int) -> None:
-        """Ask all workers, round by round, whether to stop. Every worker calls it equally often.
+        """Stop all workers if one of them was asked to. All workers call it once per round.
 
         Raises:
-            StopAsked: on every worker, if one of them was asked to.
+            StopRequested: on every worker, if one of them was asked to stop.
         """
         if control.exchange(self.world, Tally(denominators=(), stop=int(self.should_stop()))).stop:
             self.note(f"stopped at {done} of {num_rows} rows whose reference log-probabilities were missing")
-            raise StopAsked
+            raise StopRequested

@@ -1,6 +1,6 @@
-"""Log-probabilities of the model that a policy is held to: its first weights, or another model.
+"""The reference model, which gives the log-probabilities that a policy is held to: its first weights, or another model.
 
-Never in a checkpoint: the first weights follow from the job alone, whatever the policy has become since.
+It is not in checkpoints, because its weights follow from the job.
 """
 
 from typing import Protocol, cast
@@ -17,48 +17,48 @@ from planner.train.world import World
 
 
 class Reference(Protocol):
-    """Answers like `planner.train.log_probs.log_probs`, without gradient and without dropout."""
+    """A source of log-probabilities, without gradient and without dropout."""
 
     def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
-        """`(n,)` float32 on the policy's device; `rows` are the samples that the sequences are of, none for a ghost."""
+        """`(n,)` float32 on the policy's device. `rows` are the samples of the sequences, empty for a ghost."""
         ...
 
 
 class UniformReference:
-    """Every completion is as likely as any other: its log-probabilities fall out of all differences."""
+    """A reference to which all completions are equally likely, so its log-probabilities cancel in differences."""
 
     def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
-        """Zeros."""
+        """`(n,)` zeros, float32 on the policy's device."""
         del rows
         return torch.zeros(len(sequences.lengths), device=next(policy.parameters()).device)
 
 
 class FrozenReference:
-    """A second model in shards."""
+    """A reference that is a second sharded model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
-        """By a forward pass of its own."""
+        """`(n,)` float32 on the policy's device, by a forward pass of the second model."""
         del policy, rows
         with no_training(self._model):
             return log_probs(self._model, sequences)
 
 
 class PolicyWithoutAdapters:
-    """Where adapters alone are trained, the first weights lie below them: no second model is needed."""
+    """A reference that is the policy without its adapters, so that no second model is needed."""
 
     def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
-        """By a forward pass of the policy."""
+        """`(n,)` float32 on the policy's device, by a forward pass of the policy."""
         del rows
-        # Models that are trained with adapters are all of one class, which has it.
+        # All models with adapters are `HfCausal`, which has this method.
         with no_training(policy), policy.without_adapters():  # type: ignore[operator]
             return log_probs(policy, sequences)
 
 
 def make_reference(job: Job, world: World) -> Reference:
-    """What a job's objective wants to be held to, by forward passes. Every worker calls it: models are sharded."""
+    """Make the reference of a job that computes it by forward passes. All workers must call it."""
     if job.reference.source == "none":
         return UniformReference()
     if job.reference.model is None and isinstance(job.model, HfModel) and job.model.lora is not None:
@@ -67,7 +67,7 @@ def make_reference(job: Job, world: World) -> Reference:
 
 
 def make_reference_model(job: Job, world: World) -> nn.Module:
-    """The frozen model in shards: another one, or the first weights, which are the same in every generation."""
+    """The frozen sharded model: the job's other model, or the first weights, which are equal in every generation."""
     config = cast("GptModel | HfModel", job.model)
     if isinstance(config, HfModel):
         config = config.model_copy(update={"lora": None})

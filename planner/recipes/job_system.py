@@ -1,4 +1,4 @@
-"""A job of planner's own as a recipe, so that its batch can be said to another system."""
+"""planner's own job file as a `System`, so that `convert --to` can write its batch for another system."""
 
 from planner.files import read_job
 from planner.recipes.drafting import Options
@@ -14,9 +14,13 @@ def detect(found: RecipeSource) -> bool:
 
 
 def read(found: RecipeSource, options: Options) -> Recipe:
-    """The job; overrides are those of `--set`."""
+    """The job as a recipe. Overrides are those of `--set`.
+
+    Raises:
+        JobError: the job file or an override is wrong.
+    """
     del options
-    job = read_job(found.path, found.words)
+    job = read_job(found.path, found.arguments)
     return Recipe(
         source=found.path,
         method="a loop of your own" if job.is_own else job.objective.kind,

@@ -1,4 +1,4 @@
-"""Training systems that planner does not read, and how to know them, so that a refusal names the right one."""
+"""Recognises training systems that planner does not read, so that a refusal names the right one."""
 
 import re
 from collections.abc import Iterable
@@ -6,27 +6,27 @@ from dataclasses import dataclass
 
 from planner.files.messages import cut
 
-READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and jobs of its own"
+READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and its own jobs"
 # A single key may belong to any system.
 _FEWEST_KEYS = 2
 _MOST_SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stranger:
-    """A system with the keys and programs by which it is recognised. No system that planner reads has these keys."""
+class UnsupportedSystem:
+    """A system, with keys and programs that are typical of it. No system that planner reads has these keys."""
 
     name: str
     keys: frozenset[str] = frozenset()
     program: re.Pattern[str] | None = None
-    """in the text of a command"""
+    """matches its programs in the text of a command"""
 
 
-def _system(name: str, keys: str = "", program: str = "") -> Stranger:
-    return Stranger(name=name, keys=frozenset(keys.split()), program=re.compile(program) if program else None)
+def _system(name: str, keys: str = "", program: str = "") -> UnsupportedSystem:
+    return UnsupportedSystem(name=name, keys=frozenset(keys.split()), program=re.compile(program) if program else None)
 
 
-STRANGERS = (
+UNSUPPORTED = (
     _system(
         "axolotl",
         "base_model micro_batch_size num_epochs sequence_len sample_packing val_set_size adapter lora_target_linear "
@@ -145,42 +145,42 @@ STRANGERS = (
 )
 
 
-def by_keys(keys: Iterable[str]) -> tuple[Stranger, list[str]] | None:
-    """The system that owns most of the dotted keys, and those keys; none if no system owns two."""
+def by_keys(keys: Iterable[str]) -> tuple[UnsupportedSystem, list[str]] | None:
+    """The system with most of the dotted keys, and those keys. None if no system has two of them."""
     names = list(dict.fromkeys(part for key in keys for part in _with_sections(key)))
-    found = [(each, [name for name in names if name in each.keys]) for each in STRANGERS]
+    found = [(each, [name for name in names if name in each.keys]) for each in UNSUPPORTED]
     best = max(found, key=lambda pair: len(pair[1]))
     return best if len(best[1]) >= _FEWEST_KEYS else None
 
 
-def by_program(text: str) -> Stranger | None:
-    """The system whose program a command starts."""
-    return next((each for each in STRANGERS if each.program and each.program.search(text)), None)
+def by_program(text: str) -> UnsupportedSystem | None:
+    """The system whose program a command starts, None if there is none."""
+    return next((each for each in UNSUPPORTED if each.program and each.program.search(text)), None)
 
 
-def option_names(words: Iterable[str]) -> list[str]:
-    """`--micro-batch-size=4`, `+data.seed=1` -> `micro_batch_size`, `data.seed`; values are left out."""
-    named = (re.match(r"(--|\++)?([A-Za-z_][\w.-]*)(=)?", word) for word in words)
+def option_names(arguments: Iterable[str]) -> list[str]:
+    """The names of options: `--micro-batch-size=4`, `+data.seed=1` -> `micro_batch_size`, `data.seed`."""
+    named = (re.match(r"(--|\++)?([A-Za-z_][\w.-]*)(=)?", argument) for argument in arguments)
     return [found[2].replace("-", "_") for found in named if found and (found[1] or found[3])]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likeness:
-    """What a recipe looks like."""
+    """The unsupported system that a recipe looks like."""
 
     name: str
     why: str
-    """the program or the keys by which it was known"""
+    """the program or the keys by which it was recognised"""
 
 
 def known_by(program: str, keys: Iterable[str]) -> Likeness | None:
-    """The system whose program or keys these are; none if they are no stranger's."""
-    if stranger := by_program(program):
-        found = stranger.program.search(program) if stranger.program else None
-        return Likeness(name=stranger.name, why=cut(found[0].strip() if found else "", 80))
+    """The unsupported system whose program or keys these are, None if there is none."""
+    if system := by_program(program):
+        found = system.program.search(program) if system.program else None
+        return Likeness(name=system.name, why=cut(found[0].strip() if found else "", 80))
     if of_keys := by_keys(keys):
-        stranger, own = of_keys
-        return Likeness(name=stranger.name, why=cut(", ".join(own[:_MOST_SHOWN]), 120))
+        system, own = of_keys
+        return Likeness(name=system.name, why=cut(", ".join(own[:_MOST_SHOWN]), 120))
     return None
 
 
