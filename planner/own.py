@@ -1,4 +1,4 @@
-"""For training loops of your own: `from planner.own import Run`. An example is in `jobs/own_loop.py`."""
+"""What your own training loop imports: `from planner.own import Run`. `jobs/own_loop.py` is an example."""
 
 from planner.runner.job_file import read_job
 from planner.train.custom_loop import Run, attached

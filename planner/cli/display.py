@@ -1,4 +1,4 @@
-"""Shows a run on the terminal."""
+"""The `Display` of the commands: shows a run on the terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,19 +13,19 @@ from planner.report.view import RunView
 from planner.runner.display import Display, Say, StartedRun
 
 React = Callable[[StartedRun, Say, RunView], None]
-"""hears of every view of a run, and may show lines"""
+"""called with every new view of a run, and may show lines"""
 
 
 def display_on(out: Console, react: React | None = None) -> Display:
-    """Lines and the panel on `out`; warnings and bars on stderr."""
+    """A display with lines and the live panel on `out`, and with warnings and progress bars on stderr."""
 
     @contextmanager
-    def watch(running: StartedRun) -> Iterator[Say]:
-        view = RunView(step=running.step, committed_step=running.step, total_steps=running.total_steps)
-        watching = Watch(running.run, out, view)
-        watching.state = running.state
+    def watch(started: StartedRun) -> Iterator[Say]:
+        view = RunView(step=started.step, committed_step=started.step, total_steps=started.total_steps)
+        watching = Watch(started.run, out, view)
+        watching.state = started.state
         if react is not None:
-            watching.react = partial(react, running, watching.say)
+            watching.react = partial(react, started, watching.say)
         with watching:
             yield watching.say
 

@@ -1,4 +1,4 @@
-"""Shows a run while another thread is busy running it."""
+"""Shows a run on the terminal while the main thread runs it. It follows the ledger, not Ray."""
 
 import threading
 import time
@@ -18,16 +18,16 @@ from planner.store.follow import Follower
 from planner.store.run_folder import RunFolder
 
 _POLL_S = 0.25
-# Where nobody's terminal redraws itself, a step line now and then is enough.
+# Without a terminal, a step line is printed this often.
 _PLAIN_INTERVAL_S = 5.0
-# A pause that is longer than a resize wants an explanation.
+# A longer pause between steps is explained.
 _QUIET_S = 2.0
-# Starting workers takes a while; a line says that it is still alive.
+# Without a step for this long, a line says that the run is still alive.
 _SILENCE_S = 15.0
-# One look takes milliseconds; a disk that hangs must not hold up the end of a run.
+# A look takes milliseconds. A disk that hangs must not delay the end of a run for longer.
 _LAST_LOOK_S = 10.0
 _SLOW_DISK_S = 30.0
-_STARTING = "workers start (about half a minute on a busy machine)"
+_STARTING = "workers are starting (about half a minute on a busy machine)"
 
 
 class Watch:
@@ -35,9 +35,9 @@ class Watch:
 
     def __init__(self, run: RunFolder, console: Console, begin: RunView) -> None:
         self.react: Callable[[RunView], None] = lambda _view: None
-        """hears of every view"""
+        """called with every new view"""
         self.state: Callable[[], str] = lambda: ""
-        """asked what is going on while no step is done"""
+        """returns what happens while no step is done, or empty if not known"""
         self._said_state = ""
         self._has_stepped = False
         self._stepped_s = time.monotonic()
@@ -55,12 +55,12 @@ class Watch:
 
     @property
     def view(self) -> RunView:
-        """What was seen last."""
+        """The newest view."""
         return self._view
 
     def say(self, line: str) -> None:
         """Print a line above the panel."""
-        # A terminal's panel is redrawn below whole lines only; elsewhere, a line is never broken.
+        # A terminal's panel needs whole lines above it. Elsewhere, a line is never broken.
         elapsed_s = time.monotonic() - self._began_s
         self._console.print(f"{elapsed_s:5.0f} s  {line}", soft_wrap=not self._is_terminal)
 
@@ -78,7 +78,7 @@ class Watch:
         self._thread.join(_LAST_LOOK_S)
         if self._thread.is_alive():
             self.say(
-                f"the run's folder has not answered for {_LAST_LOOK_S:.0f} s: what it holds may be newer than this"
+                f"the run's folder has not answered for {_LAST_LOOK_S:.0f} s: its state may be newer than shown here"
             )
         else:
             self._look()
@@ -93,7 +93,7 @@ class Watch:
             self.react(self._view)
 
     def _watch_the_disk(self) -> None:
-        """A look into a disk that hangs never comes back, and could say nothing."""
+        """Warn if a look into the run's folder hangs. The thread that looks cannot say so itself."""
         reminders = Reminders(_SLOW_DISK_S)
         while not self._stop.wait(1.0):
             since_s = self._looking_since_s
@@ -101,14 +101,14 @@ class Watch:
             if waited_s < 1.0:
                 reminders.reset()
             elif reminders.due(waited_s):
-                self.say(f"{self._folder} has not answered for {waited_s:.0f} s: look at that disk or mount")
+                self.say(f"{self._folder} has not answered for {waited_s:.0f} s: check that disk or mount")
 
     def _look(self) -> None:
         self._looking_since_s = time.monotonic()
         try:
             records = self._follower.new_records()
         except StoreError:
-            return  # a store that cannot be reached now and then only makes the picture old
+            return  # a store that is away for a moment only makes the view old
         finally:
             self._looking_since_s = None
         before = self._view
@@ -136,7 +136,7 @@ class Watch:
         return f"no step for {self._silence_s:.0f} s{state and f': {state}'}"
 
     def _say_state(self) -> None:
-        """At once when there is news, since what led to the silence is written down only when it is over."""
+        """Show a new state at once, because the ledger gets the reason for a pause only after it."""
         state = self.state()
         if state and state != self._said_state:
             self._said_state = state

@@ -1,4 +1,4 @@
-"""What each step should have used, derived from the job and the data alone, against what the ledger says it used."""
+"""Derives from the job and the data which samples each step should have used, and compares them with the ledger."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,34 +13,39 @@ from planner.provenance.lineage import Segment
 from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder
 
-# A fraction of the peak rate. Another machine's cosine may differ in its last bits.
+# A fraction of the peak rate, because the cosine of another machine may differ in its last bits.
 _RATE_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedSteps:
-    """How the steps of a lineage compare with what they should have been."""
+    """How the steps of a lineage differ from the derived ones."""
 
     lost: int
-    """positions of the order that no committed step computed, as far as counts show"""
+    """positions of the order that no committed step computed, by the recorded counts"""
     repeated: int
-    """positions that committed steps computed more than once, as far as counts show"""
+    """positions that committed steps computed more than once, by the recorded counts"""
     mismatched: int
-    """steps whose checksum is not that of the samples they should have used"""
+    """steps whose checksum differs from that of the samples that they should have used"""
     findings: tuple[str, ...]
+    """what is wrong, one sentence each"""
 
 
 def derive(
     run: RunFolder, segments: Sequence[Segment], code: str, progress: Callable[[int, int], None]
 ) -> DerivedSteps:
-    """Derive every step of the segments and compare. `progress(done, of)` is called after each step.
+    """Derive every step of the segments, and compare it with the ledger.
 
-    `code` is the Python file with the `dataset()` of a run with a loop of the user's own.
+    Args:
+        run: the run, which holds the jobs.
+        segments: the committed segments, oldest first.
+        code: the Python file with the `dataset()` of a run with the user's own training loop, else empty.
+        progress: called with `(done, of)` after each step.
 
     Raises:
         StoreError: a job's file is gone or altered.
         DataError: the data cannot be read any more.
-        UserError: the data comes from code, and none was named.
+        UserError: the data comes from code, and `code` names none.
     """
     deriver = _Deriver(run, code)
     for segment in segments:
@@ -58,18 +63,18 @@ def derive(
 
 @dataclass(frozen=True, kw_only=True)
 class _Recipe:
-    """All that is needed to derive the steps of one job."""
+    """What is needed to derive the steps of one job."""
 
     job: Job
     lengths: Lengths
     dataset: AnyDataset
     order: Order
     same_data: bool
-    """whether the data is what the run was trained on"""
+    """whether the run was trained on this data"""
 
 
 class _Deriver:
-    """Takes the steps in their order, and counts and notes what does not fit."""
+    """Takes the steps in order, and counts and records differences."""
 
     def __init__(self, run: RunFolder, code: str) -> None:
         self._run, self._code = run, code
@@ -79,7 +84,7 @@ class _Deriver:
         self.findings: list[str] = []
 
     def check(self, header: GenerationRecord, step: StepRecord) -> None:
-        """One step: its place in the order, its counts, its checksum, its learning rate."""
+        """Check one step's position in the order, counts, checksum and learning rate."""
         start = step.cursor - header.identity.global_batch
         self._check_place(step, start, header.identity.global_batch)
         recipe = self._open(header)
@@ -101,11 +106,11 @@ class _Deriver:
         self._cursor = step.cursor
 
     def _check_rate(self, recipe: _Recipe, step: StepRecord) -> None:
-        """Compare the learning rate with the schedule, except for a training loop of the user's own."""
+        """Compare the learning rate with the schedule, except for the user's own training loop."""
         if recipe.job.is_own:
             return
         train = recipe.job.train
-        assert not isinstance(train.optimizer, OwnOptimizer)  # the job was checked at birth
+        assert not isinstance(train.optimizer, OwnOptimizer)  # checked when the job was made
         wanted = learning_rate(train, step.step, recipe.lengths)
         if abs(step.lr - wanted) > _RATE_TOLERANCE * train.optimizer.lr:
             self.findings.append(
@@ -113,7 +118,7 @@ class _Deriver:
             )
 
     def close(self, segment: Segment) -> None:
-        """After a generation's last step: check the number of its steps, its length and its plan."""
+        """Check a generation's number of steps, length and plan, after its last step."""
         self.findings += _check_record(segment)
         recipe = self._open(segment.header)
         self.findings += _check_length(segment, recipe)
@@ -139,36 +144,36 @@ class _Deriver:
         return self._opened[header.job_digest]
 
     def _job(self, header: GenerationRecord) -> Job:
-        """The generation's; where its samples come from code, from the code that the user trusts.
+        """The generation's job. If its samples come from code, `data.path` is the file that the user trusts.
 
         Raises:
-            UserError: they have named none.
+            UserError: the user named no code for such a run, or named code for another run.
         """
         job = self._run.job(header.job_digest)
         if not job.is_own:
             if self._code:
-                raise UserError(f"--code {self._code}: this run's samples do not come from code; leave it out")
+                raise UserError(f"--code {self._code}: this run's samples do not come from code. Leave --code out")
             return job
         if not self._code:
             raise UserError(
-                f"{self._run.storage.url}: its samples come from Python code, and code is run only if you say so: name "
-                f"the file that you trust, --code {job.data.path} or another"
+                f"{self._run.storage.url}: its samples come from Python code, which planner runs only if you name it. "
+                f"Add the file that you trust: --code {job.data.path} or another"
             )
         return job.model_copy(update={"data": job.data.model_copy(update={"path": self._code})})
 
 
 def _evidence(recipe: _Recipe, step: StepRecord, start: int) -> tuple[int, str] | None:
-    """Tokens and checksum of the samples from `start` to the step's cursor; none if the data is not the run's."""
+    """Tokens and checksum of the samples from `start` to the step's cursor. None if the data is not the run's."""
     if not recipe.same_data:
         return None
     found = [recipe.dataset.evidence(int(row)) for row in recipe.order.rows(start, step.cursor)]
-    # A training loop of the user's own divides its loss by a number that only it knows.
+    # Only the user's own training loop knows the number by which it divides its loss.
     tokens = step.tokens if recipe.job.is_own else sum(each.tokens for each in found)
     return tokens, f"{sum(each.check_sum for each in found) % 2**64:016x}"
 
 
 def _check_record(segment: Segment) -> list[str]:
-    """What does not fit between a generation's header and its steps."""
+    """Compare a generation's header with its steps, and return the findings."""
     header = segment.header
     expected = segment.end_step - header.step
     where, findings = f"generation {header.generation}", []
@@ -180,11 +185,11 @@ def _check_record(segment: Segment) -> list[str]:
 
 
 def _check_length(segment: Segment, recipe: _Recipe) -> list[str]:
-    """What does not fit between a generation's header and its job: where it was to end, and the length of an epoch."""
+    """Compare a generation's header with its job (last step and epoch length), and return the findings."""
     header, wanted = segment.header, recipe.lengths.total_steps
     where, findings = f"generation {header.generation}", []
     if segment.end_step > header.total_steps:
-        findings.append(f"{where}: it went on to step {segment.end_step}, behind its end at step {header.total_steps}")
+        findings.append(f"{where}: it went on to step {segment.end_step}, past its end at step {header.total_steps}")
     if wanted != header.total_steps:
         findings.append(f"{where}: it was to end at step {header.total_steps} on record, and its job says {wanted}")
     if recipe.same_data and header.num_samples != recipe.order.num_samples:

@@ -1,4 +1,4 @@
-"""What a run looks like while it runs: a value folded from ledger records, and its lines of text."""
+"""The live view of a run: a value that is updated with each ledger record, and its lines of text."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,13 +9,13 @@ from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
 
-# Throughput is a moving average: one step says little, the whole run hides a resize.
+# Throughput is a moving average: a single step varies too much, and the mean of the whole run hides a resize.
 _SMOOTHING = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """The state of a run as its ledger tells it."""
+    """The state of a run, from its ledger."""
 
     generation: int = 0
     world_size: int = 0
@@ -27,7 +27,7 @@ class RunView:
     global_batch: int = 0
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """of the last step"""
+    """what the objective measures besides the loss, at the last step"""
     held_out: float | None = None
     samples_per_s: float = 0.0
     committed_step: int = 0
@@ -35,9 +35,9 @@ class RunView:
 
 
 def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
-    """The view after these records, and the events among them as lines of text.
+    """Return the view after these records, and the events among them as lines of text.
 
-    A commit is an event for the panel, but no line: there may be thousands.
+    A commit changes `event`, but gives no line, because there may be thousands.
     """
     lines: list[str] = []
     for record in records:
@@ -50,12 +50,12 @@ def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
 
 
 def metric_texts(metrics: Mapping[str, float]) -> list[str]:
-    """`margin 0.42`, `accuracy 0.91`: what is shown of an objective's metrics."""
-    return [f"{words} {metrics[name]:.2f}" for name, words in shown_metrics().items() if name in metrics]
+    """Return the metrics that are shown, such as `margin 0.42` and `accuracy 0.91`."""
+    return [f"{label} {metrics[name]:.2f}" for name, label in shown_metrics().items() if name in metrics]
 
 
 def step_line(view: RunView) -> str:
-    """The state in one line."""
+    """The view in one line."""
     loss = "" if view.loss is None else "  ".join([f"loss {view.loss:.4f}", *metric_texts(view.metrics), ""])
     speed = f"{view.samples_per_s:.1f} samples/s  " if view.samples_per_s else ""
     return (
@@ -70,8 +70,8 @@ def _after(view: RunView, record: Record) -> tuple[RunView, str]:
     if isinstance(record, GenerationRecord):
         return _after_generation(view, record)
     if isinstance(record, EvalRecord):
-        words = ", ".join([f"held-out loss {record.loss:.4f}", *metric_texts(record.metrics)])
-        return replace(view, held_out=record.loss), f"step {record.step}: {words}"
+        losses = ", ".join([f"held-out loss {record.loss:.4f}", *metric_texts(record.metrics)])
+        return replace(view, held_out=record.loss), f"step {record.step}: {losses}"
     if isinstance(record, CommitRecord):
         return replace(view, committed_step=record.step), f"step {record.step}: committed in {record.seconds:.2f} s"
     return view, record.message
@@ -103,5 +103,5 @@ def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView,
         f"generation {record.generation} {begins}: {counted(record.world_size, 'worker')}, split {view.split}, "
         f"{counted(view.rounds, 'round')}, global batch {view.global_batch}"
     )
-    line += f"; {counted(again, 'step')} to do again" if again else ""
+    line += f", {counted(again, 'step')} to do again" if again else ""
     return view, "; ".join((line, *record.changed))

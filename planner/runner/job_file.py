@@ -1,4 +1,4 @@
-"""A job as a caller gives it: a job, or the path of a file that may be another system's recipe."""
+"""Reads the job that a caller names: a `Job`, or the path of a job file."""
 
 import os
 import shlex
@@ -15,9 +15,9 @@ _DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimi
 
 
 def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job:
-    """The job in a YAML file, with overrides such as `train.steps=400` laid over it in the order given.
+    """Read the job in a YAML file, and apply overrides such as `train.steps=400` in order.
 
-    A string is one override.
+    A single string counts as one override.
 
     Raises:
         JobError: the file cannot be read, is wrong, or is a recipe for `planner convert`. One line per mistake.
@@ -27,7 +27,7 @@ def read_job(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Job
 
 
 def as_job(job: AnyJob) -> Job:
-    """The job itself, read from its file if a path is given.
+    """Return the job, read from its file if `job` is a path.
 
     Raises:
         JobError: see `read_job`.
@@ -36,13 +36,13 @@ def as_job(job: AnyJob) -> Job:
 
 
 def recipe_hint(source: str, keys: Collection[str]) -> str:
-    """What to do with the file `source` if its top-level keys are those of a recipe of another system; else empty."""
+    """What to do with the file `source` if its top-level keys are those of another system's recipe, else empty."""
     if {"batch", "train"} & set(keys):
         return ""
     if _TRL & set(keys):
-        system = "a recipe of TRL's"
+        system = "a TRL recipe"
     elif _DEEPSPEED & set(keys):
-        system = "a configuration of DeepSpeed's"
+        system = "a DeepSpeed configuration"
     else:
         return ""
-    return f"found {system}, not a job; make a job of it: planner convert {shlex.quote(source)}"
+    return f"found {system}, not a job. Make a job of it: planner convert {shlex.quote(source)}"

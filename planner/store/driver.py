@@ -1,4 +1,4 @@
-"""What a lease says: who drives a run, and whether that process is alive, as far as this machine can tell."""
+"""The content of a lease: which process drives a run, and whether this machine can see that it is alive."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from planner.store.records import Count, Sealed, unseal
 
 
 class DriverLease(Sealed):
-    """A driver's lease: which process it is, and that it has beaten `beat` times."""
+    """A driver's lease: its process, and how often it has renewed the lease."""
 
     stored_as: ClassVar[str] = "drivers"
 
@@ -22,43 +22,44 @@ class DriverLease(Sealed):
     launch: str
     host: str
     place: str
-    """the boot, the pid namespace and the user within which `pid` means something; empty if unknown"""
+    """the boot, the pid namespace and the user in which `pid` is valid, or empty if unknown"""
     pid: int = Field(ge=1)
     started: str
-    """the process's start in ticks since the boot: another process may get the same pid"""
+    """the start of the process in ticks since the boot, because a later process may get the same pid"""
     since_s: float = Field(ge=0, le=1e11)
-    """by its own clock; shown, and compared with nothing"""
+    """seconds since the epoch by its own clock: for people only"""
     beat_s: float = Field(gt=0, le=60)
-    """it writes this often"""
+    """seconds between two renewals"""
     beat: Count = 0
+    """renewals so far"""
     held: bool = True
-    """false once it is given back"""
+    """false once the driver has released it"""
 
     @property
     def description(self) -> str:
-        """The process, for people."""
+        """Pid, host and start time, for people."""
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since_s))
         return f"another driver (pid {self.pid} on {self.host}, since {since})"
 
     def is_near(self, other: "DriverLease") -> bool:
-        """Whether the other can tell by the pid alone if this one is alive."""
+        """Whether the other process can check by pid that this one is alive."""
         return bool(self.place) and self.place == other.place
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is alive. Ask only where `is_near` says so."""
+        """Whether the process is alive. Only valid where `is_near` is true."""
         return _start_of(self.pid) == self.started
 
 
 class FoundLease(NamedTuple):
-    """A lease as it lies in the run's folder."""
+    """A lease file in the run's folder."""
 
     number: int
     content: bytes
 
     @property
     def holder(self) -> DriverLease | None:
-        """The driver; none if the lease is torn or of another version. Then only watching shows if it is renewed."""
+        """The driver. None if the lease is torn or of another version. Then only watching shows if it is renewed."""
         try:
             value: DriverLease = unseal(self.content, DriverLease, lease_name(self.number))
         except StoreError:
@@ -67,7 +68,7 @@ class FoundLease(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """Why the lease is not read, if another version of planner wrote it; else empty."""
+        """Why the lease cannot be read if another version of planner wrote it, else an empty text."""
         try:
             unseal(self.content, DriverLease, lease_name(self.number))
         except NewerFormat as error:
@@ -78,22 +79,22 @@ class FoundLease(NamedTuple):
 
     @property
     def is_released(self) -> bool:
-        """Whether its driver has given it back."""
+        """Whether its driver has released it."""
         return self.holder is not None and not self.holder.held
 
     @property
     def description(self) -> str:
-        """Its driver, for people."""
+        """The driver that holds it, for people."""
         return self.holder.description if self.holder else f"a driver whose {lease_name(self.number)} cannot be read"
 
 
 def lease_name(number: int) -> str:
-    """Where the lease of that number lies."""
+    """The path of a lease within the run's folder."""
     return f"drivers/{number:06d}.json"
 
 
 def this_driver(launch_id: str, beat_s: float) -> DriverLease:
-    """This process, as its lease names it."""
+    """Return a new lease of this process, renewed every `beat_s` seconds."""
     return DriverLease(
         launch=launch_id,
         host=socket.gethostname(),
@@ -106,7 +107,7 @@ def this_driver(launch_id: str, beat_s: float) -> DriverLease:
 
 
 def _place() -> str:
-    """Of this process; empty where there is no /proc. Another user's processes may be hidden there, hence the uid."""
+    """Return `DriverLease.place`, empty without /proc. The uid is in it, as /proc may hide other users' processes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"boot {boot} {Path('/proc/self/ns/pid').readlink()} uid {os.getuid()}"
@@ -115,7 +116,7 @@ def _place() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """See `Driver.started` (proc(5), stat, field 22); empty if the process is dead, a zombie included."""
+    """Return `DriverLease.started` (proc(5), stat, field 22). Empty if the process is dead or a zombie."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):

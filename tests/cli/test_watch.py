@@ -1,4 +1,4 @@
-"""A driver whose run's folder hangs: it says so, and its end is not held up."""
+"""A driver whose run's folder hangs reports it, and its end is not delayed."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from planner.store.storage import Storage
 
 
 def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
-    """A read that never returns, as on a mount whose server is gone."""
+    """A read that never returns, as on a mount without a server."""
     monkeypatch.setattr(watching, "_SLOW_DISK_S", 1.0)
     monkeypatch.setattr(watching, "_LAST_LOOK_S", 0.2)
     run = RunFolder(Storage(str(tmp_path)))
@@ -28,14 +28,14 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
     said += capsys.readouterr().out
     is_back.set()
     assert f"{tmp_path} has not answered for" in said
-    assert "what it holds may be newer than this" in said
+    assert "its state may be newer than shown here" in said
 
 
 def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
-    """Nobody knows what the run is about: before the first step workers start, afterwards nothing is made up."""
+    """Before the first step, workers are starting. After it, no reason is invented."""
     run = RunFolder(Storage(str(tmp_path)))
     watch = Watch(run, console(), RunView())
-    assert "workers start" in watch._silence()
+    assert "workers are starting" in watch._silence()
     monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=3), []))
     watch._look()
     assert watch._silence() == "no step for 0 s"

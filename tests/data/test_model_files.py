@@ -127,7 +127,7 @@ def test_other_files_than_the_runs_are_accepted_by_name_alone():
     """And what is not known is not compared."""
     assert require_same_model("a", "a", frozenset(), "runs/x") == []
     assert require_same_model("", "b", frozenset(), "runs/x") == []
-    with pytest.raises(ResumeRefused, match=r"runs/x: the model's files .* --accept model"):
+    with pytest.raises(ResumeRefused, match=r"runs/x: the run was made with other model files .* --accept model"):
         require_same_model("a", "b", frozenset({"data"}), "runs/x")
     assert require_same_model("a", "b", frozenset({"model"}), "runs/x") != []
 
@@ -176,7 +176,7 @@ def test_what_is_drawn_in_every_generation_keeps_its_seed(model, objective, is_r
     if not is_refused:
         require_same_first_weights(identity(3), identity(4), job, "runs/x")
         return
-    with pytest.raises(ResumeRefused, match=r"train.seed 3, .* with 4 it would be another model"):
+    with pytest.raises(ResumeRefused, match=r"train.seed 3, .* seed 4 would give another model"):
         require_same_first_weights(identity(3), identity(4), job, "runs/x")
 
 

@@ -135,7 +135,7 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, igno
     assert "stopping: all workers finish their step and commit" in out
     committed = run.manifest(run.commits()[-1]).step
     assert f"interrupted: step {committed} of 5000 is committed" in out
-    assert "resume with: planner run job.yaml" in out
+    assert "Resume with: planner run job.yaml" in out
 
     end = committed + 3
     finished = start(folder, "run", "job.yaml", "--nodes", "1", "--set", f"train.steps={end}")
@@ -163,7 +163,7 @@ def process_of_the_head(driver, name):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("raylet", "planner: the raylet of this driver's node has died; "),
+        ("raylet", "planner: the raylet of this driver's node has died: "),
         pytest.param("gcs_server", "planner: the head's gcs_server (127.0.0.1:", marks=pytest.mark.slow),
     ],
 )
@@ -177,12 +177,12 @@ def test_a_head_that_is_killed_ends_the_run_with_what_is_committed(folder, name,
     assert process.returncode == 1, (out, err)
     last = next(line for line in err.splitlines() if line.startswith("planner: "))
     assert last.startswith(says)
-    words = f" of 5000 is committed in {run.storage.url}; resume with: "
+    words = f" of 5000 is committed in {run.storage.url}. Resume with: "
     assert words in last, last
     told, _, resume = last.partition(words)
     # A worker lives on for a moment, and may commit once more after that was told.
     steps = [run.manifest(name).step for name in run.commits()]
-    assert int(told.rpartition("; step ")[2]) in [step for step in steps if step >= before]
+    assert int(told.rpartition(": step ")[2]) in [step for step in steps if step >= before]
     assert shlex.split(resume) == ["planner", "run", "job.yaml", "--nodes", "1"]
     end = steps[-1] + 3
     finished = start(folder, *shlex.split(resume)[1:], "--set", f"train.steps={end}")
@@ -199,7 +199,7 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
         sizes = ("--set", "workers.min=9", "--set", "workers.max=9")
         process = start(folder, "run", "job.yaml", "--address", cluster.address, *sizes)
         first = process.stdout.readline() + process.stdout.readline()
-        assert "waiting: the cluster has room for 1 worker, and workers.min is 9; it begins when" in first, first
+        assert "waiting: the cluster has room for 1 worker, and workers.min is 9. The run begins when" in first, first
         assert process.stdout.readline()  # the controller has begun to wait
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)

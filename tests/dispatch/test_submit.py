@@ -144,7 +144,7 @@ def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
 
     asked("stop")
     committed = run.manifest(run.commits()[-1]).step
-    words = f"interrupted: step {committed} of 100000 is committed in {run.storage.url}; resume with: planner submit "
+    words = f"interrupted: step {committed} of 100000 is committed in {run.storage.url}. Resume with: planner submit "
     assert words in asked("log")
 
     end = committed + 3

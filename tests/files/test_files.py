@@ -547,15 +547,15 @@ def test_more_workers_than_samples_are_not_asked_for():
 @pytest.mark.parametrize(
     ("text", "whose"),
     [
-        ("model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 1e-6\n", "a recipe of TRL's"),
-        ("train_batch_size: 64\nzero_optimization: {stage: 3}\n", "a configuration of DeepSpeed's"),
+        ("model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 1e-6\n", "a TRL recipe"),
+        ("train_batch_size: 64\nzero_optimization: {stage: 3}\n", "a DeepSpeed configuration"),
     ],
 )
 def test_a_recipe_of_another_system_is_sent_to_convert(text, whose):
     """In one line, not one for each of its keys."""
     with pytest.raises(JobError) as caught:
         parse_job(text, source="a recipe.yaml", hint=recipe_hint)
-    told = f"found {whose}, not a job; make a job of it: planner convert 'a recipe.yaml'"
+    told = f"found {whose}, not a job. Make a job of it: planner convert 'a recipe.yaml'"
     assert str(caught.value) == f"a recipe.yaml: {told}"
 
 

@@ -76,7 +76,7 @@ def test_verify_passes(workers, tmp_path, name, equality):
         found = audit(RunFolder(Storage(str(folder))))
         assert found.clean, found.findings
     checks = compare(job, *folders, [3, 2, 1])
-    assert {check.what: check.words for check in checks if not check.passed} == {}
+    assert {check.what: check.detail for check in checks if not check.passed} == {}
     here, there = map(measured, folders)
     assert len(here) == 5 + 4
     # Of zeros, it would say nothing of the baseline.

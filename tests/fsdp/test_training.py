@@ -364,7 +364,7 @@ def test_storage_that_is_not_shared_is_refused(workers, texts, tmp_path):
 def test_a_run_that_was_taken_over_commits_nothing_more(workers, texts, tmp_path):
     """A newer generation's claim refuses the older one's next commit, on every worker."""
     job = make_job(texts, steps=6, checkpoint={"every": 3})
-    with pytest.raises(StoreError, match="generation 2 has taken this run over from generation 1"):
+    with pytest.raises(StoreError, match="generation 2 has taken over this run from generation 1"):
         workers.run(taken_over_after, 2, job, str(tmp_path), 2)
     assert not (tmp_path / "manifests").exists()
 

@@ -19,14 +19,14 @@ def run(storage):
 
 
 def test_a_run_without_commits_has_no_newest_one(storage):
-    """In any degree."""
+    """In each of the three degrees."""
     assert newest_named(RunFolder(storage)) == ""
     assert newest_readable(RunFolder(storage)) is None
     assert newest_of([], RunFolder(storage).manifest).manifest is None
 
 
 def test_a_torn_manifest_is_named_and_not_readable(run):
-    """The one before is the newest readable commit; without one, the newest commit's reason is raised."""
+    """The commit before is the newest readable one. Without one, the newest commit's error is raised."""
     first, second = run.commits()
     run.storage.write(f"manifests/{second}.json", b"{")
     assert newest_named(run) == second
@@ -37,7 +37,7 @@ def test_a_torn_manifest_is_named_and_not_readable(run):
 
 
 def test_a_commit_is_whole_if_its_reader_says_so(run):
-    """A reader that checks files passes over what it refuses, with the reason; what is good ends the search."""
+    """A commit that the reader refuses is passed over with the reason. The first good commit ends the search."""
     names, asked = run.commits(), []
 
     def whole(name):
@@ -56,7 +56,7 @@ def test_a_commit_is_whole_if_its_reader_says_so(run):
 
 
 def test_another_version_and_another_manifest_are_never_passed_over(run):
-    """Going on from the commit before would lose work, or hide that somebody replaced a file."""
+    """Resuming from the commit before would lose work, or hide a replaced file."""
     for error in (NewerFormat("of another version"), RecordMismatch("not on record")):
 
         def read(name, error=error):

@@ -142,7 +142,7 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
         lambda: commit_at(run_at(url), None),
     ]
     for attempt in attempts:
-        with pytest.raises(RecordMismatch, match=rf"manifests/{name}\.json is not the one that the ledger records"):
+        with pytest.raises(RecordMismatch, match=rf"manifests/{name}\.json was replaced"):
             attempt()
     assert run_at(url).generations() == [1, 2]
     manifest_file(url, name).write_bytes(before)
@@ -208,7 +208,7 @@ def test_steps_behind_the_end_are_found(url):
 
     with_job(url, lambda job: job["train"].update(steps=5))
     forged(url, alter, alter)
-    assert audit(run_at(url)).findings == ("generation 2: it went on to step 6, behind its end at step 5",)
+    assert audit(run_at(url)).findings == ("generation 2: it went on to step 6, past its end at step 5",)
     findings = []
     script().check(url, "", findings, [], listed=False)
     assert findings == ["generation 2: went on to step 6, behind its end at step 5"]
@@ -363,7 +363,7 @@ def test_another_format_is_refused(url, corpus, place, found):
     if found is not None:
         why = rf"written by another version of planner \(format {found}, this one reads 1\)"
     job = make_job(corpus, train={"steps": 7})
-    with pytest.raises(NewerFormat, match=rf"{why}; use the version that wrote it, or start again with another"):
+    with pytest.raises(NewerFormat, match=rf"{why}. Use the version that wrote it, or start again with another"):
         train_to(url, job)
     assert run_at(url).generations() == [1, 2]
     if place in {"ledger", "manifests", "jobs"}:
