@@ -30,7 +30,7 @@ FORMAT = STORED["tokens"]
 HEADER_BYTES = 4096
 _MAGIC = b"planner-tokens "
 # The possible values of `dtype`. Models read only uint8 so far. The wider types are for a tokenizer's vocabulary.
-_ITEM_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
+_ITEM_SIZES = {"uint8": 1, "uint16": 2, "uint32": 4}
 # Read at each opening in milliseconds: enough to notice the content of another file or an incomplete copy.
 _BLOCK_BYTES = 4096
 _NUM_BLOCKS = 64
@@ -65,7 +65,7 @@ class Header:
     @property
     def starts_at(self) -> int:
         """Byte offset of the table of rows."""
-        return HEADER_BYTES + -(-self.num_tokens * _ITEM_BYTES[self.dtype] // 8) * 8
+        return HEADER_BYTES + -(-self.num_tokens * _ITEM_SIZES[self.dtype] // 8) * 8
 
     @property
     def num_bytes(self) -> int:

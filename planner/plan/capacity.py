@@ -25,7 +25,7 @@ class AvailableTimes:
 
     start_s: float
     """start of the current interval"""
-    ended_s: tuple[float, ...]
+    past_spells: tuple[float, ...]
     """lengths in seconds of at most sixteen earlier intervals, oldest first"""
 
 
@@ -55,10 +55,10 @@ def available_times(capacity: Sequence[CapacityAt], world_size: int) -> Availabl
             ended.append(entry.time_s - start_s)
             inside = False
     assert inside, f"there is no room for {world_size} workers now"
-    return AvailableTimes(start_s=start_s, ended_s=tuple(ended[-_REMEMBERED:]))
+    return AvailableTimes(start_s=start_s, past_spells=tuple(ended[-_REMEMBERED:]))
 
 
-def rises_s(capacity: Sequence[CapacityAt]) -> tuple[float, ...]:
+def rise_times(capacity: Sequence[CapacityAt]) -> tuple[float, ...]:
     """Times in seconds at which the count rose, oldest first: at most seventeen, with sixteen gaps between them."""
     times = [later.time_s for earlier, later in pairwise(capacity) if later.world_size > earlier.world_size]
     return tuple(times[-_REMEMBERED - 1 :])

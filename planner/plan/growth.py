@@ -97,7 +97,7 @@ class Growth:
             return cost.lead_s - lasts_s - cost.shrink_s
         return self.gain * (lasts_s - paused_until_s) - cost.grow_s - cost.shrink_s
 
-    def wait_s(self, ended_s: Sequence[float], age_s: float) -> float:
+    def wait_s(self, past_spells: Sequence[float], age_s: float) -> float:
         """The age in seconds, at least `age_s`, at which a resize would have saved most so far.
 
         Each earlier interval longer than `age_s` is a forecast of the current one. One more forecast says that the
@@ -105,14 +105,14 @@ class Growth:
         only where it outlasts an interval that did not pay, so only the ends of intervals are tried.
 
         Args:
-            ended_s: lengths of earlier intervals with room for the count.
+            past_spells: lengths of earlier intervals with room for the count.
             age_s: age of the current interval.
         """
         longest = self.longest_wait_s
         if age_s >= longest:
             return age_s
         # An interval of 10 s stands for any of up to 12.5 s.
-        ends = [MARGIN * lasted for lasted in ended_s if MARGIN * lasted > age_s]
+        ends = [MARGIN * lasted for lasted in past_spells if MARGIN * lasted > age_s]
         waits = sorted({age_s, *(min(end, longest) for end in ends)})
 
         def would_save_s(wait_s: float) -> float:
@@ -122,7 +122,7 @@ class Growth:
 
         return max(waits, key=would_save_s)
 
-    def settled_s(self, rises_s: Sequence[float], start_s: float) -> float:
+    def settled_s(self, rise_times: Sequence[float], start_s: float) -> float:
         """The time until which to wait for more workers.
 
         If another worker arrives within the length of a pause (probability p), a whole pause is saved. The wait costs r
@@ -130,11 +130,11 @@ class Growth:
         wait ends when it has itself cost a whole pause.
 
         Args:
-            rises_s: times at which the count rose, oldest first.
+            rise_times: times at which the count rose, oldest first.
             start_s: time since which there is room for this count.
         """
-        gaps = [later - earlier for earlier, later in pairwise(rises_s)]
+        gaps = [later - earlier for earlier, later in pairwise(rise_times)]
         followed = sum(gap <= self.cost.grow_s for gap in gaps)
-        if not rises_s or (followed + 1) / (len(gaps) + 1) <= self.gain:
+        if not rise_times or (followed + 1) / (len(gaps) + 1) <= self.gain:
             return start_s
-        return min(rises_s[-1] + self.cost.grow_s, start_s + self.cost.grow_s / self.gain)
+        return min(rise_times[-1] + self.cost.grow_s, start_s + self.cost.grow_s / self.gain)

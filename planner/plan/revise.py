@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Literal
 
 from planner.base.text import counted, duration
-from planner.plan.capacity import AvailableTimes, CapacityAt, available_times, check, rises_s
+from planner.plan.capacity import AvailableTimes, CapacityAt, available_times, check, rise_times
 from planner.plan.growth import Growth, ResizeCost
 from planner.plan.plan import Plan
 from planner.plan.speed import Speeds
@@ -198,9 +198,9 @@ def _grow(now: Situation, count: int) -> Decision:
 def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
     """When to resize, and why then: the later of two times, at most `growth.longest_wait_s` away."""
     room = available_times(now.capacity, count)
-    stayed_s = room.start_s + growth.wait_s(room.ended_s, now.now_s - room.start_s)
+    stayed_s = room.start_s + growth.wait_s(room.past_spells, now.now_s - room.start_s)
     more_may_come = now.useful(now.workers_max) > now.useful(now.usable)
-    rises = rises_s(now.capacity) if more_may_come else ()
+    rises = rise_times(now.capacity) if more_may_come else ()
     settled_s = growth.settled_s(rises, room.start_s)
     if settled_s > max(stayed_s, now.now_s):
         return settled_s, f"more may come and one resize is cheaper than two, so {_in(now, settled_s)}"
@@ -209,8 +209,8 @@ def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
 
 def _too_short(growth: Growth, room: AvailableTimes, count: int) -> str:
     """How often room for `count` did not last long enough to pay for a grow and a shrink."""
-    short = sum(lasted < growth.break_even_s for lasted in room.ended_s)
-    often = f"in {short} of the last {counted(len(room.ended_s), 'time')}"
+    short = sum(lasted < growth.break_even_s for lasted in room.past_spells)
+    often = f"in {short} of the last {counted(len(room.past_spells), 'time')}"
     pauses_s = growth.cost.grow_s + growth.cost.shrink_s
     return (
         f"room for {count} lasted under {duration(growth.break_even_s)} {often}, too short to pay for "

@@ -121,12 +121,12 @@ def run_line(survey: Survey) -> RunLine:
     newest, lease = survey.newest, survey.lease
     committed_step = newest.step if newest else 0
     total_steps = view.total_steps or (newest.total_steps if newest else 0)
-    seen_s = [event.time_s or 0.0 for event in events]
+    seen_times = [event.time_s or 0.0 for event in events]
     if newest:
-        seen_s.append(newest.time_s)
+        seen_times.append(newest.time_s)
     if lease:
         # A lower bound by the driver's own clock, because renewals are late by the time that writes take.
-        seen_s.append(lease.since_s + lease.beat * lease.beat_s)
+        seen_times.append(lease.since_s + lease.beat * lease.beat_s)
     return RunLine(
         run=survey.url,
         state=_state(survey, committed_step, total_steps),
@@ -137,7 +137,7 @@ def run_line(survey: Survey) -> RunLine:
         committed_step=committed_step,
         committed_time_s=newest.time_s if newest else None,
         last_event=events[-1] if events else None,
-        active_time_s=max(seen_s, default=0.0),
+        active_time_s=max(seen_times, default=0.0),
     )
 
 

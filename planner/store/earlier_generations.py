@@ -25,7 +25,7 @@ class EarlierGenerations:
     """generations that ended without notice: they left uncommitted steps"""
     observed_s: float
     """seconds since the oldest generation that was read began, pauses included"""
-    saves_s: tuple[float, ...]
+    save_times: tuple[float, ...]
     """seconds that the last commits took, oldest first, or empty if there are none"""
 
 
@@ -50,12 +50,12 @@ def summarize_earlier(head: bytes, tails: Sequence[bytes], now_s: float) -> Earl
         now_s: the time in seconds since the epoch.
     """
     header = header_among(head)
-    saves_s = [commit.seconds for tail in tails for commit in commits_among(tail)]
+    save_times = [commit.seconds for tail in tails for commit in commits_among(tail)]
     return EarlierGenerations(
         losses=sum(map(_left_steps_behind, tails)),
         # Another machine's clock may be ahead.
         observed_s=max(now_s - header.time_s, 0.0) if header else 0.0,
-        saves_s=tuple(saves_s[-_NUM_SAVES:]),
+        save_times=tuple(save_times[-_NUM_SAVES:]),
     )
 
 

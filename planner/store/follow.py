@@ -14,7 +14,7 @@ class Follower:
 
     def __init__(self, run: RunFolder, *, from_now: bool = False) -> None:
         self._run = run
-        self._read_bytes: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
         # A driver that starts now does not show the generations of earlier drivers.
         self._after = max(run.generations(), default=0) if from_now else 0
 
@@ -26,10 +26,10 @@ class Follower:
         """
         records: list[Record] = []
         for generation in [number for number in self._run.generations() if number > self._after][-2:]:
-            offset = self._read_bytes.get(generation, 0)
+            offset = self._offsets.get(generation, 0)
             fresh = self._run.storage.read_from(segment_name(generation), offset)
             complete = fresh[: fresh.rfind(b"\n") + 1]
-            self._read_bytes[generation] = offset + len(complete)
+            self._offsets[generation] = offset + len(complete)
             for line in complete.decode(errors="replace").splitlines():
                 records.extend(_parse(line))
         return records

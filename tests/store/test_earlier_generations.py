@@ -72,9 +72,9 @@ def read(storage, before=99, now_s=BEGAN_S + 60.0):
 
 def test_a_new_run_has_no_past(storage):
     """A run that has only claims has none either."""
-    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
+    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, save_times=())
     RunFolder(storage).claim_generation({})
-    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
+    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, save_times=())
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_losses_add_up_over_earlier_generations_alone(storage):
     write(storage, 2, step(1), commit(2, 2, 2.0), step(2), commit(3, 2, 3.0), time_s=BEGAN_S + 20)
     write(storage, 3, step(3), commit(4, 3, 4.0), step(4), time_s=BEGAN_S + 40)
     write(storage, 4, step(4), time_s=BEGAN_S + 50)
-    assert read(storage, before=4) == EarlierGenerations(losses=2, observed_s=60.0, saves_s=(2.0, 3.0, 4.0))
-    assert read(storage, before=2) == EarlierGenerations(losses=1, observed_s=60.0, saves_s=(7.0,))
+    assert read(storage, before=4) == EarlierGenerations(losses=2, observed_s=60.0, save_times=(2.0, 3.0, 4.0))
+    assert read(storage, before=2) == EarlierGenerations(losses=1, observed_s=60.0, save_times=(7.0,))
 
 
 def test_a_torn_step_was_lost_too(storage):
     """A crash tore the line of that step."""
     write(storage, 1, step(0), commit(1))
     storage.append(segment_name(1), b'{"head":"00","record":{"checksum":"0","kind":"step","st')
-    assert read(storage) == EarlierGenerations(losses=1, observed_s=60.0, saves_s=(1.0,))
+    assert read(storage) == EarlierGenerations(losses=1, observed_s=60.0, save_times=(1.0,))
 
 
 def test_a_clock_that_is_ahead_and_a_header_that_is_gone_tell_nothing(storage):
@@ -117,7 +117,7 @@ def test_a_clock_that_is_ahead_and_a_header_that_is_gone_tell_nothing(storage):
     write(storage, 1, step(0))
     assert read(storage, now_s=BEGAN_S - 5).observed_s == 0.0
     assert summarize_earlier(b"not a ledger line\n", [b'"kind":"step"'], BEGAN_S) == EarlierGenerations(
-        losses=1, observed_s=0.0, saves_s=()
+        losses=1, observed_s=0.0, save_times=()
     )
 
 
@@ -131,6 +131,6 @@ def test_only_the_ends_of_the_newest_are_read(storage, monkeypatch):
         read_part = getattr(storage, method)
         monkeypatch.setattr(storage, method, lambda *at, r=read_part: sizes.append(len(r(*at))) or r(*at))
     found = read(storage)
-    assert (found.losses, found.observed_s, found.saves_s) == (31, 50.0, (5.0,))
+    assert (found.losses, found.observed_s, found.save_times) == (31, 50.0, (5.0,))
     assert len(sizes) == 33
     assert max(sizes) == 2**18 < storage.size_bytes(segment_name(41))
