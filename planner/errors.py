@@ -1,24 +1,24 @@
 """Every error that a user can meet.
 
-PlannerError              the message is for the user: no traceback, a non-zero exit code
-+-- UserError             the input is wrong (exit code 2)
-|   +-- JobError          a job file
-|   +-- ClusterError      a cluster file
-|   +-- RecipeError       another system's recipe
-|   +-- PlanError         no plan serves these batch sizes or this world size
-|   +-- DataError         a data set
-|   +-- ObjectiveError    an objective is not installed, or its package cannot be used
-+-- NotExact              another system cannot train exactly this batch at that GPU count (exit code 1)
-+-- RunError              the run cannot continue (exit code 1)
-    +-- StoreError        the run's folder is unreachable, torn or of another run
+PlannerError                  the message is for the user: no traceback, a non-zero exit code
++-- UserError                 the input is wrong (exit code 2)
+|   +-- JobError              a job file
+|   +-- ClusterError          a cluster file
+|   +-- RecipeError           another system's recipe
+|   +-- PlanError             no plan serves these batch sizes or this world size
+|   +-- DataError             a data set
+|   +-- ObjectiveUnavailable  an objective is not installed, or its package cannot be used
++-- NoExactSplit              another system cannot train exactly this batch at that GPU count (exit code 1)
++-- RunError                  the run cannot continue (exit code 1)
+    +-- StoreError            the run's folder is unreachable, torn or of another run
     |   +-- StaleGeneration   another driver has taken over the run
     |   +-- NewerFormat       another version of planner wrote it
-    |   +-- RecordMismatch    a commit is not the one that the ledger records
+    |   +-- ManifestMismatch  a commit is not the one that the ledger records
     |   +-- DiskFull          the disk of the run's folder is full
-    +-- AnotherDriver     another driver runs the run, or has taken it over
-    +-- ResumeRefused     the job differs from the one that the run was made with
-    +-- ClusterLost       the Ray cluster ended during the run
-    +-- TrainingFailed    training stopped, and a retry would fail in the same way
+    +-- AnotherDriver         another driver runs the run, or has taken it over
+    +-- ResumeRefused         the job differs from the one that the run was made with
+    +-- ClusterLost           the Ray cluster ended during the run
+    +-- TrainingFailed        training stopped, and a retry would fail in the same way
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class JobError(UserError):
     """A job file is wrong. The message has one line per mistake."""
 
 
-class ObjectiveError(UserError, ValueError):
+class ObjectiveUnavailable(UserError, ValueError):
     """An objective is not installed, or its package cannot be used.
 
     It is also a ValueError, so that pydantic lists it among the mistakes of a job.
@@ -107,7 +107,7 @@ class DataError(UserError):
     """The data set cannot be read, or is too small for the job."""
 
 
-class NotExact(PlannerError):
+class NoExactSplit(PlannerError):
     """No setting of another system trains exactly this batch at that GPU count."""
 
 
@@ -129,7 +129,7 @@ class NewerFormat(StoreError):
     """A stored file has a format that this version of planner does not read. It may well be intact."""
 
 
-class RecordMismatch(StoreError):
+class ManifestMismatch(StoreError):
     """A commit's manifest is valid but is not the one that the ledger records. Somebody replaced it."""
 
 

@@ -23,7 +23,7 @@ from planner.errors import UserError
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.limits import MAX_MICRO
 from planner.recipes import CheckOptions, Recipe, read_recipe
-from planner.report.recipe_table import Row, check_json, check_lines, summary_line, trap_lines, unit_lines
+from planner.report.recipe_table import TableRow, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
 _MOST_ROWS = 2**40
@@ -112,7 +112,7 @@ def _print_check(found: Recipe, plans: list[Plan], question: CheckOptions, *, kn
             typer.echo("\n".join(f"{indent}{line}" for line in lines))
 
 
-def _coloured(row: Row) -> str:
+def _coloured(row: TableRow) -> str:
     """The row's text. Its verdict is in colour if stdout is a terminal."""
     if not (sys.stdout and sys.stdout.isatty()):
         return row.text

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.display import display_on
 from planner.cli.options import DryRunOption, console
 from planner.cli.run_command import closing_text
+from planner.cli.terminal import display_on
 from planner.dispatch.ray_internal import drain_node
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.report.audits import phase_table, verdict
 from planner.report.dry_run_text import NOTHING_DONE
-from planner.report.view import RunView
+from planner.report.run_view import RunView
 from planner.runner.audit_run import audit
 from planner.runner.display import Say, StartedRun
 from planner.runner.execute import execute
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.runner.prepare import prepare
 from planner.store.storage import Storage
 

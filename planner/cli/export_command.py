@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from planner.base.disk import expanded, full_url
+from planner.base.disk import absolute_url, expanded
 from planner.base.text import counted
 from planner.cli.options import JsonOption, progress_bar
 from planner.errors import UserError
@@ -36,7 +36,7 @@ def export(
     from planner.train.export import commit_at  # torch
     from planner.train.export import export as export_commit
 
-    found = RunFolder(Storage(full_url(run)))
+    found = RunFolder(Storage(absolute_url(run)))
     manifest = commit_at(found, None if step == "newest" else int(step))
     target = expanded(output).absolute()
     with progress_bar("tensors written") as progress:

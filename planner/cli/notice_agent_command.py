@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.options import warn_of_open_token
-from planner.dispatch.ray_internal.local_node import LocalNode
+from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import RunError
 from planner.notice.agent import Agent
 from planner.notice.clouds import find_cloud
@@ -78,7 +78,7 @@ def _find_cloud(server: Endpoint) -> Cloud | None:
     return None
 
 
-def _find_node(address: str, node_id: str) -> LocalNode:
+def _find_node(address: str, node_id: str) -> NodeDrainer:
     """Wait for this machine's Ray node.
 
     Raises:
@@ -88,7 +88,7 @@ def _find_node(address: str, node_id: str) -> LocalNode:
     began_s, said = time.monotonic(), ""
     while True:
         try:
-            return LocalNode.find(address, node_id)
+            return NodeDrainer.find(address, node_id)
         except RunError as error:
             why = str(error)
         if time.monotonic() - began_s > _RAY_WAIT_S:
@@ -106,7 +106,7 @@ def _look_once(server: Endpoint, address: str, node_id: str) -> None:
     if cloud is not None:
         typer.echo(f"notice  {_seen(cloud)}")
     try:
-        node = LocalNode.find(address, node_id)
+        node = NodeDrainer.find(address, node_id)
         typer.echo(f"node    {node.node_id} of the cluster at {node.address}: it would be drained")
     except RunError as error:
         typer.echo(f"node    {error}")

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.cluster.reach import Mix, Reach
+from planner.cluster.reachable_counts import Mix, Reach
 from planner.errors import PlanError
 from planner.files import read_cluster
 from planner.job import Job, workers_of
 from planner.report.clusters import cluster_line, no_room
-from planner.report.layout_text import spans
+from planner.report.text_columns import spans
 
 
 @dataclass(frozen=True, kw_only=True)

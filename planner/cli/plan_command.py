@@ -7,10 +7,10 @@ import typer
 from planner.cli.counts import parse_counts
 from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
 from planner.job import Job, workers_of
-from planner.job.lengths import conversions
-from planner.report.layout_text import wrapped
+from planner.job.step_schedule import conversions
 from planner.report.plan_table import plan_json, plan_table
-from planner.runner.job_file import read_job
+from planner.report.text_columns import wrapped
+from planner.runner.job_argument import read_job
 from planner.runner.job_plans import plans
 
 if TYPE_CHECKING:

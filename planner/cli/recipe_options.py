@@ -7,7 +7,7 @@ import typer
 
 from planner.errors import UserError
 from planner.plan.limits import MAX_MICRO, MAX_WORKERS
-from planner.recipes import Options
+from planner.recipes import RecipeOptions
 
 RecipeArgument = Annotated[
     str,
@@ -58,7 +58,7 @@ def options_of(
     max_micro: int | None,
     env: list[str] | None,
     is_for_job: bool,
-) -> Options:
+) -> RecipeOptions:
     """Check the options and return them as one value.
 
     Raises:
@@ -66,7 +66,7 @@ def options_of(
     """
     check_number(gpus_option, gpus, MAX_WORKERS)
     check_number("--max-micro", max_micro, MAX_MICRO)
-    return Options(
+    return RecipeOptions(
         gpus=gpus,
         max_micro=max_micro,
         accelerate=accelerate,

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.display import display_on
 from planner.cli.options import (
     RESUME_VARIABLE,
     AcceptOption,
@@ -17,13 +16,14 @@ from planner.cli.options import (
     console,
     terminal_width,
 )
+from planner.cli.terminal import display_on
 from planner.job import HfModel, Job
 from planner.report.dry_run_text import dry_run_json, dry_run_text
 from planner.report.run_table import detail_json, run_detail
 from planner.runner.accept import parse_accept
 from planner.runner.dry_run import check_start
 from planner.runner.execute import RunResult, execute
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.runner.local import MOST_NODES
 from planner.runner.prepare import prepare
 from planner.runner.run_job import resume_command

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from planner.base.disk import full_url
+from planner.base.disk import absolute_url
 from planner.cli.options import JsonOption, terminal_width
 from planner.errors import StoreError, UserError
 from planner.report.run_table import detail_json, detail_text, run_detail
@@ -24,7 +24,7 @@ def show(
     """
     if not run:
         raise UserError("RUN is empty. Write a run's folder or URL")
-    url = full_url(run)
+    url = absolute_url(run)
     if not is_run(Storage(url)):
         raise StoreError(f"{run}: no run here. To list the runs in a folder: planner runs FOLDER")
     detail = run_detail(survey(url, MOST_GENERATIONS))

@@ -19,12 +19,12 @@ from planner.cli.options import (
 )
 from planner.job import Job
 from planner.runner.accept import parse_accept
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.submit.shipment import Shipment, collect, mebibytes, require_lasting
 from planner.submit.submission import Submission, dashboard_address, new_submission
 
 if TYPE_CHECKING:
-    from planner.submit.job_server import Ended
+    from planner.submit.jobs_api import Ended
 
 
 def submit(
@@ -63,10 +63,10 @@ def submit(
     if dry_run:
         view.dry()
         return
-    from planner.submit.job_server import JobServer  # imports Ray, which a dry run does not need
+    from planner.submit.jobs_api import JobsApi  # imports Ray, which a dry run does not need
 
     warn_of_open_token()
-    server = JobServer.connect(address)
+    server = JobsApi.connect(address)
     server.submit(submission)
     if not follow:
         view.sent(server.ray_version)

@@ -16,7 +16,7 @@ from planner.errors import UserError
 from planner.job import Job
 from planner.provenance.compare import Check
 from planner.report.dry_run_text import NOTHING_DONE
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.verify_job import Histories, histories, rehearsal_of
 from planner.runner.verify_job import verify as verify_job

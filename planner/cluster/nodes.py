@@ -1,6 +1,7 @@
 """A cluster as its file describes it: how many nodes of each group, and what one node offers to Ray.
 
-`planner.files` reads it, `planner.cluster.reach` counts the workers that fit on it. Nothing here knows a cloud.
+`planner.files` reads it, `planner.cluster.reachable_counts` counts the workers that fit on it.
+Nothing here knows a cloud.
 """
 
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ def no_progress(_done: int, _of: int) -> None:
     """A `Progress` that ignores its arguments."""
 
 
-class RowCounts(NamedTuple):
+class RowContribution(NamedTuple):
     """What a row adds to the counts of a step that uses it."""
 
     tokens: int
@@ -50,7 +50,7 @@ class AnyDataset(Protocol):
         """A sentence for each change to rows: left out, cut, packed. Empty if there was none."""
         ...
 
-    def evidence(self, row: int) -> RowCounts:
+    def evidence(self, row: int) -> RowContribution:
         """The row's counts, from its content as it is read now.
 
         Raises:
@@ -83,14 +83,14 @@ class SampleDataset(AnyDataset, Protocol):
         ...
 
 
-def token_evidence(row: int, tokens: TokenIds) -> RowCounts:
+def token_row_counts(row: int, tokens: TokenIds) -> RowContribution:
     """The counts of a row of tokens."""
-    return RowCounts(tokens=len(tokens) - 1, check_sum=check_sum(row, tokens))
+    return RowContribution(tokens=len(tokens) - 1, check_sum=check_sum(row, tokens))
 
 
-def sample_evidence(row: int, sample: Sample) -> RowCounts:
+def sample_row_counts(row: int, sample: Sample) -> RowContribution:
     """The counts of a row of prompt and completion."""
-    return RowCounts(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))
+    return RowContribution(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))
 
 
 def check_sum(row: int, tokens: TokenIds) -> int:

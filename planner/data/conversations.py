@@ -9,7 +9,6 @@ import numpy as np
 
 from planner.data.bad_rows import BadRows
 from planner.data.base import Progress
-from planner.data.columns import MappedArray
 from planner.data.examples import BadRow, Example, PlainText, PromptCompletions
 from planner.data.formats import RowFormat, format_of
 from planner.data.hf_tokenizer import HfTokenizer
@@ -21,6 +20,7 @@ from planner.data.rows import read_rows
 from planner.data.sample_cache import cached
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 from planner.data.samples import Ids
+from planner.data.shared_array import SharedArray
 from planner.data.tokenizer import ByteTokenizer, MarkedText, Marks, PromptText, Tokenizer
 from planner.data.truncation import LengthLimits
 from planner.errors import DataError
@@ -59,7 +59,7 @@ def tokenizer_of(model: GptModel | HfModel) -> Tokenizer:
 def _tokenized(
     data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer, progress: Progress
 ) -> SampleSet:
-    opening = _Opening(data, context, tokenizer)
+    opening = _RowTokenizer(data, context, tokenizer)
     rows = read_rows(data.path, data.split)
     while batch := list(islice(rows, _ROWS_PER_BATCH)):
         progress(*batch[0].read)
@@ -74,13 +74,13 @@ class _Rendered:
     is_desirable: bool
 
 
-class _Opening:
+class _RowTokenizer:
     """Takes rows in order, and collects their samples in arrays."""
 
     def __init__(self, data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer) -> None:
         self._data, self._tokenizer = data, tokenizer
         self._limits = LengthLimits(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
-        self._tokens, self._ends, self._marks = MappedArray.new("<i4"), MappedArray.new("<i8"), MappedArray.new("?")
+        self._tokens, self._ends, self._marks = SharedArray.new("<i4"), SharedArray.new("<i8"), SharedArray.new("?")
         self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = self._num_apart = 0
         self._format: tuple[RowFormat, str] | None = None
         """format and place of the first row that has a known format"""
@@ -260,7 +260,7 @@ def packed(conversations: ChatSet) -> PackedSet:
     """The conversations packed into rows of at most `context` inputs."""
     ends = conversations.ends.array
     lengths = np.diff(ends, prepend=0) - 1
-    documents, row_ends = MappedArray.new("<i8"), MappedArray.new("<i8")
+    documents, row_ends = SharedArray.new("<i8"), SharedArray.new("<i8")
     chosen, starts = pack(lengths, conversations.context)
     documents.append(chosen)
     row_ends.append(starts[1:])

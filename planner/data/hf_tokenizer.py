@@ -28,7 +28,7 @@ _HUB_TIMEOUT_S = 20.0
 _MAX_TEMPLATE_BYTES = 2**20
 
 
-class _Escaping(logging.Filter):
+class _PrintableLogFilter(logging.Filter):
     """Escapes log messages: transformers logs raw values of a model's files, which could control a terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -37,7 +37,7 @@ class _Escaping(logging.Filter):
         return True
 
 
-_ESCAPING = _Escaping()
+_ESCAPING = _PrintableLogFilter()
 
 
 def escape_logs() -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from planner.data.base import BOUNDARY, Progress, RowCounts, TokenIds, no_progress, token_evidence
+from planner.data.base import BOUNDARY, Progress, RowContribution, TokenIds, no_progress, token_row_counts
 from planner.data.json_types import json_type
 from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, opened, resolve
 from planner.errors import DataError
@@ -79,13 +79,13 @@ class JsonlDataset:
             content = _content(stream.readline(MAX_LINE_BYTES), self.field, f"{file}, row {row}")
         return np.frombuffer(content[: self.context + 1], dtype=np.uint8)
 
-    def evidence(self, row: int) -> RowCounts:
+    def evidence(self, row: int) -> RowContribution:
         """The counts of the row's tokens, read now.
 
         Raises:
             DataError: the row cannot be read any more.
         """
-        return token_evidence(row, self.tokens(row))
+        return token_row_counts(row, self.tokens(row))
 
 
 def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]:

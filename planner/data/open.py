@@ -6,7 +6,7 @@ from planner.data.jsonl import JsonlDataset
 from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
 from planner.data.user_dataset import OwnDataset
-from planner.job import Data, JsonlData, Model, OwnData, OwnModel, TextData, TokensData
+from planner.job import Data, JsonlData, Model, OwnCode, OwnModel, TextData, TokensData
 
 
 def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> AnyDataset:
@@ -15,7 +15,7 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
     Raises:
         DataError: a file is missing, empty or malformed. The message names the file, and the line if there is one.
     """
-    if isinstance(data, OwnData):
+    if isinstance(data, OwnCode):
         return OwnDataset.open(data.path)
     assert not isinstance(model, OwnModel)  # a `Job` checks this
     match data:

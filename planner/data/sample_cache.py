@@ -22,9 +22,9 @@ from typing import IO, Any
 from planner.base.disk import expanded
 from planner.base.format_versions import STORED, refusal
 from planner.base.permissions import make_folder, opener_within
-from planner.base.reminders import Reminders
-from planner.data.columns import MappedArray
+from planner.base.wait_reports import WaitReports
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.data.shared_array import SharedArray
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def _locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[N
 
 
 def _lock(file: IO[str], waits: Callable[[], None]) -> None:
-    began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
+    began_s, reminders = time.monotonic(), WaitReports(_SAID_AFTER_S)
     while (waited_s := time.monotonic() - began_s) < _LOCK_MOST_S:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,7 +116,7 @@ def _load(place: Path) -> SampleSet | None:
             return None
         if any(Path(name).name != name for name in facts["columns"]):
             return None
-        arrays = {name: MappedArray.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
+        arrays = {name: SharedArray.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
         if samples_digest("kept", *arrays.values()) == facts["digest"]:
             os.utime(place)
             fields: dict[str, Any] = {**facts["fields"], **arrays, "notes": tuple(facts["fields"]["notes"])}
@@ -126,7 +126,7 @@ def _load(place: Path) -> SampleSet | None:
 
 def _store(made: SampleSet, place: Path) -> SampleSet:
     """Write the samples to `place`, and return them mapped from there. If the disk fails, return them from memory."""
-    arrays = {name: value for name, value in vars(made).items() if isinstance(value, MappedArray)}
+    arrays = {name: value for name, value in vars(made).items() if isinstance(value, SharedArray)}
     facts = {
         "format": STORED["samples"],
         "class": type(made).__name__,

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.data.base import RowCounts, sample_evidence
-from planner.data.columns import MappedArray
+from planner.data.base import RowContribution, sample_row_counts
 from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_of
+from planner.data.shared_array import SharedArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _SampleSet(ABC):
     """All tokens in flat arrays, which loader processes map."""
 
-    tokens: MappedArray
+    tokens: SharedArray
     """int32: the parts of all rows, one after another"""
-    ends: MappedArray
+    ends: SharedArray
     """int64: the end of each part in `tokens`"""
     context: int
     fingerprint: str
@@ -29,9 +29,9 @@ class _SampleSet(ABC):
     def sample(self, row: int) -> Sample:
         """The row's sample."""
 
-    def evidence(self, row: int) -> RowCounts:
+    def evidence(self, row: int) -> RowContribution:
         """The counts of the row's sample."""
-        return sample_evidence(row, self.sample(row))
+        return sample_row_counts(row, self.sample(row))
 
     def _part(self, number: int) -> Ids:
         """A writable copy of one part."""
@@ -39,11 +39,11 @@ class _SampleSet(ABC):
         return part
 
 
-def _bounds(ends: MappedArray, number: int) -> slice:
+def _bounds(ends: SharedArray, number: int) -> slice:
     return slice(int(ends.array[number - 1]) if number else 0, int(ends.array[number]))
 
 
-def samples_digest(kind: str, *arrays: MappedArray) -> str:
+def samples_digest(kind: str, *arrays: SharedArray) -> str:
     """SHA-256 over the kind of samples and their arrays: 64 hex digits."""
     digest = hashlib.sha256(f"samples 1 {kind}".encode())
     for mapped in arrays:
@@ -56,7 +56,7 @@ def samples_digest(kind: str, *arrays: MappedArray) -> str:
 class ChatSet(_SampleSet):
     """Conversations. Each row has one part."""
 
-    marks: MappedArray
+    marks: SharedArray
     """bool: for each token, whether its prediction has loss"""
 
     @property
@@ -77,9 +77,9 @@ class ChatSet(_SampleSet):
 class PackedSet(ChatSet):
     """Conversations, one or more in a row. Each part is a conversation."""
 
-    packed: MappedArray
+    packed: SharedArray
     """int64: the numbers of the conversations, row by row"""
-    row_ends: MappedArray
+    row_ends: SharedArray
     """int64: the end of each row in `packed`"""
 
     @property
@@ -116,7 +116,7 @@ class PairSet(_SampleSet):
 class FeedbackSet(_SampleSet):
     """Labelled completions. A row has two parts: the prompt and its completion."""
 
-    marks: MappedArray
+    marks: SharedArray
     """bool: for each row, whether its completion is desirable"""
 
     @property

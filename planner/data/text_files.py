@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from planner.data.base import RowCounts, TokenIds, token_evidence
+from planner.data.base import RowContribution, TokenIds, token_row_counts
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
@@ -75,13 +75,13 @@ class TextDataset:
             index += 1
         return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
-    def evidence(self, row: int) -> RowCounts:
+    def evidence(self, row: int) -> RowContribution:
         """The counts of the row's tokens, read now.
 
         Raises:
             DataError: the row cannot be read any more.
         """
-        return token_evidence(row, self.tokens(row))
+        return token_row_counts(row, self.tokens(row))
 
     def _read(self, index: int, offset: int, num_bytes: int) -> bytes:
         """At most `num_bytes` of one file from `offset` on, including its end mark."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.format_versions import STORED, refusal
-from planner.data.base import RowCounts, TokenIds, token_evidence
+from planner.data.base import RowContribution, TokenIds, token_row_counts
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
 
@@ -195,13 +195,13 @@ class TokensDataset:
             raise DataError(f"data.path: {self.file}: its table of rows was altered at row {row}. Prepare it again")
         return self.ids[start : min(stop, start + self.context + 1)]
 
-    def evidence(self, row: int) -> RowCounts:
+    def evidence(self, row: int) -> RowContribution:
         """The counts of the row's tokens, read now.
 
         Raises:
             DataError: the row cannot be read any more.
         """
-        return token_evidence(row, self.tokens(row))
+        return token_row_counts(row, self.tokens(row))
 
     def __reduce__(self) -> tuple[Callable[[str, int, str], "TokensDataset"], tuple[str, int, str]]:
         """Pickle the path and fingerprint, so that another process maps the file itself."""

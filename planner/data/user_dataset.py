@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from planner.data.base import RowCounts
+from planner.data.base import RowContribution
 from planner.errors import DataError
 
 # Number of evenly spaced samples in the fingerprint. Reading all of them could take an hour at each start.
@@ -62,13 +62,13 @@ class OwnDataset:
         with _errors_of_user(f"sample {row} of your data set"):
             return self.samples[row]
 
-    def evidence(self, row: int) -> RowCounts:
+    def evidence(self, row: int) -> RowContribution:
         """The counts of the sample, read now. `tokens` is 0, since only the user's loop knows them.
 
         Raises:
             DataError: the user's data set raised an error, or the sample has a value without bytes.
         """
-        return RowCounts(tokens=0, check_sum=check_sum(row, self.sample(row)))
+        return RowContribution(tokens=0, check_sum=check_sum(row, self.sample(row)))
 
     def _sampled_fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.num_rows} samples".encode())

@@ -9,8 +9,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 
+from planner.dispatch.connection_errors import refusal
 from planner.dispatch.ray_internal import keeps_loopback, quiet
-from planner.dispatch.refused import refusal
 from planner.errors import RunError, UserError
 from planner.local_cluster.embedded import how_busy
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from planner.base.reminders import Reminders
 from planner.base.text import duration
+from planner.base.wait_reports import WaitReports
 from planner.dispatch.mailbox import end_reply_key, end_request_key, state_key
 from planner.dispatch.ray_internal import kv_get, kv_put
 
@@ -93,8 +93,8 @@ class Interrupts:
         self._say("stopping: all workers finish their step and commit. Interrupt again to end them at once")
         try:
             kv_put(end_request_key(self._launch_id), "yes")
-            began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
-            # This loop ends: the controller abandons workers that do not commit, and `heartbeat.py` ends a controller
+            began_s, reminders = time.monotonic(), WaitReports(_SAID_AFTER_S)
+            # This loop ends: the controller abandons workers that do not commit, and `controller_heartbeat.py` ends a controller
             # that does not answer.
             while not (self._ended.is_set() or kv_get(end_reply_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s

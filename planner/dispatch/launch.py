@@ -13,7 +13,7 @@ from planner.base.disk import expanded, local_folder
 from planner.base.text import last_line
 from planner.data.paths import absolute as absolute_path
 from planner.dispatch.connection import CONNECT_S
-from planner.dispatch.heartbeat import Listener
+from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.mailbox import heartbeat_key, state_key
 from planner.dispatch.ray_internal import kv_get, kv_put
@@ -34,7 +34,7 @@ from planner.train.setup import Launch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timings:
+class PollSettings:
     """How often Ray Train polls its workers and the cluster."""
 
     poll_s: float
@@ -46,8 +46,8 @@ class Timings:
 
 
 # With these, Ray's own policy resumes about 30 s after a node was killed. Its defaults take 74 s (bench/resize.py).
-EMBEDDED = Timings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
-CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
+EMBEDDED = PollSettings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
+CLUSTER = PollSettings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 
 
 # This many controllers may die in a row, without a commit in between.
@@ -59,7 +59,7 @@ def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
     return Launch(job=job, url=url, launch_id=uuid.uuid4().hex[:12], accept=accept)
 
 
-def set_environment(timings: Timings, *, embedded: bool) -> None:
+def set_environment(timings: PollSettings, *, embedded: bool) -> None:
     """Set the environment variables that Ray reads. Call it before ray is imported.
 
     Variables that the user has set stay, except for the token of an embedded cluster.
@@ -83,9 +83,9 @@ def set_environment(timings: Timings, *, embedded: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def fit(
+def train_on_ray(
     launch: Launch,
-    timings: Timings,
+    timings: PollSettings,
     *,
     on_cpu: bool,
     embedded: bool,
@@ -117,7 +117,7 @@ def fit(
         for number in itertools.count(1):
             for key in (heartbeat_key, state_key):  # clear what the last controller left
                 kv_put(key(launch.launch_id), "")
-            with Listener(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
+            with HeartbeatMonitor(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
                 trainer = _trainer(
                     worker, timings, interrupts, listener, embedded=embedded, eager=eager, number=number, reason=reason
                 )
@@ -173,9 +173,9 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
 
 def _trainer(
     worker: WorkerConfig,
-    timings: Timings,
+    timings: PollSettings,
     interrupts: Interrupts,
-    listener: Listener,
+    listener: HeartbeatMonitor,
     *,
     embedded: bool,
     eager: bool,

@@ -36,11 +36,11 @@ def state_key(launch_id: str) -> str:
 
 
 def heartbeat_key(launch_id: str) -> str:
-    """Key under which the controller publishes its heartbeat (`planner.dispatch.heartbeat`)."""
+    """Key under which the controller publishes its heartbeat (`planner.dispatch.controller_heartbeat`)."""
     return f"heartbeat-{launch_id}"
 
 
-class Released(BaseException):
+class UnwindTraining(BaseException):
     """Unwinds the training thread of a worker whose process is kept. `except Exception` does not catch it."""
 
 
@@ -111,7 +111,7 @@ def park() -> None:
     """
     while not _release.wait(_POLL_S):
         pass
-    raise Released
+    raise UnwindTraining
 
 
 def release() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from planner.base.text import counted, duration
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import UnmeasuredPause, price
-from planner.elastic.states import Ending, Idle, Known, Rules, Running, State, WithGroup
+from planner.elastic.pause import NotAResize, price
+from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, WithGroup
 from planner.elastic.step import after_failure, forced_pause, step
 from planner.elastic.view import Act, View
 from planner.plan import ResizeCost
@@ -32,7 +32,7 @@ class ElasticController:
         """
         history = History(sizes=rules.sizes, default_cost=cost)
         self._clock = clock
-        self.state: State = Idle(known=Known(rules=rules, history=history))
+        self.state: State = Idle(known=ControllerContext(rules=rules, history=history))
 
     # -- decisions
 
@@ -129,7 +129,7 @@ class ElasticController:
 
     # -- the state
 
-    def _know(self, known: Known) -> None:
+    def _know(self, known: ControllerContext) -> None:
         self.state = replace(self.state, known=known)
 
     def _know_history(self, history: History) -> None:
@@ -138,8 +138,8 @@ class ElasticController:
     def _measure_resize(self, state: WithGroup, step: int, first_step_s: float) -> None:
         """Record what the resize that made this group cost. Its first step took `first_step_s`."""
         group, history = state.group, self.history
-        pause, group = group.pause, replace(group, pause=UnmeasuredPause())
-        if not isinstance(pause, UnmeasuredPause):
+        pause, group = group.pause, replace(group, pause=NotAResize())
+        if not isinstance(pause, NotAResize):
             cost = price(
                 pause,
                 size=group.size,

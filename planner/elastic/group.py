@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from planner.elastic.history import History
-from planner.elastic.pause import Pause, UnmeasuredPause
+from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
 from planner.plan import longest_silence_s, longest_unanswered_s
 
@@ -43,7 +43,7 @@ class Group:
     looked_s: float
     stepped_s: float
     """time of the last step, or of the start"""
-    pause: Pause = field(default_factory=UnmeasuredPause)
+    pause: Pause = field(default_factory=NotAResize)
     """the pause that this group's first step ends"""
     num_steps: int = 0
     """steps reported by this group"""

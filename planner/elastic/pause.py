@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnmeasuredPause:
+class NotAResize:
     """A pause that is not measured: it says nothing about the cost of the next resize."""
 
 
@@ -31,7 +31,7 @@ class ForcedPause:
     """steps done when the group ended"""
 
 
-Pause = UnmeasuredPause | PlannedPause | ForcedPause
+Pause = NotAResize | PlannedPause | ForcedPause
 
 
 @dataclass(frozen=True, kw_only=True)

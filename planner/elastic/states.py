@@ -7,7 +7,7 @@ from typing import Self
 
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import Pause, UnmeasuredPause
+from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
 from planner.plan import BatchSizes, WorkerRange, make_plan, worth_asking
 
@@ -41,7 +41,7 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class ControllerContext:
     """What the controller knows in every state."""
 
     rules: Rules
@@ -74,8 +74,8 @@ class Known:
 class Idle:
     """No group runs. The controller starts one as soon as there is room."""
 
-    known: Known
-    pause: Pause = field(default_factory=UnmeasuredPause)
+    known: ControllerContext
+    pause: Pause = field(default_factory=NotAResize)
     """the pause that the next group ends"""
 
 
@@ -83,7 +83,7 @@ class Idle:
 class Running:
     """A group trains."""
 
-    known: Known
+    known: ControllerContext
     group: Group
 
 
@@ -91,7 +91,7 @@ class Running:
 class Warming:
     """A group trains, and newcomers start beside it."""
 
-    known: Known
+    known: ControllerContext
     group: Group
     since_s: float
     world_size: int
@@ -103,7 +103,7 @@ class Warming:
 class Stopping:
     """A group was told to finish its step, commit and park."""
 
-    known: Known
+    known: ControllerContext
     group: Group
     since_s: float
     most: int
@@ -116,7 +116,7 @@ class Stopping:
 class Waiting:
     """All workers have parked and committed, and there is room for fewer than `workers.min`."""
 
-    known: Known
+    known: ControllerContext
     group: Group
     most: int
     """largest world size of the next group"""
@@ -126,7 +126,7 @@ class Waiting:
 class Ending:
     """Everything that could be saved is committed. The driver may end the run, and no group starts any more."""
 
-    known: Known
+    known: ControllerContext
 
 
 State = Idle | Running | Warming | Stopping | Waiting | Ending

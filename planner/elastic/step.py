@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from planner.base.text import counted, duration
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
-from planner.elastic.pause import ForcedPause, Pause, PlannedPause, UnmeasuredPause
-from planner.elastic.states import Ending, Idle, Known, Running, State, Stopping, Waiting, Warming
+from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
+from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
 from planner.elastic.view import Act, View
 from planner.plan import Decision, Situation, Speeds, make_plan, revise
 
@@ -81,7 +81,7 @@ def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
     if room < workers.least:
         return _telling_once(replace(state, known=known), _waiting(known, room))
     # A planned resize that failed gives no cost to measure.
-    pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else UnmeasuredPause()
+    pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else NotAResize()
     size = known.rules.useful(min(room, workers.most))
     return Idle(known=known, pause=pause), Act(kind="resize", world_size=size)
 
@@ -150,7 +150,7 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
     return stopping, Act(kind="stop")
 
 
-def _call_off(state: Warming, known: Known, reason: str) -> tuple[State, Act]:
+def _call_off(state: Warming, known: ControllerContext, reason: str) -> tuple[State, Act]:
     """End the newcomers and continue training. `Running`."""
     act = Act(kind="abandon_newcomers", texts=(f"newcomers were called off: {reason}",))
     return Running(known=known, group=state.group), act
@@ -191,7 +191,7 @@ def _end_hung(state: Running | Warming, view: View, now_s: float) -> tuple[State
     blamed = frozenset(view.nodes[rank] for rank in found.deaf_ranks)
     known = after_failure(state.known, blamed, reason, now_s)
     room = known.room(view, now_s)
-    return _start_again(known.with_room(room, now_s), state.group, room, UnmeasuredPause())
+    return _start_again(known.with_room(room, now_s), state.group, room, NotAResize())
 
 
 # -- a group stops
@@ -213,7 +213,7 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     waited = duration(now_s - state.since_s)
     if gives_up:
         text = f"the first step is not done after {waited} more: it starts again with more workers"
-        return _start_again(known.telling(text), state.group, room, UnmeasuredPause())
+        return _start_again(known.telling(text), state.group, room, NotAResize())
     missing = counted(len(view.nodes) - len(view.parked), "worker")
     text = f"{missing} had not parked after {waited}: the steps since the last commit are done again"
     return _start_again(known.telling(text), state.group, room, forced_pause(known, state.group, now_s))
@@ -234,7 +234,7 @@ def _go_on(state: Stopping | Waiting, view: View, now_s: float) -> tuple[State, 
     return Idle(known=known, pause=pause), Act(kind="resize", world_size=size, planned=True)
 
 
-def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tuple[Known, int]:
+def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tuple[ControllerContext, int]:
     """The room for the next group, at least the old group's size if none of its nodes has notice."""
     room = state.known.room(view, now_s)
     if not view.leaving:
@@ -242,7 +242,7 @@ def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tup
     return state.known.with_room(room, now_s), room
 
 
-def _start_again(known: Known, group: Group, room: int, pause: Pause) -> tuple[State, Act]:
+def _start_again(known: ControllerContext, group: Group, room: int, pause: Pause) -> tuple[State, Act]:
     """Start another group from the last commit, of the same size if no other is known to fit. `Idle`."""
     workers = known.rules.workers
     size = known.rules.useful(min(room, workers.most)) if room >= workers.least else group.size
@@ -288,7 +288,7 @@ def _decide(state: Running, room: int, now_s: float) -> Decision:
     return revise(_situation(state.known, size, now_s))
 
 
-def _situation(known: Known, size: int, now_s: float) -> Situation:
+def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
     rules, history = known.rules, known.history
     return Situation(
         plan=make_plan(rules.sizes, size),
@@ -302,7 +302,7 @@ def _situation(known: Known, size: int, now_s: float) -> Situation:
     )
 
 
-def _speeds(known: Known, size: int) -> Speeds:
+def _speeds(known: ControllerContext, size: int) -> Speeds:
     speeds = known.history.speeds
     if not known.rules.on_one_machine:
         return speeds
@@ -310,18 +310,18 @@ def _speeds(known: Known, size: int) -> Speeds:
     return Speeds(measured=present, on_one_machine=True)
 
 
-def _longest_warming_s(known: Known) -> float:
+def _longest_warming_s(known: ControllerContext) -> float:
     usual_s = max(_WARM_AT_LEAST_S, 3 * known.history.cost.lead_s)
     return min(usual_s * 2.0**known.history.num_late_newcomers, _WARM_MOST_S)
 
 
-def _stop_s(known: Known, group: Group) -> float:
+def _stop_s(known: ControllerContext, group: Group) -> float:
     """Seconds to finish a step or an evaluation, and commit."""
     history = known.history
     return 2 * history.step_s(group.size) + 1.5 * (history.commit_s(group.size) + history.eval_s)
 
 
-def _grace_s(known: Known, group: Group) -> float:
+def _grace_s(known: ControllerContext, group: Group) -> float:
     """Seconds to wait for a commit although the deadline has passed. 0 if it is likely to take too long."""
     history = known.history
     is_eval_known = history.eval_s or not known.rules.has_eval
@@ -333,7 +333,7 @@ def _grace_s(known: Known, group: Group) -> float:
     return min(max(_GRACE_LEAST_S, 2 * stop_s), _GRACE_MOST_S)
 
 
-def forced_pause(known: Known, group: Group, now_s: float) -> ForcedPause:
+def forced_pause(known: ControllerContext, group: Group, now_s: float) -> ForcedPause:
     """The pause after a group that ended without a commit."""
     return ForcedPause(
         from_size=group.size,
@@ -343,7 +343,7 @@ def forced_pause(known: Known, group: Group, now_s: float) -> ForcedPause:
     )
 
 
-def after_failure(known: Known, blamed: frozenset[str], reason: str, now_s: float) -> Known:
+def after_failure(known: ControllerContext, blamed: frozenset[str], reason: str, now_s: float) -> ControllerContext:
     """A copy after workers failed and no lost node explains it.
 
     Raises:
@@ -364,7 +364,7 @@ def _telling_once(state: State, text: str) -> tuple[State, Act]:
     return replace(state, known=replace(state.known, topic=topic)), Act(texts=(text,))
 
 
-def _waiting(known: Known, room: int) -> str:
+def _waiting(known: ControllerContext, room: int) -> str:
     workers = known.rules.workers
     return f"waiting: room for {min(room, workers.most)}, but workers.min is {workers.least}"
 

@@ -11,7 +11,7 @@ import yaml
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError
 from planner.files.bounded_yaml import BoundedLoader
-from planner.files.cluster_section import FileSection, shown
+from planner.files.cluster_section import CheckedMapping, shown
 from planner.files.ec2_types import known_resources
 from planner.files.kuberay import KINDS, read_kuberay
 from planner.files.messages import Mistake, cut, escape, listed, quote
@@ -36,7 +36,7 @@ def read_cluster(path: str | Path) -> Cluster:
     source = escape(str(path))
     mistakes: list[Mistake] = []
     try:
-        root = FileSection(values=_document(read_text(path, "cluster file")), mistakes=mistakes)
+        root = CheckedMapping(values=_document(read_text(path, "cluster file")), mistakes=mistakes)
     except Unreadable as error:
         raise ClusterError(listed(source, [Mistake(text=str(error))])) from None
     cluster = read_kuberay(root) if root.values.get("kind") in KINDS else _read_ray_up(root)
@@ -76,7 +76,7 @@ def _is_ray_up(document: dict[Any, Any]) -> bool:
     return "kind" not in document and ("provider" in document or "available_node_types" in document)
 
 
-def _read_ray_up(root: FileSection) -> Cluster | None:
+def _read_ray_up(root: CheckedMapping) -> Cluster | None:
     name = root.text("cluster_name", "Write a name, such as my-cluster")
     cloud = root.section("provider", "Write the cloud, such as {type: aws, region: us-west-2}").text(
         "type", "Write the cloud, such as aws"
@@ -109,7 +109,7 @@ def _read_ray_up(root: FileSection) -> Cluster | None:
     return Cluster(name=escape(name), head=head, groups=tuple(groups), max_nodes=max_nodes)
 
 
-def _resources(node_type: FileSection, cloud: str) -> dict[str, float]:
+def _resources(node_type: CheckedMapping, cloud: str) -> dict[str, float]:
     """What a node of the type offers: the amounts in the file, and on AWS also those of its known instance types."""
     written = node_type.optional("resources")
     instance = node_type.optional("node_config").values.get("InstanceType")

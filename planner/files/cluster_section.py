@@ -11,7 +11,7 @@ _MAX_WHOLE = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileSection:
+class CheckedMapping:
     """A mapping, its place in the file, and the mistakes found so far in the whole file.
 
     For a key that is missing or wrong, a method adds a mistake and returns an empty value. So one read of the file
@@ -27,24 +27,24 @@ class FileSection:
         found = shown(self.values[key]) if key in self.values else "nothing"
         self.mistakes.append(Mistake(path=(*self.path, key), text=f"found {found}. {fix}"))
 
-    def section(self, key: str, fix: str) -> "FileSection":
+    def section(self, key: str, fix: str) -> "CheckedMapping":
         """The section at the required `key`. `fix` says what to write if it is missing."""
         if isinstance(self.values.get(key), dict):
             return self.optional(key)
         self.refuse(key, fix)
         # Mistakes below a missing section are not reported, so they go to another list.
-        return FileSection(values={}, mistakes=[], path=(*self.path, key))
+        return CheckedMapping(values={}, mistakes=[], path=(*self.path, key))
 
-    def optional(self, key: str) -> "FileSection":
+    def optional(self, key: str) -> "CheckedMapping":
         """The section at `key`, empty if there is none."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
             self.refuse(key, "Write a section of keys and values")
-        return FileSection(
+        return CheckedMapping(
             values=value if isinstance(value, dict) else {}, mistakes=self.mistakes, path=(*self.path, key)
         )
 
-    def sections(self, key: str, fix: str) -> list["FileSection"]:
+    def sections(self, key: str, fix: str) -> list["CheckedMapping"]:
         """The list of one or more sections at `key`."""
         values = self.values.get(key)
         if not isinstance(values, list) or not values or not all(isinstance(value, dict) for value in values):
@@ -52,10 +52,11 @@ class FileSection:
             return []
         path = (*self.path, key)
         return [
-            FileSection(values=value, mistakes=self.mistakes, path=(*path, index)) for index, value in enumerate(values)
+            CheckedMapping(values=value, mistakes=self.mistakes, path=(*path, index))
+            for index, value in enumerate(values)
         ]
 
-    def named(self) -> Iterator[tuple[str, "FileSection"]]:
+    def named(self) -> Iterator[tuple[str, "CheckedMapping"]]:
         """The keys of this section, each with its section."""
         for name in self.values:
             if isinstance(name, str):

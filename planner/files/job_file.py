@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from planner.base.format_versions import STORED, refusal
-from planner.files.messages import KeyPath, Mistake, Unusable, dotted, escape, job_error, quote, show
+from planner.files.messages import InvalidValue, KeyPath, Mistake, dotted, escape, job_error, quote, show
 from planner.files.text_file import Unreadable, read_text
 from planner.files.validation_errors import translate
 from planner.files.yaml_reader import MAX_DEPTH, Reader, resolve
@@ -83,7 +83,7 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = (), 
 
 def _take_format(mapping: dict[str, Any], reader: Reader) -> None:
     """Remove and check the key `format`, which only jobs stored by a run have."""
-    if "format" not in mapping or isinstance(found := mapping.pop("format"), Unusable):
+    if "format" not in mapping or isinstance(found := mapping.pop("format"), InvalidValue):
         return
     if why := refusal(found, STORED["jobs"]):
         reader.mistakes.append(Mistake(path=("format",), text=f"{why}. Use the version that wrote it"))
@@ -120,7 +120,7 @@ def _lay_over(mapping: dict[str, Any], override: str, reader: Reader) -> None:
         if section.get(name) is None:
             section[name] = {}
         if not isinstance(section[name], dict):
-            if not isinstance(section[name], Unusable):  # an `Unusable` value already has its own mistake
+            if not isinstance(section[name], InvalidValue):  # an `InvalidValue` value already has its own mistake
                 found = f"found {show(section[name])}, which cannot hold {dotted(path)}"
                 fix = f"Write the override {dotted(path[:depth])}=value"
                 reader.mistakes.append(Mistake(path=path[:depth], text=f"{found}. {fix}"))

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.files.cluster_section import FileSection
+from planner.files.cluster_section import CheckedMapping
 from planner.files.messages import escape
 
 KINDS = ("RayCluster", "RayJob")
@@ -29,7 +29,7 @@ _UNITS = {
 }
 
 
-def read_kuberay(root: FileSection) -> Cluster | None:
+def read_kuberay(root: CheckedMapping) -> Cluster | None:
     """The cluster, or None if something is wrong. `root.mistakes` then says what."""
     spec = root.section("spec", "Write the cluster")
     if root.values["kind"] == "RayJob":
@@ -55,7 +55,7 @@ def read_kuberay(root: FileSection) -> Cluster | None:
     )
 
 
-def _sizes(worker: FileSection, *, autoscaling: bool) -> tuple[int, int, int]:
+def _sizes(worker: CheckedMapping, *, autoscaling: bool) -> tuple[int, int, int]:
     """`(least replicas, most replicas, pods per replica)`. Without an autoscaler, least and most are `replicas`."""
     hosts = worker.whole("numOfHosts", 1)
     if hosts == 0:
@@ -70,7 +70,7 @@ def _sizes(worker: FileSection, *, autoscaling: bool) -> tuple[int, int, int]:
     return min(least, most), most, max(hosts, 1)
 
 
-def _node_group(group: FileSection, name: str, sizes: tuple[int, int, int]) -> NodeGroup:
+def _node_group(group: CheckedMapping, name: str, sizes: tuple[int, int, int]) -> NodeGroup:
     least, most, hosts = sizes
     return NodeGroup(
         name=name,
@@ -81,12 +81,12 @@ def _node_group(group: FileSection, name: str, sizes: tuple[int, int, int]) -> N
     )
 
 
-def _resources(group: FileSection) -> dict[str, float]:
+def _resources(group: CheckedMapping) -> dict[str, float]:
     """What a pod offers: the group's `resources`, else `rayStartParams`, else the limits of its first container."""
     written, start = group.optional("resources"), group.optional("rayStartParams")
     pod = group.section("template", "Write the pod").section("spec", "Write the pod's containers")
     containers = pod.sections("containers", "Write a list of containers, Ray's first")
-    container = containers[0] if containers else FileSection(values={}, mistakes=[])
+    container = containers[0] if containers else CheckedMapping(values={}, mistakes=[])
     offered = container.optional("resources")
     limits, requests = offered.optional("limits"), offered.optional("requests")
     gpus = [
@@ -102,12 +102,12 @@ def _resources(group: FileSection) -> dict[str, float]:
     return {**_custom(written, start), "CPU": cpu, "GPU": gpu}
 
 
-def _first(places: list[tuple[FileSection, str]]) -> float:
+def _first(places: list[tuple[CheckedMapping, str]]) -> float:
     """The amount at the first of `places` that has one, else 0."""
     return next((_amount(section, key) for section, key in places if key in section.values), 0)
 
 
-def _custom(written: FileSection, start: FileSection) -> dict[str, float]:
+def _custom(written: CheckedMapping, start: CheckedMapping) -> dict[str, float]:
     """Custom resources: those in the group's `resources`, else those in `rayStartParams.resources`."""
     if written.values:
         return {key: _amount(written, key) for key in written.values if isinstance(key, str)}
@@ -134,7 +134,7 @@ def _parsed(text: Any) -> dict[str, float] | None:
     return {name: float(amount) for name, amount in custom.items()}
 
 
-def _amount(section: FileSection, key: str) -> float:
+def _amount(section: CheckedMapping, key: str) -> float:
     """A Kubernetes quantity, `4` or `3500m`, rounded up."""
     value = section.values[key]
     quantity = _QUANTITY.fullmatch(str(value)) if isinstance(value, str | int | float) else None

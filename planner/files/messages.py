@@ -29,7 +29,7 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class Unusable:
+class InvalidValue:
     """Stands for a value that no field accepts, so that the model's error can say what was found."""
 
     found: str
@@ -65,7 +65,7 @@ def dotted(path: KeyPath) -> str:
 
 def show(value: Any) -> str:
     """A value as YAML with its kind, shortened: `3 (a whole number)`."""
-    if isinstance(value, Unusable):
+    if isinstance(value, InvalidValue):
         return value.found
     if isinstance(value, str):
         return f"{quote(value)} (text)"

@@ -21,7 +21,7 @@ from yaml.events import (
 
 from planner.errors import JobError
 from planner.files.bounded_yaml import MAX_VALUES
-from planner.files.messages import KeyPath, Mistake, Unusable, cut, job_error, show
+from planner.files.messages import InvalidValue, KeyPath, Mistake, cut, job_error, show
 
 MAX_DEPTH = 20
 # More than any bound of a job needs, and far below the 4300 digits that Python's int() converts.
@@ -91,7 +91,7 @@ class Reader:
         if trouble:
             self.mistakes.append(Mistake(path=path, text=f"{trouble} (on {_line(event)})"))
         value = self._content(event, path)
-        return Unusable("a value that is not read") if trouble else value
+        return InvalidValue("a value that is not read") if trouble else value
 
     def _content(self, event: Event, path: KeyPath) -> Any:
         if len(path) > MAX_DEPTH:
@@ -166,7 +166,7 @@ def resolve(text: str, *, plain: bool) -> Any:
     """The value of a scalar. `plain`: it has no quotes."""
     if not plain:
         # PyYAML accepts half a surrogate pair in an escape. It fits neither file names nor UTF-8.
-        return Unusable(f"half a character, {show(text)}") if _SURROGATE.search(text) else text
+        return InvalidValue(f"half a character, {show(text)}") if _SURROGATE.search(text) else text
     if text in _NULL:
         return None
     if text in _BOOLEAN:
@@ -175,16 +175,16 @@ def resolve(text: str, *, plain: bool) -> Any:
         return float(text.replace(".", ""))
     if _INTEGER.fullmatch(text):
         digits = len(text.lstrip("+-"))
-        return int(text) if digits <= MAX_DIGITS else Unusable(f"a whole number of {digits} digits")
+        return int(text) if digits <= MAX_DIGITS else InvalidValue(f"a whole number of {digits} digits")
     return _decimal(text) if _DECIMAL.fullmatch(text) else text
 
 
-def _decimal(text: str) -> float | Unusable:
+def _decimal(text: str) -> float | InvalidValue:
     value = float(text)
     if math.isinf(value):
-        return Unusable(f"{cut(text)} (larger than any number here)")
+        return InvalidValue(f"{cut(text)} (larger than any number here)")
     if not value and re.search("[1-9]", text.lower().partition("e")[0]):
-        return Unusable(f"{cut(text)} (too close to zero for a number here)")
+        return InvalidValue(f"{cut(text)} (too close to zero for a number here)")
     return value
 
 

@@ -45,10 +45,10 @@ def _added(broken: list[str]) -> Iterator[MakesCloud]:
         except PlannerError as error:
             broken.append(str(error))
         else:
-            yield partial(_Foreign, plugin, make)
+            yield partial(_PluginCloud, plugin, make)
 
 
-class _Foreign:
+class _PluginCloud:
     """The cloud of a package. An error in its code counts as no answer: the agent reports it and asks again."""
 
     def __init__(self, plugin: Plugin, make: MakesCloud, endpoint: Endpoint) -> None:

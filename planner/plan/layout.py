@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 Mode = Literal["balanced", "bitwise"]
 
 
-def current_mode(value: object) -> object:
+def canonical_mode(value: object) -> object:
     """`balanced` for `batches`, its name in early job files and runs. Any other value is returned as it is."""
     return "balanced" if value == "batches" else value
 

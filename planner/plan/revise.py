@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Literal
 
 from planner.base.text import counted, duration
-from planner.plan.capacity import AvailableTimes, CapacityAt, available_times, check, rise_times
+from planner.plan.capacity_history import AvailabilityHistory, CapacityAt, available_times, check, rise_times
 from planner.plan.growth import Growth, ResizeCost
 from planner.plan.plan import Plan
 from planner.plan.speed import Speeds
@@ -207,7 +207,7 @@ def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
     return stayed_s, f"{_too_short(growth, room, count)}, so {_in(now, stayed_s)}"
 
 
-def _too_short(growth: Growth, room: AvailableTimes, count: int) -> str:
+def _too_short(growth: Growth, room: AvailabilityHistory, count: int) -> str:
     """How often room for `count` did not last long enough to pay for a grow and a shrink."""
     short = sum(lasted < growth.break_even_s for lasted in room.past_spells)
     often = f"in {short} of the last {counted(len(room.past_spells), 'time')}"

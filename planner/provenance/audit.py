@@ -1,6 +1,6 @@
 """The audit of a run: which samples each step should have used, compared with what the ledger records.
 
-`lineage` reads the committed records, `derived_steps` derives what they should be, `certificate` compares tensors with
+`lineage` reads the committed records, `step_comparison` derives what they should be, `certificate` compares tensors with
 their digests. This module makes the verdict. It needs the run's folder and the data, no torch and no Ray.
 """
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.provenance.certificate import TensorDigests, check_certificate
-from planner.provenance.derived_steps import derive
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, check_identity, check_records, count_discarded, read_lineage
+from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 
 # A broken sampler breaks every step, and the first findings show the mistake.

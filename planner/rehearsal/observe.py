@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from planner.store.storage import Storage
-from planner.train.hooks import Work
+from planner.train.hooks import PassCounts
 from planner.train.state import TrainState
 
 OBSERVED = "observed.jsonl"
@@ -27,7 +27,7 @@ class StepRecorder:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def __call__(self, step: int, state: TrainState, work: Work) -> None:
+    def __call__(self, step: int, state: TrainState, work: PassCounts) -> None:
         """Record one step. Called on every worker when gradients are ready and weights not yet updated."""
         gradients = {f"gradient/{n}": p.grad for n, p in state.model.named_parameters() if p.grad is not None}
         tensors = {**gradients, **state.tensors()}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from planner.base.text import counted
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.rehearsal.stages import Stage
+from planner.rehearsal.stages import SizePhase
 from planner.store.storage import Storage
 from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
@@ -16,7 +16,7 @@ Worker = Callable[[int, Launch, int], GenerationEnd]
 def rehearse(
     workers: LocalWorkers,
     launch: Launch,
-    parts: Sequence[Stage],
+    parts: Sequence[SizePhase],
     worker: Worker,
     say: Callable[[str], None] = lambda _line: None,
 ) -> None:

@@ -19,7 +19,7 @@ from planner.dispatch.ray_internal import drain_node, kv_get, kv_put
 from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
 from planner.local_cluster.embedded import EmbeddedCluster
-from planner.rehearsal.stages import Stage
+from planner.rehearsal.stages import SizePhase
 from planner.store.follow import Follower
 from planner.store.records import StepRecord
 from planner.store.run_folder import RunFolder
@@ -33,7 +33,7 @@ _NOTICE_S = 30.0
 _CHANGE_DEADLINE_S = 180.0
 
 
-def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str], None]) -> None:
+def rehearse_on_ray(launch: Launch, history: Sequence[SizePhase], say: Callable[[str], None]) -> None:
     """Train the job on an embedded cluster that changes as `history` says. Call it in the main thread.
 
     Raises:
@@ -47,7 +47,7 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str
         _Director(cluster, launch, history, say),
     ):
         hooks = partial(observed_hooks, tuple(history))
-        dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
+        dispatch.train_on_ray(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
     say(f"{history[-1].end_step} steps done")
 
 
@@ -55,7 +55,7 @@ class _Director:
     """A context manager with a thread that changes the cluster when a stage's steps are done."""
 
     def __init__(
-        self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[Stage], say: Callable[[str], None]
+        self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[SizePhase], say: Callable[[str], None]
     ) -> None:
         self._cluster, self._launch, self._history, self._say = cluster, launch, history, say
         self._noticed: set[str] = set()
@@ -108,7 +108,7 @@ class _Director:
             drain_node(node, _NOTICE_S, "rehearsal")
 
 
-def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
+def observed_hooks(history: Sequence[SizePhase], launch: Launch) -> Hooks:
     """The hooks of a rehearsed job's worker: wait at the end of each stage, and record checksums."""
     import ray.train
 

@@ -5,8 +5,8 @@ import json
 
 from planner.base.text import counted
 from planner.provenance.audit import Audit
-from planner.report.layout_text import aligned
 from planner.report.plan_table import split_text
+from planner.report.text_columns import aligned
 
 _DRIVER = {"alive": " (the run is still going)", "unknown": " (a driver on another machine may still run it)"}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from planner.base.text import counted
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.cluster.reach import Reach
+from planner.cluster.reachable_counts import Reach
 from planner.plan import workers_on_node
 
 

@@ -5,8 +5,8 @@ import json
 
 from planner.base.text import counted
 from planner.job import Job
-from planner.report.layout_text import hanging
 from planner.report.plan_table import plan_object, plan_table
+from planner.report.text_columns import hanging
 from planner.runner.dry_run import DryRun
 
 NOTHING_DONE = "dry run: nothing was started, nothing was written"

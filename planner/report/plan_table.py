@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan
-from planner.report.layout_text import aligned, hanging
+from planner.report.text_columns import aligned, hanging
 
 if TYPE_CHECKING:  # it imports numpy, which a plan without a cluster does not need
-    from planner.cluster.reach import Mix
+    from planner.cluster.reachable_counts import Mix
 
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
 # The cost without exact bits, and what they add.

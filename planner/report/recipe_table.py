@@ -8,8 +8,8 @@ from planner.base.text import counted
 from planner.plan import Plan
 from planner.recipes import BatchOutcome, CheckOptions, Note, Recipe, Rewrite
 from planner.recipes.split import Span, percent
-from planner.report.layout_text import aligned, hanging, printable, wrapped
 from planner.report.plan_table import plan_object, split_text
+from planner.report.text_columns import aligned, hanging, printable, wrapped
 
 _WIDTH = 100
 _MOST_SPANS = 3
@@ -18,7 +18,7 @@ _LEFT = {1, 2, 3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TableRow:
     """One row of a check's table."""
 
     text: str
@@ -80,7 +80,7 @@ def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = 
 # -- the table of a check
 
 
-def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> tuple[list[str], str, list[Row]]:
+def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> tuple[list[str], str, list[TableRow]]:
     """Return the heading, the table's header and its rows. `knows_micro`: the recipe's micro-batch is known."""
     assert recipe.foreign is not None
     outcomes = [recipe.foreign.outcome(plan.world_size) for plan in plans]
@@ -94,7 +94,7 @@ def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> 
     lines = [line.rstrip() for line in aligned(table, left=left)]
     start = max(len(row[0]) for row in table) + 2
     rows = [
-        Row(text=line, verdict=outcome.verdict, span=(start, start + len(row[1])))
+        TableRow(text=line, verdict=outcome.verdict, span=(start, start + len(row[1])))
         for line, outcome, row in zip(lines[1:], outcomes, table[1:], strict=True)
     ]
     return [f"{printable(recipe.source)}: {recipe_text(recipe)}"], lines[0], rows

@@ -13,9 +13,9 @@ from planner.base.text import counted
 from planner.errors import PlanError
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
-from planner.report.layout_text import ago, aligned, hanging, printable
 from planner.report.plan_table import split_text
-from planner.report.view import RunView, fold, metric_texts
+from planner.report.run_view import RunView, fold, metric_texts
+from planner.report.text_columns import ago, aligned, hanging, printable
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
 from planner.store.run_folder import commit_of
 from planner.store.survey import SegmentEnds, Survey

@@ -54,6 +54,6 @@ class Display:
     """returns a context that shows the run's steps, and whose value shows messages between them"""
 
 
-def spoken(say: Say) -> Display:
+def lines_only(say: Say) -> Display:
     """A display that only shows messages, with `say`."""
     return Display(say=say, warn=say, watch=lambda _started: nullcontext(say))

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from planner.errors import StoreError
-from planner.runner.committed import newest_commit_text
+from planner.runner.commit_text import newest_commit_text
 
 _LOOK_S = 0.5
 # One failed look does not mean that the head has ended: a busy one may be slow to accept a connection.
@@ -174,7 +174,7 @@ def driver_end_message(subject: RunSummary, why: str) -> str:
     return f"{why}: {committed}. Resume with: {subject.resume_command}"
 
 
-class _Driver:
+class _DriverMessages:
     """The driver's messages: its `RunSummary`, then `RayListeners` or nothing at each change, then `_FAREWELL`."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class _Driver:
             self.has_ended = os.getppid() != json.loads(self.lines[0])["driver"]
 
 
-def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
+def _ending(driver: _DriverMessages, say: Callable[[str], None]) -> str:
     """Wait until the driver or its head ends, and return what happened. Empty if the driver ended normally."""
     num_missed, lines = 0, ListenerConnections()
     while True:
@@ -220,7 +220,7 @@ def main() -> None:
     """Wait until the driver or its head ends, and print what that means for the run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # this process ends when the driver ends
-    driver = _Driver()
+    driver = _DriverMessages()
     if why := _ending(driver, _say):
         _say(driver_end_message(RunSummary(**json.loads(driver.lines[0])), why))
         with contextlib.suppress(OSError):  # the driver has ended by itself

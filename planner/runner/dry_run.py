@@ -10,7 +10,7 @@ from planner.dispatch import connection, launch
 from planner.dispatch.resources import alive_nodes, room_for
 from planner.errors import AnotherDriver, StoreError
 from planner.job import Job, batch_sizes, workers_of
-from planner.job.lengths import conversions
+from planner.job.step_schedule import conversions
 from planner.plan import Plan, make_plan
 from planner.runner.execute import resource_warning
 from planner.runner.local import local_cluster
@@ -51,7 +51,7 @@ class DryRun:
 def gradient_text(job: Job) -> tuple[str, ...]:
     """Everything that planner does to a step's gradient, in order, from the backward passes to the optimizer step.
 
-    `planner.train.step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update` do it.
+    `planner.train.optimizer_step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update` do it.
     """
     losses, clip = "each loss sum of your loop" if job.is_own else "the loss", job.train.clip_norm
     sums = "in int64 fixed point" if job.batch.equality == "bitwise" else "by FSDP"

@@ -16,13 +16,13 @@ from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, DiskFull, RunError, StoreError, TrainingFailed
 from planner.job import Job
 from planner.plan import Resources
-from planner.runner.committed import commit_text, newest_commit_text
+from planner.runner.commit_text import commit_text, newest_commit_text
 from planner.runner.display import Display, StartedRun
 from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary, driver_end_message
 from planner.runner.local import LocalShape, embedded, local_cluster
 from planner.runner.prepare import Prepared, disk_watch
 from planner.runner.signals import ended_like_ctrl_c
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
 from planner.store.storage import Storage
@@ -67,7 +67,7 @@ class _Start:
     verbose: bool
 
     @property
-    def timings(self) -> dispatch.Timings:
+    def timings(self) -> dispatch.PollSettings:
         """How often Ray checks its workers."""
         return dispatch.CLUSTER if self.address else dispatch.EMBEDDED
 
@@ -139,7 +139,7 @@ def _train(start: _Start, display: Display) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(ended_like_ctrl_c())
         stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` ignore SIGINT
-        stack.enter_context(Lease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
+        stack.enter_context(DriverLease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
         watch = stack.enter_context(DriverWatch(start.subject))
         display.say("\n".join((start.opening, *(f"data: {note}" for note in prepared.notes))))
         cluster = stack.enter_context(embedded(local, display.say)) if local else None
@@ -156,7 +156,7 @@ def _train(start: _Start, display: Display) -> None:
         )
         say = stack.enter_context(display.watch(started))
         on_cpu = local is not None and not local.gpus
-        dispatch.fit(launch, start.timings, on_cpu=on_cpu, embedded=cluster is not None, say=say)
+        dispatch.train_on_ray(launch, start.timings, on_cpu=on_cpu, embedded=cluster is not None, say=say)
 
 
 def result_of(prepared: Prepared, newest: Manifest | None, resume_command: str, *, interrupted: bool) -> RunResult:

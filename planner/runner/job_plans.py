@@ -7,7 +7,7 @@ from typing import SupportsIndex
 from planner.errors import PlanError
 from planner.job import batch_sizes
 from planner.plan import Plan, make_plan
-from planner.runner.job_file import AnyJob, as_job
+from planner.runner.job_argument import AnyJob, as_job
 
 
 def plans(job: AnyJob, gpus: int | Iterable[int] | None = None) -> list[Plan]:

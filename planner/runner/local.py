@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.base.reminders import reminded
 from planner.base.text import counted
+from planner.base.wait_reports import reminded
 from planner.errors import UserError
 from planner.job import Job, Workers
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape

@@ -3,14 +3,14 @@
 import contextlib
 from dataclasses import dataclass
 
-from planner.base.disk import full_url
-from planner.base.reminders import reminded
+from planner.base.disk import absolute_url
+from planner.base.wait_reports import reminded
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.dispatch.launch import absolute
 from planner.errors import DataError
 from planner.job import HfModel, Job
-from planner.job.lengths import repeated_data_note, schedule_change_note, total_steps
+from planner.job.step_schedule import repeated_data_note, schedule_change_note, total_steps
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
@@ -74,7 +74,7 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
     Raises:
         PlannerError: the store, the model or the data cannot be used, or the run belongs to another job.
     """
-    url = full_url(job.run_path)
+    url = absolute_url(job.run_path)
     job = absolute(job, url)
     run = RunFolder(Storage(url))
     with disk_watch(url, display.warn):

@@ -9,9 +9,9 @@ from planner.dispatch.connection import require_free
 from planner.errors import UserError
 from planner.job import Job
 from planner.runner.accept import parse_accept
-from planner.runner.display import Say, silent, spoken
+from planner.runner.display import Say, lines_only, silent
 from planner.runner.execute import RunResult, execute, result_of
-from planner.runner.job_file import AnyJob, as_job
+from planner.runner.job_argument import AnyJob, as_job
 from planner.runner.prepare import prepare
 
 
@@ -43,7 +43,7 @@ def run(
     if threading.current_thread() is not threading.main_thread():
         raise UserError("planner.run was called in another thread. Call it in the main thread, which gets the signals")
     address = os.environ.get("RAY_ADDRESS", "") if address is None else address
-    spec, display, fields = as_job(job), spoken(say), parse_accept(accept)
+    spec, display, fields = as_job(job), lines_only(say), parse_accept(accept)
     command = _resume_command(job, address, nodes, sorted(fields))
     prepared = prepare(spec, fields, display, check_data=not address)
     if prepared.finished:

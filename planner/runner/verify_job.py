@@ -26,7 +26,7 @@ from planner.provenance.compare import (
 )
 from planner.provenance.identity import open_data
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.rehearsal.stages import Stage, stages
+from planner.rehearsal.stages import SizePhase, stages
 from planner.runner.display import Say, silent
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 class Histories:
     """The two histories that a job is trained through, and what is compared."""
 
-    fixed: tuple[Stage, ...]
+    fixed: tuple[SizePhase, ...]
     """all steps at the first size"""
-    history: tuple[Stage, ...]
+    history: tuple[SizePhase, ...]
     """the steps shared out over all sizes"""
     equality: str
     compared: tuple[str, ...]
@@ -139,10 +139,10 @@ def sizes_on_ray(job: Job, sizes: Sequence[int]) -> list[int]:
     return clipped
 
 
-def _stages(job: Job, sizes: Sequence[int]) -> tuple[list[Stage], list[Stage]]:
+def _stages(job: Job, sizes: Sequence[int]) -> tuple[list[SizePhase], list[SizePhase]]:
     """The stages of both histories: all steps at the first size, and the steps shared out over all sizes."""
     steps = job.train.steps or 0
-    return [Stage(world_size=sizes[0], end_step=steps)], stages(sizes, steps)
+    return [SizePhase(world_size=sizes[0], end_step=steps)], stages(sizes, steps)
 
 
 def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[Check]:

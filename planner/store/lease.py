@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Self
 
 from planner.errors import AnotherDriver, NewerFormat, StoreError
-from planner.store.driver import FoundLease, lease_name, this_driver
+from planner.store.lease_record import FoundLease, lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
@@ -28,7 +28,7 @@ _SILENT_BEATS = 3
 _RELEASE_S = 10.0
 
 
-class Lease:
+class DriverLease:
     """A context manager that holds the run for this driver. It raises `AnotherDriver` if another driver holds it.
 
     A thread renews the lease. If another driver takes the lease, that thread calls `on_lost` (by default it interrupts

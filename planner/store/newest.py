@@ -10,7 +10,7 @@ Files are many and large, so each caller checks them in its own way. Workers sha
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from planner.errors import NewerFormat, RecordMismatch, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, StoreError
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 
@@ -39,7 +39,7 @@ def newest_readable(run: RunFolder) -> Manifest | None:
 
     Raises:
         NewerFormat: another version of planner wrote the manifest.
-        RecordMismatch: the manifest is not the one that the ledger records.
+        ManifestMismatch: the manifest is not the one that the ledger records.
         StoreError: there are manifests, and none can be read.
     """
     newest = newest_of(reversed(run.commits()), lambda name: readable(run, name))
@@ -53,7 +53,7 @@ def readable(run: RunFolder, name: str) -> Manifest:
 
     Raises:
         NewerFormat: another version of planner wrote the manifest.
-        RecordMismatch: the manifest is not the one that the ledger records.
+        ManifestMismatch: the manifest is not the one that the ledger records.
         StoreError: the manifest cannot be read, or belongs to another run.
     """
     manifest = run.manifest(name)
@@ -70,14 +70,14 @@ def newest_of(names: Iterable[str], read: Callable[[str], Manifest]) -> Newest:
 
     Raises:
         NewerFormat: another version of planner wrote a commit. It may well be intact, so it is not passed over.
-        RecordMismatch: a manifest is not the one that the ledger records. Somebody replaced it, so it is not passed
+        ManifestMismatch: a manifest is not the one that the ledger records. Somebody replaced it, so it is not passed
             over.
     """
     passed_over: list[tuple[str, StoreError]] = []
     for name in names:
         try:
             return Newest(manifest=read(name), passed_over=tuple(passed_over))
-        except (NewerFormat, RecordMismatch):
+        except (NewerFormat, ManifestMismatch):
             raise
         except StoreError as error:
             passed_over.append((name, error))

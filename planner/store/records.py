@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from planner.base.format_versions import STORED, refusal
 from planner.errors import NewerFormat, StoreError
-from planner.plan.layout import current_mode
+from planner.plan.layout import canonical_mode
 
 NO_HEAD = "0" * 64
 """the value of the hash chain before the first record of a run"""
@@ -18,7 +18,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 
 
-class Value(BaseModel):
+class StoredModel(BaseModel):
     """A stored value. It is frozen, and unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -39,7 +39,7 @@ def require_format(found: object, what: str, where: str) -> None:
         raise NewerFormat(f"{where}: {why}. Use the version that wrote it, or start again with another checkpoint.path")
 
 
-class TrainingIdentity(Value):
+class TrainingIdentity(StoredModel):
     """What makes a run the same training run. It stays the same over all generations, unless a change is accepted."""
 
     global_batch: int
@@ -49,7 +49,7 @@ class TrainingIdentity(Value):
     model: Digest
     optimizer: str
     """its kind, because another kind cannot use its state"""
-    equality: Annotated[str, BeforeValidator(current_mode)]
+    equality: Annotated[str, BeforeValidator(canonical_mode)]
     """`balanced` or `bitwise`: what is equal at every world size"""
     recipe: Digest
     """objective, optimizer settings, schedule, clipping, precision"""
@@ -60,7 +60,7 @@ class TrainingIdentity(Value):
         return sorted(key for key in here if here[key] != there[key])
 
 
-class Sealed(Value):
+class Sealed(StoredModel):
     """A value with a file of its own, which also holds the value's digest."""
 
     stored_as: ClassVar[str]
@@ -68,7 +68,7 @@ class Sealed(Value):
     format: int
 
 
-class RunName(Sealed):
+class RunId(Sealed):
     """`run.json`: a unique name for the run, so that a checkpoint of another run is recognised."""
 
     stored_as: ClassVar[str] = "run.json"
@@ -78,7 +78,7 @@ class RunName(Sealed):
     created_s: float
 
 
-class GenerationRecord(Value):
+class GenerationRecord(StoredModel):
     """The header of a segment, its first record. It describes one generation: one worker group at one world size."""
 
     kind: Literal["generation"] = "generation"
@@ -107,7 +107,7 @@ class GenerationRecord(Value):
     time_s: float
 
 
-class StepRecord(Value):
+class StepRecord(StoredModel):
     """One optimizer step, as it was measured."""
 
     kind: Literal["step"] = "step"
@@ -130,7 +130,7 @@ class StepRecord(Value):
     seconds: float
 
 
-class EvalRecord(Value):
+class EvalRecord(StoredModel):
     """The mean loss over the held-out samples, before step `step`."""
 
     kind: Literal["eval"] = "eval"
@@ -143,7 +143,7 @@ class EvalRecord(Value):
     seconds: float
 
 
-class CommitRecord(Value):
+class CommitRecord(StoredModel):
     """A manifest was written. The manifest names the chain's head before this record."""
 
     kind: Literal["commit"] = "commit"
@@ -154,7 +154,7 @@ class CommitRecord(Value):
     seconds: float
 
 
-class EventRecord(Value):
+class EventRecord(StoredModel):
     """A message for people who read the ledger later."""
 
     kind: Literal["event"] = "event"
@@ -166,7 +166,7 @@ Record = GenerationRecord | StepRecord | EvalRecord | CommitRecord | EventRecord
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
-class FileDigest(Value):
+class FileDigest(StoredModel):
     """Name, size and digest of one file of a checkpoint."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")

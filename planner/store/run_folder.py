@@ -10,14 +10,14 @@ from hashlib import sha256
 from itertools import islice
 
 from planner.base.format_versions import STORED
-from planner.errors import ObjectiveError, RecordMismatch, StaleGeneration, StoreError
+from planner.errors import ManifestMismatch, ObjectiveUnavailable, StaleGeneration, StoreError
 from planner.job import Job
 from planner.job.objective_registry import spec_of_kind
 from planner.store.ledger import recorded_commits
 from planner.store.records import (
     FileDigest,
     Manifest,
-    RunName,
+    RunId,
     canonical_json,
     require_format,
     seal,
@@ -69,7 +69,7 @@ class RunFolder:
 
     # -- identity
 
-    def ensure_identity(self) -> RunName:
+    def ensure_identity(self) -> RunId:
         """The content of `run.json`, which is made now if the folder is new.
 
         Raises:
@@ -81,11 +81,11 @@ class RunFolder:
                 f"{self.storage.url}: run.json is gone, and {len(names)} commits belong to the run that it named. "
                 "Restore run.json, or choose another checkpoint.path"
             )
-        fresh = RunName(run_id=uuid.uuid4().hex, created_s=time.time())
+        fresh = RunId(run_id=uuid.uuid4().hex, created_s=time.time())
         self.storage.create("run.json", seal(fresh))
         return self.identity()
 
-    def identity(self) -> RunName:
+    def identity(self) -> RunId:
         """The content of `run.json`.
 
         Raises:
@@ -93,7 +93,7 @@ class RunFolder:
         """
         if not self.storage.exists("run.json"):
             raise StoreError(f"{self.storage.url}: no run here (no run.json). Check the path")
-        value: RunName = unseal(self.storage.read("run.json"), RunName, f"{self.storage.url}/run.json")
+        value: RunId = unseal(self.storage.read("run.json"), RunId, f"{self.storage.url}/run.json")
         return value
 
     # -- jobs
@@ -250,7 +250,7 @@ class RunFolder:
         A driver that was killed between writing the two has no record of its last commit. Then nothing is compared.
 
         Raises:
-            RecordMismatch: the ledger records another manifest.
+            ManifestMismatch: the ledger records another manifest.
             StoreError: the manifest or the ledger cannot be read.
         """
         return self.require_digest(name, recorded_commits(self.storage, commit_of(name)[1]).get(name, ""))
@@ -261,12 +261,12 @@ class RunFolder:
         An empty `recorded` is not compared.
 
         Raises:
-            RecordMismatch: the digests differ.
+            ManifestMismatch: the digests differ.
             StoreError: the manifest cannot be read.
         """
         found = self.manifest_digest(name)
         if recorded and found != recorded:
-            raise RecordMismatch(
+            raise ManifestMismatch(
                 f"{self.storage.url}: manifests/{name}.json was replaced: its digest is {found[:16]}, and the ledger "
                 f"records {recorded[:16]}. Restore it, or remove it to resume from the commit before"
             )
@@ -337,6 +337,6 @@ def _lack(content: bytes) -> str:
         kind = json.loads(content)["objective"]["kind"]
         try:
             spec_of_kind(str(kind))
-        except ObjectiveError as error:
+        except ObjectiveUnavailable as error:
             return f" as it is installed here: {error}"
     return ""

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.base.disk import disk_full_text, no_room, open_regular, read_part, sync_folder
 from planner.base.permissions import is_within, make_folder, opener_within
 from planner.errors import DiskFull, StoreError
@@ -150,7 +150,7 @@ class Storage:
         with _translated(self.url, name), self._opened(name) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
-                work_counter.count_work()
+                progress_counter.count_work()
         return digest.hexdigest()
 
     def delete(self, name: str) -> None:
@@ -252,7 +252,7 @@ def _made(make: Callable[[], object]) -> bool:
 def _translated(url: str, name: str) -> Iterator[None]:
     try:
         yield
-        work_counter.count_work()
+        progress_counter.count_work()
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error

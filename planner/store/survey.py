@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from planner.errors import NewerFormat, RecordMismatch, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, StoreError
 from planner.job import Job
-from planner.store.driver import DriverLease, FoundLease, this_driver
 from planner.store.lease import newest_lease
+from planner.store.lease_record import FoundLease, LeaseRecord, this_driver
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
@@ -50,7 +50,7 @@ class Survey:
     url: str
     problem: str
     """why the run cannot be resumed, empty if it can"""
-    lease: DriverLease | None = None
+    lease: LeaseRecord | None = None
     """of the driver that runs it or ran it last, or None if there is no readable lease"""
     driver: Literal["none", "alive", "ended", "unknown"] = "none"
     """unknown: on another machine, so only watching the lease would show it"""
@@ -184,7 +184,7 @@ def _newest(
 
     try:
         newest = newest_of(reversed(kept), read)
-    except (NewerFormat, RecordMismatch) as error:
+    except (NewerFormat, ManifestMismatch) as error:
         return None, str(error)
     return newest.manifest, "" if newest.manifest else str(newest.passed_over[0][1])
 

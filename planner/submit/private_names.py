@@ -1,4 +1,4 @@
-"""The private names of Ray's job client that planner uses (listed in `planner.dispatch.ray_internal.contract`)."""
+"""The private names of Ray's job client that planner uses (listed in `planner.dispatch.ray_internal.private_api`)."""
 
 from functools import partial
 from typing import Any

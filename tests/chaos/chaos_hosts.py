@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.dispatch.ray_internal.local_node import LocalNode
+from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import RunError
 from planner.local_cluster.environment import QUICK_HEALTH_CHECKS
 from planner.local_cluster.processes import kill_all, members
@@ -131,7 +131,7 @@ class Hosts:
 
     def drain(self, node_id: str, within_s: float) -> None:
         """Give Ray a notice for it, as planner's agent does on its machine."""
-        LocalNode(self._client, self.address, node_id).drain(within_s, "chaos")
+        NodeDrainer(self._client, self.address, node_id).drain(within_s, "chaos")
 
     def cut(self, node_id: str) -> None:
         """No packet to it or from it any more."""

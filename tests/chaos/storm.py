@@ -329,12 +329,12 @@ def judge(storm: Storm, step: int) -> dict[str, Any]:
 def _train_undisturbed(job: Job) -> RunFolder:
     from planner.rehearsal.local_workers import LocalWorkers
     from planner.rehearsal.on_processes import rehearse, train_observed
-    from planner.rehearsal.stages import Stage
+    from planner.rehearsal.stages import SizePhase
     from planner.train.setup import Launch
 
     with LocalWorkers(1) as workers:
         launch = Launch(job=job, url=job.run_path)
-        rehearse(workers, launch, [Stage(world_size=1, end_step=job.train.steps or 0)], train_observed)
+        rehearse(workers, launch, [SizePhase(world_size=1, end_step=job.train.steps or 0)], train_observed)
     return RunFolder(Storage(job.run_path))
 
 

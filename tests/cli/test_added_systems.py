@@ -6,9 +6,9 @@ import pytest
 from plugin_package import example, install, install_example
 
 from planner.errors import PlannerError, RecipeError
-from planner.recipes import Options, read_recipe, rewrite
+from planner.recipes import RecipeOptions, read_recipe, rewrite
 
-CHECK = Options(is_for_job=False, needs_micro=False)
+CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 TRL = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 2\nlearning_rate: 1e-6\n"
 
 
@@ -112,7 +112,7 @@ def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cl
     known, nobodys = tmp_path / "known.yaml", tmp_path / "nobodys.yaml"
     known.write_text(TRL)
     nobodys.write_text("a: 1\n")
-    assert read_recipe(str(known), (), Options(gpus=4, method="sft")).system == "trl"
+    assert read_recipe(str(known), (), RecipeOptions(gpus=4, method="sft")).system == "trl"
     with pytest.raises(RecipeError) as raised:
         read_recipe(str(nobodys), (), CHECK)
     first, second = str(raised.value).splitlines()
@@ -127,7 +127,7 @@ def test_a_package_cannot_take_the_name_of_a_known_system(site, tmp_path):
     install(site, "planner.recipes", {"trl": "math:pi"}, {}, name="planner-thief")
     file = tmp_path / "recipe.yaml"
     file.write_text(TRL)
-    recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
+    recipe = read_recipe(str(file), (), RecipeOptions(gpus=4, method="sft"))
     assert rewrite(recipe, "trl", 4).command.startswith("accelerate launch")
     file.write_text("a: 1\n")
     with pytest.raises(PlannerError, match=r"trl of planner-thief 1\.0 cannot be used \(planner has a system of"):
@@ -163,7 +163,7 @@ def test_a_package_that_claims_everything_gets_what_nobody_else_reads(site, tmp_
     for recipe in (str(toml), "axolotl train lora.yml"):
         with pytest.raises(RecipeError, match="read by the greedy package"):
             read_recipe(recipe, (), CHECK)
-    assert read_recipe(str(known), (), Options(gpus=4, method="sft")).system == "trl"
+    assert read_recipe(str(known), (), RecipeOptions(gpus=4, method="sft")).system == "trl"
     refused = cli("convert", str(known), "--to", "greedy", "--gpus", "4", "--method", "sft")
     assert (refused.code, "--to greedy: planner only reads recipes of Greedy" in refused.err) == (2, True)
 

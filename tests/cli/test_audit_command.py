@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from planner.provenance.audit import Audit, audit
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
@@ -135,7 +135,7 @@ def test_steps_without_a_commit_are_no_loss_while_the_run_goes_on(cli, run, monk
         "planner.runner.audit_run.audit_run", lambda *given, **more: replace(audit(*given, **more), uncommitted=9)
     )
     assert "uncommitted   9 steps after the newest commit\n" in cli("audit", run).out
-    with Lease(Storage(str(run)), "launch", print):
+    with DriverLease(Storage(str(run)), "launch", print):
         assert "9 steps after the newest commit (the run is still going)\n" in cli("audit", run).out
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(run)).write(lease_name(9), seal(elsewhere))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
@@ -126,7 +126,7 @@ def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
     """Another job, a live driver, an unusable folder, a dead address: with the exit code of a real start."""
     run, arguments = longer
     assert "another seed" in cli("run", *arguments, "--set", "train.seed=1", "--dry-run").err
-    with Lease(Storage(str(run)), "launch", print):
+    with DriverLease(Storage(str(run)), "launch", print):
         answer = cli("run", *arguments, "--dry-run")
     assert (answer.code, answer.out) == (1, "")
     assert "is running this run. Stop it first" in answer.err

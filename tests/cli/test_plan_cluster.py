@@ -194,7 +194,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(cli, gpu_job, edit, arguments
 
 def test_a_long_list_of_counts_is_cut():
     """The first ranges and the last number stay."""
-    from planner.report.layout_text import spans
+    from planner.report.text_columns import spans
 
     assert spans([1, 2, 3, 5, 7, 8]) == "1-3, 5, 7-8"
     assert spans(range(2, 101, 2)) == "2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, ..., 100"

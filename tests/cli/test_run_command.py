@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from planner.cli.watch import Watch
-from planner.report.view import RunView
+from planner.cli.live_panel import LivePanel
+from planner.report.run_view import RunView
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -99,7 +99,7 @@ def test_a_line_said_while_watching_is_printed_as_it_is(tmp_path, capsys):
     from planner.cli.options import console
 
     line = f"commit {ODD} was passed over [/] {'x' * 200} [link=http://x]here"
-    Watch(RunFolder(Storage(str(tmp_path))), console(), RunView()).say(line)
+    LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView()).say(line)
     assert capsys.readouterr().out == f"    0 s  {line}\n"
 
 
@@ -107,7 +107,7 @@ def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
     """Markup in an event is not interpreted on a terminal's panel."""
     from planner.cli.options import console
 
-    watch = Watch(RunFolder(Storage(str(tmp_path))), console(), RunView())
+    watch = LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())
     watch._view = RunView(event=ODD, step=3, total_steps=9, committed_step=2, loss=1.5, held_out=2.5)
     console().print(watch._panel())
     shown = capsys.readouterr().out

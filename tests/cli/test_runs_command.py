@@ -10,8 +10,8 @@ import pytest
 
 from planner.files import read_job
 from planner.report.run_table import RunDetail, RunLine
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
@@ -74,7 +74,7 @@ def test_the_json_has_every_field(cli, runs):
 def test_a_live_driver_is_running_and_one_elsewhere_holds(cli, runs):
     """A process on this machine can be checked. For another machine, the list says that it cannot know."""
     say_more_steps(runs / "whole")
-    with Lease(Storage(str(runs / "whole")), "launch", print):
+    with DriverLease(Storage(str(runs / "whole")), "launch", print):
         assert states(cli)["whole"] == "running"
         assert "ended       running" not in cli("show", runs / "whole").out
         assert re.search(r"\[2, 4\) +running", cli("show", runs / "whole").out)

@@ -108,14 +108,14 @@ def one_ulp(rank, launch, end_step):
 def rank_seeded_dropout(rank, launch, end_step):
     """Dropout depends on the worker instead of the sample."""
     from planner.rehearsal.on_processes import train_observed
-    from planner.train import step
+    from planner.train import optimizer_step
 
-    seed = step.seed_randomness
-    step.seed_randomness = lambda base, position: seed(base + rank, position)
+    seed = optimizer_step.seed_randomness
+    optimizer_step.seed_randomness = lambda base, position: seed(base + rank, position)
     try:
         return train_observed(rank, launch, end_step)
     finally:
-        step.seed_randomness = seed
+        optimizer_step.seed_randomness = seed
 
 
 def skipped_round(rank, launch, end_step):
@@ -186,11 +186,11 @@ def test_skipped_steps_are_compared_too(job, tmp_path):
     job = job.model_copy(update={"train": job.train.model_copy(update={"non_finite": "skip"})})
     from planner.rehearsal.local_workers import LocalWorkers
     from planner.rehearsal.on_processes import rehearse
-    from planner.rehearsal.stages import Stage, stages
+    from planner.rehearsal.stages import SizePhase, stages
     from planner.train.setup import Launch
 
     with LocalWorkers(2) as workers:
-        for name, parts in (("fixed", [Stage(world_size=2, end_step=4)]), ("history", stages([2, 1], 4))):
+        for name, parts in (("fixed", [SizePhase(world_size=2, end_step=4)]), ("history", stages([2, 1], 4))):
             rehearse(workers, Launch(job=job, url=str(tmp_path / name)), parts, infinite_at_step_1)
     assert failed(compare(job, tmp_path / "fixed", tmp_path / "history", [2, 1])) == {}
 

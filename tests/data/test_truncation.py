@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_of import all_parts, as_bytes, assistant, opened, user
 
-from planner.data.columns import MappedArray
 from planner.data.packing import pack
 from planner.data.samples import check_sum_of
+from planner.data.shared_array import SharedArray
 from planner.data.truncation import LengthLimits
 from planner.errors import DataError
 
@@ -188,7 +188,7 @@ def test_a_loader_process_maps_the_tokens(tmp_path):
 @given(parts=st.lists(st.lists(st.integers(-5, 5), max_size=4), max_size=4))
 def test_a_column_is_what_was_appended(parts):
     """Of its dtype, and read-only."""
-    column = MappedArray.new("<i4")
+    column = SharedArray.new("<i4")
     for part in parts:
         column.append(part)
     assert column.array.tolist() == [value for part in parts for value in part]

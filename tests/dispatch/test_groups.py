@@ -103,7 +103,7 @@ def groups(monkeypatch, ray, sync_actors):
         for _ in range(count):
             actor = Actor(node_id=f"node-{len(made)}")
             group = SimpleNamespace(wait=lambda _seconds: True)
-            made.append(groups.Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
+            made.append(groups.WorkerSlot(actor=actor, group=group, metadata=actor.get_metadata.remote()))
         return made
 
     class SynchronizationActor:
@@ -169,7 +169,7 @@ def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
     monkeypatch.setattr(policies, "kv_put", lambda *_: None)
     monkeypatch.setattr(policies, "kv_get", lambda _key: "")
     monkeypatch.setattr(policies, "remove_placement_groups", lambda _name: None)
-    monkeypatch.setattr(policies, "Heartbeat", lambda _put: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(policies, "HeartbeatSender", lambda _put: SimpleNamespace(start=lambda: None))
     monkeypatch.setattr(policies.ElasticScalingPolicy, "after_controller_start", lambda *_: None)
     controllers = []
     for _ in range(2):

@@ -11,8 +11,8 @@ import pytest
 from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata, Metadata
 
-from planner.dispatch.ray_internal import local_node
-from planner.dispatch.ray_internal.local_node import LocalNode
+from planner.dispatch.ray_internal import node_drainer
+from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import RunError, UserError
 from planner.provenance.audit import audit
 
@@ -91,7 +91,7 @@ def refuse():
 
 class TestOwnNode:
     def test_a_node_is_found_lives_and_goes(self, cluster):
-        node = LocalNode.find(cluster.address, cluster.nodes()[-1])
+        node = NodeDrainer.find(cluster.address, cluster.nodes()[-1])
         assert node.is_alive()
         # Nothing runs on it: Ray ends it as soon as it is drained.
         node.drain(60, "test")
@@ -101,34 +101,34 @@ class TestOwnNode:
         with pytest.raises(
             UserError, match=r"\d nodes of this cluster are on this machine. Choose one, such as --node-id"
         ):
-            LocalNode.find(cluster.address, "")
+            NodeDrainer.find(cluster.address, "")
 
     def test_a_node_of_another_cluster_is_none(self, cluster):
         with pytest.raises(RunError, match=r"the cluster at .* has no living node abab"):
-            LocalNode.find(cluster.address, "ab" * 28)
+            NodeDrainer.find(cluster.address, "ab" * 28)
 
     def test_a_head_without_room_is_left_alone(self, cluster):
         import ray
 
         head = next(n["NodeID"] for n in ray.nodes() if n["NodeID"] not in cluster.nodes() and n["Alive"])
         with pytest.raises(UserError, match="not drained"):
-            LocalNode.find(cluster.address, head)
+            NodeDrainer.find(cluster.address, head)
 
     def test_a_head_that_takes_the_connection_and_never_answers_is_left(self, monkeypatch):
         """Ray sets no limit to a drain: the agent would sleep through the notice instead of trying again."""
-        monkeypatch.setattr(local_node, "_ASK_S", 0.1)
+        monkeypatch.setattr(node_drainer, "_ASK_S", 0.1)
         answers = threading.Event()
         with pytest.raises(TimeoutError, match="has not answered"):
-            local_node._in_time(answers.wait)
+            node_drainer._in_time(answers.wait)
         answers.set()
-        local_node._in_time(answers.wait)
+        node_drainer._in_time(answers.wait)
         with pytest.raises(RunError, match="not accepted"):
-            local_node._in_time(refuse)
+            node_drainer._in_time(refuse)
 
     def test_nobody_at_the_address_is_said_at_once(self):
         with Metadata() as closed:
             pass
         with pytest.raises(RunError, match="nothing listens at"):
-            LocalNode.find(closed.url.removeprefix("http://"), "")
+            NodeDrainer.find(closed.url.removeprefix("http://"), "")
         with pytest.raises(UserError, match="--address ray://"):
-            LocalNode.find("ray://", "")
+            NodeDrainer.find("ray://", "")

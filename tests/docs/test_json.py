@@ -116,8 +116,8 @@ def test_submit(printed, monkeypatch):
     """A dry run, and a submission to a stand-in for a cluster. The real module would import Ray."""
     ended = SimpleNamespace(status="SUCCEEDED", exit_code=0, reason="")
     server = SimpleNamespace(ray_version="2.60.0", submit=lambda _job: None, follow=lambda *_arguments: ended)
-    stand_in = SimpleNamespace(JobServer=SimpleNamespace(connect=lambda _address: server))
-    monkeypatch.setitem(sys.modules, "planner.submit.job_server", stand_in)
+    stand_in = SimpleNamespace(JobsApi=SimpleNamespace(connect=lambda _address: server))
+    monkeypatch.setitem(sys.modules, "planner.submit.jobs_api", stand_in)
     submit = f"planner submit jobs/demo.yaml --address http://127.0.0.1:8265 {SHARED}"
     check("planner submit --dry-run", printed(f"{submit} --dry-run"))
     check("planner submit", printed(submit), without={"status", "exit_code", "reason"})

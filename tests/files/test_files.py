@@ -28,7 +28,7 @@ from planner.job import (
     Train,
 )
 from planner.job.objectives import OURS
-from planner.runner.job_file import recipe_hint
+from planner.runner.job_argument import recipe_hint
 from planner.store.run_folder import job_file
 
 MINIMAL = """\

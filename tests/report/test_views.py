@@ -10,9 +10,9 @@ from planner.base.text import counted
 from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import audit_json, phase_table, verdict
-from planner.report.layout_text import aligned
 from planner.report.plan_table import plan_json, plan_table, split_text
-from planner.report.view import RunView, fold, step_line
+from planner.report.run_view import RunView, fold, step_line
+from planner.report.text_columns import aligned
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 
 # -- columns

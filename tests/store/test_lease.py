@@ -11,8 +11,8 @@ from threading import Barrier, Event
 import pytest
 
 from planner.errors import AnotherDriver, NewerFormat, PlannerError, StoreError
-from planner.store.driver import DriverLease, lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import LeaseRecord, lease_name, this_driver
 from planner.store.records import seal, unseal
 from planner.store.storage import Storage
 
@@ -32,7 +32,7 @@ class Watching:
 
     def lease(self, storage, launch="mine", **more):
         # A beat that never comes by itself, unless a test wants it to.
-        return Lease(storage, launch, self.said.append, sleep=self.sleep, **{"beat_s": 60.0, **more})
+        return DriverLease(storage, launch, self.said.append, sleep=self.sleep, **{"beat_s": 60.0, **more})
 
 
 def foreign(**changes):
@@ -50,9 +50,9 @@ def put(storage, driver, number=1):
     storage.write(lease_name(number), seal(driver))
 
 
-def newest(storage) -> tuple[int, DriverLease]:
+def newest(storage) -> tuple[int, LeaseRecord]:
     name = storage.names("drivers")[-1]
-    return int(name.removesuffix(".json")), unseal(storage.read(f"drivers/{name}"), DriverLease, name)
+    return int(name.removesuffix(".json")), unseal(storage.read(f"drivers/{name}"), LeaseRecord, name)
 
 
 def refusal(lease) -> str:
@@ -106,8 +106,8 @@ def test_a_second_driver_on_this_machine_is_refused_at_once(storage):
 def test_a_killed_driver_is_taken_over_at_once(storage, reaped):
     """Also while it is a zombie that its parent has not reaped."""
     code = (
-        "import sys; from planner.store.lease import Lease; from planner.store.storage import Storage\n"
-        f"with Lease(Storage({storage.url!r}), 'killed', print): print('held', flush=True); sys.stdin.read()"
+        "import sys; from planner.store.lease import DriverLease; from planner.store.storage import Storage\n"
+        f"with DriverLease(Storage({storage.url!r}), 'killed', print): print('held', flush=True); sys.stdin.read()"
     )
     if not storage.is_local:
         pytest.skip("no other process sees this one's memory")

@@ -4,7 +4,7 @@ import pytest
 from test_earlier_generations import commit, step, write
 from test_survey import committed, recorded
 
-from planner.errors import NewerFormat, RecordMismatch, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, StoreError
 from planner.store.newest import newest_named, newest_of, newest_readable, readable
 from planner.store.run_folder import RunFolder
 
@@ -57,7 +57,7 @@ def test_a_commit_is_whole_if_its_reader_says_so(run):
 
 def test_another_version_and_another_manifest_are_never_passed_over(run):
     """Resuming from the commit before would lose work, or hide a replaced file."""
-    for error in (NewerFormat("of another version"), RecordMismatch("not on record")):
+    for error in (NewerFormat("of another version"), ManifestMismatch("not on record")):
 
         def read(name, error=error):
             if name == run.commits()[-1]:
@@ -68,5 +68,5 @@ def test_another_version_and_another_manifest_are_never_passed_over(run):
             newest_of(reversed(run.commits()), read)
     write(run.storage, 2, step(0), commit(2))
     run.storage.write("ledger/000001.jsonl", run.storage.read("ledger/000002.jsonl"))
-    with pytest.raises(RecordMismatch):
+    with pytest.raises(ManifestMismatch):
         readable(run, run.commits()[0])

@@ -18,7 +18,7 @@ from planner.store.records import (
     CommitRecord,
     FileDigest,
     Manifest,
-    RunName,
+    RunId,
     TrainingIdentity,
     canonical,
     chained,
@@ -304,7 +304,7 @@ def test_an_altered_job_is_refused(run):
 
 def test_what_is_sealed_comes_back():
     """Equal, with floats to the last bit."""
-    for value in [manifest(facts={"x": [0.1 + 0.2, 1e-300, 2**70]}), RunName(run_id="ü\0", created_s=1 / 3)]:
+    for value in [manifest(facts={"x": [0.1 + 0.2, 1e-300, 2**70]}), RunId(run_id="ü\0", created_s=1 / 3)]:
         assert unseal(seal(value), type(value), "here") == value
 
 
@@ -401,7 +401,7 @@ def test_a_newer_format_is_told_apart():
     value = {"format": 2, "weights": "elsewhere"}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     content = json.dumps({"sha256": chained("", text), "value": value}).encode()
-    for kind in (Manifest, RunName):
+    for kind in (Manifest, RunId):
         with pytest.raises(NewerFormat, match=r"^here: .*another version of planner \(format 2, this one reads 1\)"):
             unseal(content, kind, "here")
 
@@ -409,7 +409,7 @@ def test_a_newer_format_is_told_apart():
 def test_a_seal_of_another_kind_is_refused():
     """The content of run.json is no manifest."""
     with pytest.raises(StoreError):
-        unseal(seal(RunName(run_id="x", created_s=0.0)), Manifest, "here")
+        unseal(seal(RunId(run_id="x", created_s=0.0)), Manifest, "here")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "a b", "ü", "a\n"])
@@ -579,7 +579,7 @@ def test_pruning_is_what_it_says(commits, halves, keep, generation):
     """The newest `keep` commits, the pruner's newest, and every unfinished folder from its generation on."""
     run = RunFolder(Storage("memory://pruning"))
     run.storage.delete("")
-    run.storage.write("run.json", seal(RunName(run_id="run", created_s=0.0)))
+    run.storage.write("run.json", seal(RunId(run_id="run", created_s=0.0)))
     for step, of_generation in commits:
         commit(run, step, of_generation)
     for step, of_generation in halves - commits:

@@ -6,8 +6,8 @@ import pytest
 from test_earlier_generations import commit, step, write
 
 from planner.errors import StoreError
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.ledger import segment_name
 from planner.store.records import NO_HEAD, Manifest, TrainingIdentity, seal
 from planner.store.run_folder import RunFolder, commit_name
@@ -125,7 +125,7 @@ def test_a_lease_tells_whether_its_driver_lives(storage, url):
     """Alive while this process holds it, then ended. Unknown for a driver on another machine."""
     storage.write("run.json", b"{")
     assert survey(url).driver == "none"
-    with Lease(storage, "launch", print):
+    with DriverLease(storage, "launch", print):
         assert survey(url).driver == "alive"
     assert survey(url).driver == "ended"
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})

@@ -32,9 +32,9 @@ SILENT = -1
 
 def connect(address):
     """Ray reads its token when it is imported, so no test module may do that while tests are collected."""
-    from planner.submit.job_server import JobServer
+    from planner.submit.jobs_api import JobsApi
 
-    return JobServer.connect(address)
+    return JobsApi.connect(address)
 
 
 @contextmanager

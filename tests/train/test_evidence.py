@@ -12,7 +12,7 @@ import pytest
 from forging import compact, forged, reseal
 
 from planner.base import format_versions
-from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, PlanError, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import layout, make_plan
 from planner.plan.layout import Balanced, Bitwise
@@ -142,7 +142,7 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
         lambda: commit_at(run_at(url), None),
     ]
     for attempt in attempts:
-        with pytest.raises(RecordMismatch, match=rf"manifests/{name}\.json was replaced"):
+        with pytest.raises(ManifestMismatch, match=rf"manifests/{name}\.json was replaced"):
             attempt()
     assert run_at(url).generations() == [1, 2]
     manifest_file(url, name).write_bytes(before)

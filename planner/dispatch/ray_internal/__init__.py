@@ -1,6 +1,6 @@
 """All code that uses Ray's private interfaces. Tested with Ray 2.60.
 
-`contract.py` lists every private name, and what happens if it is missing. `presence.py` finds names that the installed
+`private_api.py` lists every private name, and what happens if it is missing. `compatibility.py` finds names that the installed
 Ray lacks.
 """
 
@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.contract import DRAIN, KEY_VALUE_STORE
-from planner.dispatch.ray_internal.presence import require
+from planner.dispatch.ray_internal.compatibility import require
+from planner.dispatch.ray_internal.private_api import DRAIN, KEY_VALUE_STORE
 from planner.errors import RunError
 
 _NAMESPACE = b"planner"

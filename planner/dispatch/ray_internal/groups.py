@@ -31,7 +31,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.hand_over import HandOver, Place, PlacementGroups, end
+from planner.dispatch.ray_internal.hand_over import HandOver, PlacementGroups, WorkerSlot, end
 from planner.dispatch.ray_internal.kept_worker import KeepingRayTrainWorker
 
 _log = logging.getLogger(__name__)
@@ -218,7 +218,7 @@ class KeepingGroup(NewProcessesGroup):
     def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
         super().__init__(owner, *arguments, **options)
         self._hand_over = owner.hand_over
-        self._places: list[Place] = []
+        self._places: list[WorkerSlot] = []
         self._placements = PlacementGroups([])
         self._change: tuple[int, set[str]] | None = None
 
@@ -278,8 +278,8 @@ class KeepingGroup(NewProcessesGroup):
         Workers on `leaving` nodes are not kept.
         """
         self._change = (world_size, leaving) if world_size else None
-        useful: list[Place] = []
-        rest: list[Place] = []
+        useful: list[WorkerSlot] = []
+        rest: list[WorkerSlot] = []
         for place in self._hand_over.newcomers:
             # A newcomer that is not ready would keep the others waiting. One on a leaving node would be lost.
             is_ready = bool(ray.wait([place.warmed], timeout=0)[0])
@@ -294,7 +294,7 @@ class KeepingGroup(NewProcessesGroup):
         """Start the group with the last group's idle synchronisation actor: a new one would be another process."""
         start = WorkerGroup._start_impl
         if (actor := self._hand_over.take_sync_actor()) is not None:
-            start = _with_globals(start, {"SynchronizationActor": _Started(actor)})
+            start = _with_globals(start, {"SynchronizationActor": _RunningActorClass(actor)})
         with _limit_start_time(_START_MOST_S, worker_group_state_builder):
             start(self, worker_group_state_builder)
 
@@ -332,7 +332,7 @@ class KeepingGroup(NewProcessesGroup):
         ranked: list[Worker] = WorkerGroup._assign_worker_ranks(workers)
         return ranked
 
-    def _take_places(self, count: int, selector: dict[str, str] | None) -> list[Place]:
+    def _take_places(self, count: int, selector: dict[str, str] | None) -> list[WorkerSlot]:
         """Start `count` actors, each in its own placement group. Does not wait for them."""
         context = self._worker_group_context
         resources = context.resources_per_worker
@@ -349,7 +349,7 @@ class KeepingGroup(NewProcessesGroup):
             )
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
             actor = actor_class.options(scheduling_strategy=where).remote()
-            places.append(Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
+            places.append(WorkerSlot(actor=actor, group=group, metadata=actor.get_metadata.remote()))
         return places
 
     # -- the end of a group
@@ -369,7 +369,7 @@ class KeepingGroup(NewProcessesGroup):
 
     def _keep(self, world_size: int, leaving: set[str]) -> bool:
         """Keep at most `world_size` workers and end the rest. False if no worker could be kept."""
-        by_actor: dict[shapes.WorkerActor, Place] = {place.actor: place for place in self._places}
+        by_actor: dict[shapes.WorkerActor, WorkerSlot] = {place.actor: place for place in self._places}
         workers: Sequence[shapes.Worker] = self.get_workers()
         kept = [by_actor[worker.actor] for worker in workers if worker.metadata.node_id not in leaving][:world_size]
         is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
@@ -418,7 +418,7 @@ def _all_done(pending: list[shapes.ObjectRef], timeout_s: float) -> bool:
     return True
 
 
-class _Started:
+class _RunningActorClass:
     """Takes the place of an actor class, and "starts" an actor that already runs."""
 
     def __init__(self, actor: shapes.SyncActor) -> None:

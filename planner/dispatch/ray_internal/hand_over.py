@@ -21,7 +21,7 @@ _NO_WAIT_S = 0.05
 
 
 @dataclasses.dataclass(eq=False)
-class Place:
+class WorkerSlot:
     """A worker process, and the placement group that holds its resources."""
 
     actor: KeptWorkerActor
@@ -36,21 +36,21 @@ class Place:
 class HandOver:
     """What a worker group passes to the next one of the same policy. A policy has one group at a time."""
 
-    kept: list[Place] = dataclasses.field(default_factory=list)
+    kept: list[WorkerSlot] = dataclasses.field(default_factory=list)
     """workers of the last group, whose processes the next group takes over"""
-    newcomers: list[Place] = dataclasses.field(default_factory=list)
+    newcomers: list[WorkerSlot] = dataclasses.field(default_factory=list)
     """processes that were started while the last group trained"""
     sync_actor: shapes.SyncActor | None = None
     """the idle synchronisation actor. None: the next group starts one"""
     is_broken: bool = False
     """the hand-over failed: the next start raises once, so that Ray starts new processes"""
 
-    def take_kept(self) -> list[Place]:
+    def take_kept(self) -> list[WorkerSlot]:
         """Take the kept workers out. The caller must end them."""
         taken, self.kept = self.kept, []
         return taken
 
-    def take_newcomers(self) -> list[Place]:
+    def take_newcomers(self) -> list[WorkerSlot]:
         """Take the newcomers out. The caller must end them."""
         taken, self.newcomers = self.newcomers, []
         return taken
@@ -95,7 +95,7 @@ class PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
             _remove(group)
 
 
-def end(places: Sequence[Place]) -> None:
+def end(places: Sequence[WorkerSlot]) -> None:
     """End these processes and release their resources."""
     for place in places:
         ray.kill(place.actor)

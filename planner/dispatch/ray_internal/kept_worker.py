@@ -21,7 +21,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
     def run_train_fn(self, train_fn_ref: shapes.TrainFunctionRef) -> None:
         """Run the training function in a thread that `quiesce` can end while it is parked."""
         gc.freeze()  # the collection at the end of this generation can skip modules and Ray
-        super().run_train_fn(_Unwinding(train_fn_ref))
+        super().run_train_fn(_WrappedTrainFunction(train_fn_ref))
 
     def quiesce(self, timeout_s: float) -> None:
         """Unwind the parked training thread.
@@ -64,7 +64,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
         context.report_order_condition = threading.Condition()
 
 
-class _Unwinding:
+class _WrappedTrainFunction:
     """A reference to the training function that returns when it is released from its park."""
 
     def __init__(self, reference: shapes.TrainFunctionRef) -> None:
@@ -77,7 +77,7 @@ class _Unwinding:
         def run() -> object:
             try:
                 return train()
-            except mailbox.Released:
+            except mailbox.UnwindTraining:
                 return None
 
         return run

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.contract import TORCH_STORE
-from planner.dispatch.ray_internal.presence import lacking
+from planner.dispatch.ray_internal.compatibility import lacking
+from planner.dispatch.ray_internal.private_api import TORCH_STORE
 from planner.local_cluster.environment import LOOPBACK
 
 

@@ -1,6 +1,6 @@
 """planner's scaling policy in Ray Train's controller: it observes and acts for `planner.elastic.controller`.
 
-It runs in the controller's process, next to the worker group. It is written for Ray 2.60. `contract.py` lists the
+It runs in the controller's process, next to the worker group. It is written for Ray 2.60. `private_api.py` lists the
 private names of Ray that it needs.
 """
 
@@ -22,7 +22,7 @@ from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy
 
 from planner.base.text import counted, last_line
 from planner.dispatch import mailbox
-from planner.dispatch.heartbeat import Heartbeat
+from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.ray_internal import kv_get, kv_put, shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, silent_nodes, whereabouts
@@ -77,14 +77,14 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._num_bad = 0
         self._group: NewProcessesGroup | None = None
         self._worker_progress = WorkerProgress()
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: HeartbeatSender | None = None
         self._node_requests = NodeRequests(time.monotonic)
         self._autoscaler = Autoscaler()
 
     def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
         """Replace Ray's worker group class by ours, in this process only."""
         # Start the heartbeat first: if the calls below hang, it stops after a while and the driver notices.
-        self._heartbeat = Heartbeat(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
+        self._heartbeat = HeartbeatSender(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
         self._heartbeat.start()
         # How long Ray waits for the processes of a group to leave it before it kills them.
         os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")

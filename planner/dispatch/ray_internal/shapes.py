@@ -1,7 +1,7 @@
 """Types for the parts of Ray's objects that planner uses.
 
 For mypy, all of Ray is `Any`, so a misspelt attribute would pass. Each class here names the members that planner reads
-or calls. `contract.py` lists the same members, and `tests/dispatch/test_contract.py` compares the two.
+or calls. `private_api.py` lists the same members, and `tests/dispatch/test_private_api.py` compares the two.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Callable
 
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.contract import Tier
-from planner.dispatch.ray_internal.presence import missing
+from planner.dispatch.ray_internal.compatibility import missing
+from planner.dispatch.ray_internal.private_api import Tier
 from planner.elastic.controller import ElasticController
 
 # Processes are kept only on Ray versions that were tested (docs/elastic.md).
@@ -21,7 +21,7 @@ _OURS = (
     "dispatch/ray_internal/diagnosis.py",
     "dispatch/ray_internal/worker_progress.py",
 )
-_CALLBACKS = ("dispatch/ray_internal/callback.py", "dispatch/ray_internal/worker_progress.py")
+_CALLBACKS = ("dispatch/ray_internal/fallback_callback.py", "dispatch/ray_internal/worker_progress.py")
 
 
 def make_trainer(
@@ -46,7 +46,7 @@ def make_trainer(
         warm_up: called in newcomers while the group still trains.
         keep_processes: whether surviving workers keep their processes at a resize.
         soften: wraps Ray's SIGINT handler, which would end the workers at once.
-        listen_to: receives a function that ends the controller (`planner.dispatch.heartbeat`).
+        listen_to: receives a function that ends the controller (`planner.dispatch.controller_heartbeat`).
         run_config: Ray's `RunConfig`.
         options: for Ray's `TorchTrainer`.
     """
@@ -70,9 +70,9 @@ def make_trainer(
     from ray.train.torch import TorchTrainer
 
     if tier == "callbacks":
-        from planner.dispatch.ray_internal.callback import GracefulResize
+        from planner.dispatch.ray_internal.fallback_callback import CommitBeforeResize
 
-        run_config.callbacks = [*(run_config.callbacks or []), GracefulResize()]
+        run_config.callbacks = [*(run_config.callbacks or []), CommitBeforeResize()]
         text = f"every change of capacity resizes the run, even if that does not pay: {reason}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     else:

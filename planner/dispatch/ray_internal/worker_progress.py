@@ -1,4 +1,4 @@
-"""Asks the workers of a group how much work they have done (`planner.base.work_counter`)."""
+"""Asks the workers of a group how much work they have done (`planner.base.progress_counter`)."""
 
 import contextlib
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import ray
 from ray.exceptions import RayError
 
-from planner.base.work_counter import work_done
+from planner.base.progress_counter import work_done
 from planner.dispatch.ray_internal import shapes
 
 # A query takes a few ms of a worker's main thread, while another thread trains.

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from planner.errors import JobError
 from planner.files import parse_job
-from planner.job.lengths import (
-    Lengths,
+from planner.job.step_schedule import (
+    StepSchedule,
     conversions,
     learning_rate,
     lengths,
@@ -40,7 +40,7 @@ EPOCHS = ("train.steps=null", "train.epochs=3")
 def test_every_length_is_resolved():
     """By samples in an epoch, by samples in a step, by steps in the run."""
     spec = job(*EPOCHS, "train.schedule.warmup=10%", "eval.every=0.5 epochs", "checkpoint.every=6400 examples")
-    assert lengths(spec, 40_000) == Lengths(total_steps=1875, warmup_steps=188, eval_every=313, commit_every=100)
+    assert lengths(spec, 40_000) == StepSchedule(total_steps=1875, warmup_steps=188, eval_every=313, commit_every=100)
     assert conversions(spec, 40_000) == (
         "train 3 epochs = 1875 steps (120000 examples)",
         "warmup 10% = 188 steps (12032 examples)",
@@ -64,7 +64,7 @@ def test_steps_need_no_conversion():
     """Nor does an evaluation that is never done."""
     assert conversions(job("eval.every=7", "checkpoint.every=1 step")) == ()
     assert conversions(job("eval.every=10%", "eval.samples=0")) == ()
-    assert lengths(job(), 99) == Lengths(total_steps=1000, warmup_steps=0, eval_every=100, commit_every="auto")
+    assert lengths(job(), 99) == StepSchedule(total_steps=1000, warmup_steps=0, eval_every=100, commit_every="auto")
     assert conversions(job("train.schedule.warmup=0%")) == ("warmup 0% = 0 steps (0 examples)",)
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.cluster.reach import Reach
+from planner.cluster.reachable_counts import Reach
 from planner.job import Workers
 from planner.plan.limits import MAX_WORKERS
 

@@ -17,17 +17,17 @@ from types import SimpleNamespace
 import pytest
 
 from planner.dispatch.ray_internal import (
+    compatibility,
     drain_node,
     kv_get,
     kv_put,
-    presence,
     shapes,
     trainer,
 )
-from planner.dispatch.ray_internal.contract import CONTRACT, TORCH_STORE, Without
-from planner.dispatch.ray_internal.local_node import LocalNode
+from planner.dispatch.ray_internal.compatibility import _lacks, missing
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
-from planner.dispatch.ray_internal.presence import _lacks, missing
+from planner.dispatch.ray_internal.node_drainer import NodeDrainer
+from planner.dispatch.ray_internal.private_api import CONTRACT, TORCH_STORE, IfMissing
 from planner.errors import UserError
 from planner.local_cluster import supervisor
 from planner.submit.submission import OLDEST_RAY
@@ -58,7 +58,7 @@ LOOKS_INSIDE = [
     for file in FILES
     if file.startswith("dispatch/ray_internal/") or file in {"local_cluster/supervisor.py", "submit/private_names.py"}
 ]
-LOOKS_INSIDE.remove("dispatch/ray_internal/presence.py")  # it asks whatever it is given
+LOOKS_INSIDE.remove("dispatch/ray_internal/compatibility.py")  # it asks whatever it is given
 # For the local cluster's supervisor: a command, and a process that has ended.
 ADD = {"op": "add", "shape": {"cpus": 1}}
 DEAD = SimpleNamespace(process=SimpleNamespace(poll=lambda: 0))
@@ -284,7 +284,7 @@ def test_every_shape_is_rays_and_documented_or_listed():
 
 def test_every_row_says_what_it_is_for_and_what_happens_without_it():
     """People who port planner to another Ray read the table."""
-    assert all(row.names and row.used_for and row.without != Without() for _, row in OF_FILE)
+    assert all(row.names and row.used_for and row.without != IfMissing() for _, row in OF_FILE)
 
 
 class TestARayWithoutAName:
@@ -298,7 +298,7 @@ class TestARayWithoutAName:
             def lacks(asked, names):
                 yield from (f"{owner} has no {name}" for _ in range(asked == owner and name in names))
 
-            monkeypatch.setattr(presence, "_lacks", lacks)
+            monkeypatch.setattr(compatibility, "_lacks", lacks)
 
         return take_away
 
@@ -320,7 +320,7 @@ class TestARayWithoutAName:
             drain_node("node", 1.0, "test")
 
         def find_node():
-            LocalNode.find("127.0.0.1:1", "")
+            NodeDrainer.find("127.0.0.1:1", "")
 
         doors = {
             "exchange messages": (lambda: kv_put("key", "word"), lambda: kv_get("key")),
@@ -329,7 +329,7 @@ class TestARayWithoutAName:
         for file, row in OF_FILE:
             if not row.without.refused or file == "local_cluster/supervisor.py":
                 continue
-            found = (find_node,) if file.endswith("local_node.py") else ()
+            found = (find_node,) if file.endswith("node_drainer.py") else ()
             found += tuple(chain.from_iterable(these for use, these in doors.items() if use in row.used_for))
             assert found, row
             for name in row.names:

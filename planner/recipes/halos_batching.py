@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.recipes.batch_slicing import Sliced, eval_every_unit
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.scalars import number
-from planner.recipes.slicing import Sliced, eval_every_unit
 from planner.recipes.split import groups_cut
 
 Meaning = Literal["total", "per accumulation step", "legacy"]

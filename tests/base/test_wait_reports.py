@@ -6,13 +6,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.base.reminders import Reminders, reminded
+from planner.base.wait_reports import WaitReports, reminded
 
 
 @given(st.floats(0.1, 100))
 def test_a_wait_of_a_month_is_explained_and_fills_no_log(first_s):
     """First after a while, then at twice the wait each time, and at last about hourly."""
-    reminders, month_s = Reminders(first_s), 30 * 24 * 3600
+    reminders, month_s = WaitReports(first_s), 30 * 24 * 3600
     said, waited_s = [], 0.0
     while waited_s < month_s:
         waited_s = reminders.next_s

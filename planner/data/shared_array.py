@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from planner.errors import DataError
 
 
-class MappedArray:
+class SharedArray:
     """A one-dimensional array of one dtype. Append to it, then read `array`."""
 
     def __init__(self, file: BinaryIO, dtype: str) -> None:
@@ -26,12 +26,12 @@ class MappedArray:
         weakref.finalize(self, file.close)
 
     @classmethod
-    def new(cls, dtype: str) -> "MappedArray":
+    def new(cls, dtype: str) -> "SharedArray":
         """An empty array in memory."""
         return cls(os.fdopen(os.memfd_create("planner-data"), "w+b", buffering=2**20), dtype)
 
     @classmethod
-    def opened(cls, path: str, dtype: str) -> "MappedArray":
+    def opened(cls, path: str, dtype: str) -> "SharedArray":
         """The array in a file. An OSError is not translated."""
         return cls(open(path, "rb"), dtype)  # noqa: PTH123  # stays open as long as the array
 
@@ -52,14 +52,14 @@ class MappedArray:
                 self._array = np.empty(0, self._dtype)
         return self._array
 
-    def __reduce__(self) -> tuple[Callable[[str, str], "MappedArray"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Callable[[str, str], "SharedArray"], tuple[str, str]]:
         """Pickle the path, so that another process maps the same memory."""
         _ = self.array
         return _reopen, (f"/proc/{os.getpid()}/fd/{self._file.fileno()}", self._dtype.str)
 
 
-def _reopen(path: str, dtype: str) -> MappedArray:
+def _reopen(path: str, dtype: str) -> SharedArray:
     try:
-        return MappedArray.opened(path, dtype)
+        return SharedArray.opened(path, dtype)
     except OSError as error:
         raise DataError(f"the process that holds the data at {path} has ended ({error.strerror})") from error

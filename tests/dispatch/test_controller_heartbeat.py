@@ -3,14 +3,14 @@
 import queue
 import threading
 
-from planner.dispatch import heartbeat, mailbox
-from planner.dispatch.heartbeat import Heartbeat, Listener
+from planner.dispatch import controller_heartbeat, mailbox
+from planner.dispatch.controller_heartbeat import HeartbeatMonitor, HeartbeatSender
 
 
 def listen(beats, every_s=5.0):
     """What is said of beats heard one after another, and why the controller was ended."""
     said = []
-    listener = Listener(lambda: "", said.append)
+    listener = HeartbeatMonitor(lambda: "", said.append)
     texts = [listener.judge(beat, every_s * at) for at, beat in enumerate(beats)]
     return [(at * every_s, text) for at, text in enumerate(texts) if text], listener.verdict
 
@@ -46,7 +46,7 @@ def test_a_machine_that_was_only_slow_is_forgiven():
 
 def test_a_pause_of_everything_is_nobodys_silence():
     """The driver did not look, either: of 400 s between two looks, 15 count."""
-    listener = Listener(lambda: "", lambda _text: None)
+    listener = HeartbeatMonitor(lambda: "", lambda _text: None)
     assert [listener.judge("2", at) for at in (5, 405, 410)] == ["", "", ""]
     assert not listener.verdict
     assert "for 30 s" in listener.judge("2", 420)
@@ -54,7 +54,7 @@ def test_a_pause_of_everything_is_nobodys_silence():
 
 def test_a_driver_that_is_always_slow_ends_it_all_the_same():
     """Of each look 15 s count."""
-    listener = Listener(lambda: "", lambda _text: None)
+    listener = HeartbeatMonitor(lambda: "", lambda _text: None)
     for at in range(0, 1000, 40):
         listener.judge("2", at)
     assert listener.verdict
@@ -62,7 +62,7 @@ def test_a_driver_that_is_always_slow_ends_it_all_the_same():
 
 def test_a_head_that_does_not_answer_is_said_less_and_less_often():
     """And it says nothing about the controller, which is not ended for it."""
-    listener = Listener(lambda: "", lambda _text: None)
+    listener = HeartbeatMonitor(lambda: "", lambda _text: None)
     listener.judge("1", 0)
     said = [(at, text) for at in range(5, 1000, 5) if (text := listener.unheard(at, at))]
     assert [at for at, _ in said] == [35, 65, 125, 245, 485, 965]
@@ -75,8 +75,8 @@ def test_a_head_that_does_not_answer_is_said_less_and_less_often():
 
 def test_who_could_not_be_ended_is_ended_at_the_next_beat(monkeypatch):
     """The head restarts: `ray.kill` fails twice."""
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.01)
-    monkeypatch.setattr(heartbeat, "_GIVE_UP_S", 0.0)
+    monkeypatch.setattr(controller_heartbeat, "_BEAT_S", 0.01)
+    monkeypatch.setattr(controller_heartbeat, "_GIVE_UP_S", 0.0)
     tries, is_ended, said = [], threading.Event(), []
 
     def end():
@@ -85,7 +85,7 @@ def test_who_could_not_be_ended_is_ended_at_the_next_beat(monkeypatch):
             raise ConnectionError
         is_ended.set()
 
-    with Listener(lambda: "1", said.append) as listener:
+    with HeartbeatMonitor(lambda: "1", said.append) as listener:
         listener.listen_to(end)
         assert is_ended.wait(20)
     assert tries == [0, 1, 2]
@@ -94,14 +94,14 @@ def test_who_could_not_be_ended_is_ended_at_the_next_beat(monkeypatch):
 
 def test_a_head_that_raises_is_said(monkeypatch):
     """From the thread that listens."""
-    monkeypatch.setattr(heartbeat, "_BEAT_S", 0.01)
-    monkeypatch.setattr(heartbeat, "_SAID_AFTER_S", 0.02)
+    monkeypatch.setattr(controller_heartbeat, "_BEAT_S", 0.01)
+    monkeypatch.setattr(controller_heartbeat, "_SAID_AFTER_S", 0.02)
     said = queue.Queue()
 
     def heard():
         raise ConnectionError
 
-    with Listener(heard, said.put) as listener:
+    with HeartbeatMonitor(heard, said.put) as listener:
         listener.listen_to(lambda: None)
         assert "the head of the Ray cluster" in said.get(timeout=20)
 
@@ -109,7 +109,7 @@ def test_a_head_that_raises_is_said(monkeypatch):
 def test_a_loop_that_does_not_come_round_stops_the_heartbeat():
     """The process lives, and waits where nothing comes."""
     now = [0.0]
-    beating = Heartbeat(lambda _beat: None, clock=lambda: now[0])
+    beating = HeartbeatSender(lambda _beat: None, clock=lambda: now[0])
     now[0] = 1700.0
     assert beating.beats()
     beating.turned()
@@ -138,5 +138,5 @@ def test_a_thread_that_waits_in_our_code_says_where():
 def _park(release):
     try:
         mailbox.park()
-    except mailbox.Released:
+    except mailbox.UnwindTraining:
         release.set()

@@ -18,7 +18,7 @@ _SILENCE_S = 600.0
 _POLL_S = 0.05
 
 
-class GracefulResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
+class CommitBeforeResize(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
     """Holds the controller before a resize until every worker has committed and parked."""
 
     def __init__(self) -> None:

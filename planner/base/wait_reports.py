@@ -7,7 +7,7 @@ from contextlib import contextmanager
 _MOST_S = 3600.0
 
 
-class Reminders:
+class WaitReports:
     """When to mention a wait: after `first_s` seconds, then each time that it has doubled, but at least hourly."""
 
     def __init__(self, first_s: float) -> None:
@@ -38,7 +38,7 @@ def reminded(say: Callable[[str], None], message: str, first_s: float = 10.0) ->
     is_over = threading.Event()
 
     def remind() -> None:
-        reminders, waited_s = Reminders(first_s), 0.0
+        reminders, waited_s = WaitReports(first_s), 0.0
         while not is_over.wait(reminders.next_s - waited_s):
             waited_s = reminders.next_s
             reminders.due(waited_s)

@@ -4,10 +4,10 @@ import threading
 import time
 from dataclasses import replace
 
-from planner.cli import watch as watching
+from planner.cli import live_panel as watching
+from planner.cli.live_panel import LivePanel
 from planner.cli.options import console
-from planner.cli.watch import Watch
-from planner.report.view import RunView
+from planner.report.run_view import RunView
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -19,7 +19,7 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
     run = RunFolder(Storage(str(tmp_path)))
     said, is_back = "", threading.Event()
     monkeypatch.setattr(Storage, "read_from", lambda *_: bytes(not is_back.wait()))
-    with Watch(run, console(), RunView()):
+    with LivePanel(run, console(), RunView()):
         run.storage.create("generations/000001.json", b"{}")
         deadline = time.monotonic() + 30
         while "has not answered" not in said and time.monotonic() < deadline:
@@ -34,10 +34,10 @@ def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
 def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
     """Before the first step, workers are starting. After it, no reason is invented."""
     run = RunFolder(Storage(str(tmp_path)))
-    watch = Watch(run, console(), RunView())
-    assert "workers are starting" in watch._silence()
+    panel = LivePanel(run, console(), RunView())
+    assert "workers are starting" in panel._silence()
     monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=3), []))
-    watch._look()
-    assert watch._silence() == "no step for 0 s"
-    watch.state = lambda: "waiting: room for 1"
-    assert watch._silence() == "no step for 0 s: waiting: room for 1"
+    panel._look()
+    assert panel._silence() == "no step for 0 s"
+    panel.state = lambda: "waiting: room for 1"
+    assert panel._silence() == "no step for 0 s: waiting: room for 1"

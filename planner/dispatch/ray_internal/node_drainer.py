@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import Self, TypeVar
 
+from planner.dispatch.connection_errors import refusal
 from planner.dispatch.ray_internal import request_drain, shapes
-from planner.dispatch.ray_internal.contract import CONTRACT, DRAIN
-from planner.dispatch.ray_internal.presence import require
-from planner.dispatch.refused import refusal
+from planner.dispatch.ray_internal.compatibility import require
+from planner.dispatch.ray_internal.private_api import CONTRACT, DRAIN
 from planner.errors import RunError, UserError
 
 Answer = TypeVar("Answer")
@@ -20,7 +20,7 @@ _CONNECT_S = 3.0
 _ASK_S = 5.0
 
 
-class LocalNode:
+class NodeDrainer:
     """This machine's node of a cluster, by the head's address and the node's id."""
 
     def __init__(self, client: shapes.GcsClient, address: str, node_id: str) -> None:
@@ -36,7 +36,7 @@ class LocalNode:
             RunError: there is no such node yet, or the head does not answer.
             UserError: several nodes match, the node is a head without room for workers, or Ray's internals differ.
         """
-        require((*CONTRACT["dispatch/ray_internal/local_node.py"], *DRAIN))
+        require((*CONTRACT["dispatch/ray_internal/node_drainer.py"], *DRAIN))
         address = address or _asked(_address)
         _require_listener(address)
         client = _asked(lambda: _connect(address))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.errors import TrainingFailed
 from planner.train import control
 from planner.train.batches import MicroBatch
@@ -92,7 +92,7 @@ class Step:
         # A ghost is computed too, because FSDP's collectives need every worker, but its weight is zero.
         part = (part if batch.rows else part * 0.0).view(-1)
         part[0].backward()  # type: ignore[no-untyped-call]
-        work_counter.count_work()
+        progress_counter.count_work()
         self._parts.append(part.detach())
         self._check_sum += batch.check_sum()
 

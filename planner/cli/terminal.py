@@ -7,9 +7,9 @@ from functools import partial
 import typer
 from rich.console import Console
 
+from planner.cli.live_panel import LivePanel
 from planner.cli.options import progress_bar
-from planner.cli.watch import Watch
-from planner.report.view import RunView
+from planner.report.run_view import RunView
 from planner.runner.display import Display, Say, StartedRun
 
 React = Callable[[StartedRun, Say, RunView], None]
@@ -22,7 +22,7 @@ def display_on(out: Console, react: React | None = None) -> Display:
     @contextmanager
     def watch(started: StartedRun) -> Iterator[Say]:
         view = RunView(step=started.step, committed_step=started.step, total_steps=started.total_steps)
-        watching = Watch(started.run, out, view)
+        watching = LivePanel(started.run, out, view)
         watching.state = started.state
         if react is not None:
             watching.react = partial(react, started, watching.say)

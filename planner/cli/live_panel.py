@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from planner.base.reminders import Reminders
 from planner.base.text import counted
+from planner.base.wait_reports import WaitReports
 from planner.errors import StoreError
-from planner.report.view import RunView, fold, metric_texts, step_line
+from planner.report.run_view import RunView, fold, metric_texts, step_line
 from planner.store.follow import Follower
 from planner.store.run_folder import RunFolder
 
@@ -30,7 +30,7 @@ _SLOW_DISK_S = 30.0
 _STARTING = "workers are starting (about half a minute on a busy machine)"
 
 
-class Watch:
+class LivePanel:
     """A context manager: a live panel on a terminal, plain lines elsewhere."""
 
     def __init__(self, run: RunFolder, console: Console, begin: RunView) -> None:
@@ -41,7 +41,7 @@ class Watch:
         self._said_state = ""
         self._has_stepped = False
         self._stepped_s = time.monotonic()
-        self._reminders = Reminders(_SILENCE_S)
+        self._reminders = WaitReports(_SILENCE_S)
         self._follower = Follower(run, from_now=True)
         self._console = console
         self._view = begin
@@ -94,7 +94,7 @@ class Watch:
 
     def _watch_the_disk(self) -> None:
         """Warn if a look into the run's folder hangs. The thread that looks cannot say so itself."""
-        reminders = Reminders(_SLOW_DISK_S)
+        reminders = WaitReports(_SLOW_DISK_S)
         while not self._stop.wait(1.0):
             since_s = self._looking_since_s
             waited_s = time.monotonic() - since_s if since_s is not None else 0.0

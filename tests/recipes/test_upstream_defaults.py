@@ -9,7 +9,7 @@ from recipes import rows, write
 from planner.files import parse_job
 from planner.job import batch_sizes
 from planner.plan import make_plan
-from planner.recipes import Options, job_of, read_recipe
+from planner.recipes import RecipeOptions, job_of, read_recipe
 
 IDS = [row["id"] for row in rows()]
 COUNTS = range(1, 17)
@@ -31,7 +31,7 @@ SAID_OTHERWISE = {
 def read(recipe, **more):
     halos = "total" if recipe.system == "HALOs" else None
     gpus = None if recipe.system == "HALOs" else recipe.gpus
-    return read_recipe(recipe.path, recipe.arguments, Options(gpus=gpus, halos_batch=halos, **more))
+    return read_recipe(recipe.path, recipe.arguments, RecipeOptions(gpus=gpus, halos_batch=halos, **more))
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -107,7 +107,7 @@ def test_the_ppo_scripts_start_nowhere(shipped):
     recipe = shipped["halos-launch_llama_ppo_online"]
     found = read(recipe)
     assert {found.foreign.outcome(count).verdict for count in COUNTS} == {"error"}
-    old = read_recipe(recipe.path, recipe.arguments, Options(halos_batch="per-accumulation"))
+    old = read_recipe(recipe.path, recipe.arguments, RecipeOptions(halos_batch="per-accumulation"))
     assert old.global_batch == 64
     assert [count for count in COUNTS if old.foreign.outcome(count).verdict == "exact"] == [1, 2, 4, 8]
 

@@ -1,4 +1,4 @@
-"""Compares `contract.py` with the installed Ray, and says which private names it lacks.
+"""Compares `private_api.py` with the installed Ray, and says which private names it lacks.
 
 Importing this module does not import Ray. Calling its functions does.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType
 
-from planner.dispatch.ray_internal.contract import CONTRACT, PrivateName
+from planner.dispatch.ray_internal.private_api import CONTRACT, PrivateName
 from planner.errors import UserError
 
 _NAME = re.compile(r"(\w+)(?:\(([\w, ]*)\))?(?:\[(\w+)\])?")

@@ -20,7 +20,7 @@ class CapacityAt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AvailableTimes:
+class AvailabilityHistory:
     """The intervals in which the cluster could hold a worker count or more."""
 
     start_s: float
@@ -44,7 +44,7 @@ def check(capacity: Sequence[CapacityAt], now_s: float) -> None:
         raise ValueError("the capacity history has a count below 0")
 
 
-def available_times(capacity: Sequence[CapacityAt], world_size: int) -> AvailableTimes:
+def available_times(capacity: Sequence[CapacityAt], world_size: int) -> AvailabilityHistory:
     """The intervals with room for `world_size` workers or more. The last entry of `capacity` must have that room."""
     ended: list[float] = []
     start_s, inside = 0.0, False
@@ -55,7 +55,7 @@ def available_times(capacity: Sequence[CapacityAt], world_size: int) -> Availabl
             ended.append(entry.time_s - start_s)
             inside = False
     assert inside, f"there is no room for {world_size} workers now"
-    return AvailableTimes(start_s=start_s, past_spells=tuple(ended[-_REMEMBERED:]))
+    return AvailabilityHistory(start_s=start_s, past_spells=tuple(ended[-_REMEMBERED:]))
 
 
 def rise_times(capacity: Sequence[CapacityAt]) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from planner.job.duration import Duration, RunLength, in_examples, in_steps, is_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lengths:
+class StepSchedule:
     """The durations of a job in optimizer steps."""
 
     total_steps: int
@@ -39,11 +39,11 @@ def total_steps(job: Job, num_samples: int = 0) -> int:
     return math.ceil(_epochs(train.epochs) * num_samples / size)
 
 
-def lengths(job: Job, num_samples: int) -> Lengths:
+def lengths(job: Job, num_samples: int) -> StepSchedule:
     """All durations of a job, in steps, for data with `num_samples` samples in an epoch."""
     run = _run_length(job, num_samples)
     every = job.checkpoint.every
-    return Lengths(
+    return StepSchedule(
         total_steps=run.total_steps,
         warmup_steps=in_steps(parse(job.train.schedule.warmup), run),
         eval_every=in_steps(parse(job.eval.every), run),
@@ -120,7 +120,7 @@ def _epochs(epochs: float) -> Fraction:
     return Fraction(repr(epochs))
 
 
-def learning_rate(train: Train, step: int, lengths: Lengths) -> float:
+def learning_rate(train: Train, step: int, lengths: StepSchedule) -> float:
     """The learning rate of step `step`, 0 <= step < total steps.
 
     warmup:    peak * (step + 1) / warmup_steps

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from planner.recipes.entries import Entry
-from planner.recipes.shipped import DPO_DEFAULTS, DPO_MODELS, HALOS_DEFAULTS
+from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, HALOS_DEFAULTS
 
 # A single key may belong to any system.
 _FEWEST_MARKS = 2

@@ -13,7 +13,7 @@ from planner.errors import NewerFormat, StoreError
 from planner.store.records import Count, Sealed, unseal
 
 
-class DriverLease(Sealed):
+class LeaseRecord(Sealed):
     """A driver's lease: its process, and how often it has renewed the lease."""
 
     stored_as: ClassVar[str] = "drivers"
@@ -41,7 +41,7 @@ class DriverLease(Sealed):
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since_s))
         return f"another driver (pid {self.pid} on {self.host}, since {since})"
 
-    def is_near(self, other: "DriverLease") -> bool:
+    def is_near(self, other: "LeaseRecord") -> bool:
         """Whether the other process can check by pid that this one is alive."""
         return bool(self.place) and self.place == other.place
 
@@ -58,10 +58,10 @@ class FoundLease(NamedTuple):
     content: bytes
 
     @property
-    def holder(self) -> DriverLease | None:
+    def holder(self) -> LeaseRecord | None:
         """The driver. None if the lease is torn or of another version. Then only watching shows if it is renewed."""
         try:
-            value: DriverLease = unseal(self.content, DriverLease, lease_name(self.number))
+            value: LeaseRecord = unseal(self.content, LeaseRecord, lease_name(self.number))
         except StoreError:
             return None
         return value
@@ -70,7 +70,7 @@ class FoundLease(NamedTuple):
     def refusal(self) -> str:
         """Why the lease cannot be read if another version of planner wrote it, else an empty text."""
         try:
-            unseal(self.content, DriverLease, lease_name(self.number))
+            unseal(self.content, LeaseRecord, lease_name(self.number))
         except NewerFormat as error:
             return str(error)
         except StoreError:
@@ -93,9 +93,9 @@ def lease_name(number: int) -> str:
     return f"drivers/{number:06d}.json"
 
 
-def this_driver(launch_id: str, beat_s: float) -> DriverLease:
+def this_driver(launch_id: str, beat_s: float) -> LeaseRecord:
     """Return a new lease of this process, renewed every `beat_s` seconds."""
-    return DriverLease(
+    return LeaseRecord(
         launch=launch_id,
         host=socket.gethostname(),
         place=_place(),
@@ -107,7 +107,7 @@ def this_driver(launch_id: str, beat_s: float) -> DriverLease:
 
 
 def _place() -> str:
-    """Return `DriverLease.place`, empty without /proc. The uid is in it, as /proc may hide other users' processes."""
+    """Return `LeaseRecord.place`, empty without /proc. The uid is in it, as /proc may hide other users' processes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"boot {boot} {Path('/proc/self/ns/pid').readlink()} uid {os.getuid()}"
@@ -116,7 +116,7 @@ def _place() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Return `DriverLease.started` (proc(5), stat, field 22). Empty if the process is dead or a zombie."""
+    """Return `LeaseRecord.started` (proc(5), stat, field 22). Empty if the process is dead or a zombie."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):

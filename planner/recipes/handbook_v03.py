@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.recipes.drafting import Dataset
-from planner.recipes.entries import Entry, Keys
+from planner.recipes.drafting import DatasetSource
+from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.trl_keys import OLDER_HANDBOOK
 
@@ -53,7 +53,7 @@ def method_of(entries: Mapping[str, Entry]) -> tuple[str, str]:
     return "", ""
 
 
-def rename(keys: Keys) -> None:
+def rename(keys: KeyReader) -> None:
     """Adds `attn_implementation` for `use_flash_attention_2: true`, unless the recipe sets it."""
     old = keys.entries.get("use_flash_attention_2")
     if old is not None and old.value is True and not keys.has("attn_implementation"):
@@ -62,7 +62,7 @@ def rename(keys: Keys) -> None:
         keys.entries = {**keys.entries, "attn_implementation": new}
 
 
-def add_defaults(keys: Keys, method: str) -> None:
+def add_defaults(keys: KeyReader, method: str) -> None:
     """Adds the defaults of the older scripts that differ from TRL's."""
     if is_older(keys.entries):
         said = {"bf16": False, **_DEFAULTS.get(method, {})}
@@ -70,7 +70,7 @@ def add_defaults(keys: Keys, method: str) -> None:
         keys.entries = {**made, **keys.entries}
 
 
-def datasets(keys: Keys, draft: Draft) -> list[Dataset]:
+def datasets(keys: KeyReader, draft: Draft) -> list[DatasetSource]:
     """The data sets of `dataset_mixer`, one per split to train on. Shares become a to-do: the first rows of a split."""
     shares = {key.removeprefix(f"{MIXER}."): keys.value(key) for key in keys.entries if key.startswith(f"{MIXER}.")}
     configs, splits = keys.value("dataset_configs"), keys.value("dataset_splits", ["train"])
@@ -81,7 +81,7 @@ def datasets(keys: Keys, draft: Draft) -> list[Dataset]:
         shown = ", ".join(f"the first {share:.6g} of {name}" for name, share in parts.items())
         draft.to_do.append(f"{MIXER}: its script trains on {shown} (rows in their order). Leave the other rows out")
     return [
-        Dataset(name=name, config=str(config) if config else None, split=split)
+        DatasetSource(name=name, config=str(config) if config else None, split=split)
         for name, config in zip(shares, configs, strict=True)
         for split in trained
     ]

@@ -1,7 +1,7 @@
 """Every private name of Ray that planner uses: its owner, its purpose, and what happens if the installed Ray lacks it.
 
-`CONTRACT` has the rows by the file that uses them. `presence.py` finds names that the installed Ray lacks.
-`tests/dispatch/test_contract.py` compares the rows with the source, with the installed Ray, and with what `trainer.py`
+`CONTRACT` has the rows by the file that uses them. `compatibility.py` finds names that the installed Ray lacks.
+`tests/dispatch/test_private_api.py` compares the rows with the source, with the installed Ray, and with what `trainer.py`
 does if a name is missing. The strings mean:
 
     module:Class      the owner of the names: a module, a class, or a value
@@ -20,7 +20,7 @@ Tier = Literal["ours", "callbacks", "stock"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Without:
+class IfMissing:
     """What happens if Ray lacks a name."""
 
     policy: Tier = "ours"
@@ -38,23 +38,23 @@ class PrivateName:
     owner: str
     names: tuple[str, ...]
     used_for: str
-    without: Without
+    without: IfMissing
 
 
-CALLBACKS, STOCK = Without(policy="callbacks"), Without(policy="stock")
-_NO_FALLBACK = Without(lost="the fallback: if our policy does not fit either, Ray's policy trains without callbacks")
-_NO_RUN = Without(refused="a run")
+CALLBACKS, STOCK = IfMissing(policy="callbacks"), IfMissing(policy="stock")
+_NO_FALLBACK = IfMissing(lost="the fallback: if our policy does not fit either, Ray's policy trains without callbacks")
+_NO_RUN = IfMissing(refused="a run")
 _NOTICES = "notices: `planner notice-agent`, the demo and the rehearsal end with an error that names it"
-_NO_NOTICE = Without(refused=_NOTICES)
-_STORE_IS_OPEN = Without(lost="torch's store listens on all interfaces, with a warning")
-_NO_LOCAL_CLUSTER = Without(refused="a cluster on this machine: its supervisor reports Ray's error")
+_NO_NOTICE = IfMissing(refused=_NOTICES)
+_STORE_IS_OPEN = IfMissing(lost="torch's store listens on all interfaces, with a warning")
+_NO_LOCAL_CLUSTER = IfMissing(refused="a cluster on this machine: its supervisor reports Ray's error")
 
 _EXECUTION = "ray.train.v2._internal.execution"
 _GROUP = f"{_EXECUTION}.worker_group"
 _COORDINATOR = "ray.data._internal.cluster_autoscaler"
 
 
-def _rows(used_for: str, without: Without, names: Mapping[str, tuple[str, ...]]) -> Iterator[PrivateName]:
+def _rows(used_for: str, without: IfMissing, names: Mapping[str, tuple[str, ...]]) -> Iterator[PrivateName]:
     """One row per owner, all with the same purpose."""
     return (PrivateName(owner, those, used_for, without) for owner, those in names.items())
 
@@ -85,7 +85,7 @@ DRAIN = (
     ),
     *_rows(
         "give a node notice, and read the autoscaler's state",
-        Without(policy="callbacks", refused=_NOTICES),
+        IfMissing(policy="callbacks", refused=_NOTICES),
         {"ray.core.generated": ("autoscaler_pb2",)},
     ),
 )
@@ -104,12 +104,12 @@ TORCH_STORE = (
 JOB_CLIENT = (
     *_rows(
         "limit the time of each request of `planner submit`",
-        Without(lost="a hung dashboard keeps `planner submit` waiting"),
+        IfMissing(lost="a hung dashboard keeps `planner submit` waiting"),
         {"ray.job_submission:JobSubmissionClient": ("_do_request(kwargs)",)},
     ),
     *_rows(
         "compare the cluster's Ray with ours before a job is sent",
-        Without(lost="a mismatch of Ray versions shows only when the job starts"),
+        IfMissing(lost="a mismatch of Ray versions shows only when the job starts"),
         {"ray.job_submission:JobSubmissionClient": ("._server_ray_version",)},
     ),
 )
@@ -120,19 +120,19 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
         *DRAIN,
         *_rows(
             "hide the cluster's messages in the driver",
-            Without(lost="the cluster's messages appear between planner's lines"),
+            IfMissing(lost="the cluster's messages appear between planner's lines"),
             {"ray._private": ("worker",), "ray._private.worker": ("print_to_stdstream",)},
         ),
         *_rows(
             "detect that ray was imported too early for a local cluster",
-            Without(lost="a process that imported ray first waits for minutes, then reports that no cluster answers"),
+            IfMissing(lost="a process that imported ray first waits for minutes, then reports that no cluster answers"),
             {"ray._private.ray_constants": ("ENABLE_RAY_CLUSTER",)},
         ),
     ),
     "dispatch/ray_internal/autoscaler.py": (
         *_rows(
             "read the autoscaler's state, and give a node notice",
-            Without(policy="callbacks", refused=_NOTICES),
+            IfMissing(policy="callbacks", refused=_NOTICES),
             {"ray.core.generated": ("autoscaler_pb2",)},
         ),
         *_rows(
@@ -217,7 +217,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             {"ray.train.v2._internal.exceptions": ("WorkerHealthCheckFailedError", "WorkerHealthCheckTimeoutError")},
         ),
     ),
-    "dispatch/ray_internal/callback.py": (
+    "dispatch/ray_internal/fallback_callback.py": (
         *_rows(
             "hold the controller before a resize until all workers have committed",
             _NO_FALLBACK,
@@ -421,7 +421,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
         ),
     ),
     "dispatch/ray_internal/loopback.py": TORCH_STORE,
-    "dispatch/ray_internal/local_node.py": (
+    "dispatch/ray_internal/node_drainer.py": (
         *_rows(
             "find this machine's cluster and node",
             _NO_NOTICE,

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from planner.base.reminders import Reminders
 from planner.base.text import duration
+from planner.base.wait_reports import WaitReports
 
 _BEAT_S = 5.0
 # One iteration of the controller's loop may start a group (limit 15 minutes) or end one.
@@ -28,7 +28,7 @@ _BEGIN_MOST_S = 1800.0
 _LOOK_MOST_S = 15.0
 
 
-class Heartbeat:
+class HeartbeatSender:
     """The controller's side: a thread that beats as long as the controller's loop makes progress."""
 
     def __init__(self, beat: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +55,7 @@ class Heartbeat:
             time.sleep(_BEAT_S)
 
 
-class Listener:
+class HeartbeatMonitor:
     """The driver's side: a context manager around `fit`. It ends a silent controller, so that `fit` returns."""
 
     def __init__(self, heard: Callable[[], str], say: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class Listener:
         self._last, self._since_s = "", 0.0
         self._looked_s = math.inf
         self._unheard_s: float | None = None
-        self._reminders, self._head_reminders = Reminders(_SAID_AFTER_S), Reminders(_SAID_AFTER_S)
+        self._reminders, self._head_reminders = WaitReports(_SAID_AFTER_S), WaitReports(_SAID_AFTER_S)
         self.verdict = ""
         """why the driver ended the controller. Empty if it did not"""
 

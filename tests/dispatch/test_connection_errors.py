@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.dispatch.refused import refusal
+from planner.dispatch.connection_errors import refusal
 from planner.dispatch.resources import room_for, shortage
 
 

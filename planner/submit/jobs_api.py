@@ -37,7 +37,7 @@ class Ended:
     """one line. Empty if the log says it"""
 
 
-class JobServer:
+class JobsApi:
     """A connection to a cluster's dashboard.
 
     Raises:
@@ -51,7 +51,7 @@ class JobServer:
         self._client = client
 
     @classmethod
-    def connect(cls, address: str) -> "JobServer":
+    def connect(cls, address: str) -> "JobsApi":
         """Connect to the dashboard. Checks the token, and that planner supports the cluster's Ray."""
         client, version = connect(address)
         return cls(address, client, version)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from planner.data.base import AnyDataset
 from planner.errors import UserError
 from planner.job import Job, OwnOptimizer
-from planner.job.lengths import Lengths, learning_rate, lengths
+from planner.job.step_schedule import StepSchedule, learning_rate, lengths
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, open_data, recorded_plan
 from planner.provenance.lineage import Segment
@@ -18,7 +18,7 @@ _RATE_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class DerivedSteps:
+class StepComparison:
     """How the steps of a lineage differ from the derived ones."""
 
     lost: int
@@ -33,7 +33,7 @@ class DerivedSteps:
 
 def derive(
     run: RunFolder, segments: Sequence[Segment], code: str, progress: Callable[[int, int], None]
-) -> DerivedSteps:
+) -> StepComparison:
     """Derive every step of the segments, and compare it with the ledger.
 
     Args:
@@ -53,7 +53,7 @@ def derive(
             deriver.check(segment.header, step)
             progress(step.step + 1, segments[-1].end_step)
         deriver.close(segment)
-    return DerivedSteps(
+    return StepComparison(
         lost=deriver.lost,
         repeated=deriver.repeated,
         mismatched=deriver.mismatched,
@@ -66,7 +66,7 @@ class _Recipe:
     """What is needed to derive the steps of one job."""
 
     job: Job
-    lengths: Lengths
+    lengths: StepSchedule
     dataset: AnyDataset
     order: Order
     same_data: bool

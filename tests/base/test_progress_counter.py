@@ -4,35 +4,35 @@ import threading
 
 import torch
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.train.prefetch import Prefetcher
 
 
 def test_each_beat_is_another_number():
     """From any thread, with any arguments."""
-    seen = [work_counter.work_done()]
+    seen = [progress_counter.work_done()]
     for arguments in [(), (1, 2), ("module", object())]:
-        work_counter.count_work(*arguments)
-        seen.append(work_counter.work_done())
-    thread = threading.Thread(target=work_counter.count_work)
+        progress_counter.count_work(*arguments)
+        seen.append(progress_counter.work_done())
+    thread = threading.Thread(target=progress_counter.count_work)
     thread.start()
     thread.join()
-    seen.append(work_counter.work_done())
+    seen.append(progress_counter.work_done())
     assert len(set(seen)) == len(seen)
 
 
 def load(_cursor):
     """Runs in a loader process."""
-    work_counter.count_work()
+    progress_counter.count_work()
     return []
 
 
 def test_what_loader_processes_do_counts_here():
     """They load rows in processes of their own."""
-    before = work_counter.work_done()
+    before = progress_counter.work_done()
     prefetcher = Prefetcher(load, range(0, 40, 10), processes=1, device=torch.device("cpu"))
     for _ in range(4):
         assert prefetcher.start().result() == []
     prefetcher.close()
     # The first step is loaded here; the child's three beats come on top.
-    assert work_counter.work_done() == before + 4
+    assert progress_counter.work_done() == before + 4
