@@ -94,8 +94,8 @@ class Interrupts:
         try:
             kv_put(end_request_key(self._launch_id), "yes")
             began_s, reminders = time.monotonic(), WaitReports(_SAID_AFTER_S)
-            # This loop ends: the controller abandons workers that do not commit, and `controller_heartbeat.py` ends a controller
-            # that does not answer.
+            # This loop ends: the controller abandons workers that do not commit, and `controller_heartbeat.py` ends a
+            # controller that does not answer.
             while not (self._ended.is_set() or kv_get(end_reply_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
                 if reminders.due(waited_s):

@@ -1,7 +1,7 @@
 """The audit of a run: which samples each step should have used, compared with what the ledger records.
 
-`lineage` reads the committed records, `step_comparison` derives what they should be, `certificate` compares tensors with
-their digests. This module makes the verdict. It needs the run's folder and the data, no torch and no Ray.
+`lineage` reads the committed records, `step_comparison` derives what they should be, `certificate` compares tensors
+with their digests. This module makes the verdict. It needs the run's folder and the data, no torch and no Ray.
 """
 
 from collections.abc import Callable, Mapping, Sequence

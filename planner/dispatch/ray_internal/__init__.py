@@ -1,7 +1,7 @@
 """All code that uses Ray's private interfaces. Tested with Ray 2.60.
 
-`private_api.py` lists every private name, and what happens if it is missing. `compatibility.py` finds names that the installed
-Ray lacks.
+`private_api.py` lists every private name, and what happens if it is missing. `compatibility.py` finds names that the
+installed Ray lacks.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Every private name of Ray that planner uses: its owner, its purpose, and what happens if the installed Ray lacks it.
 
 `CONTRACT` has the rows by the file that uses them. `compatibility.py` finds names that the installed Ray lacks.
-`tests/dispatch/test_private_api.py` compares the rows with the source, with the installed Ray, and with what `trainer.py`
-does if a name is missing. The strings mean:
+`tests/dispatch/test_private_api.py` compares the rows with the source, with the installed Ray, and with what
+`trainer.py` does if a name is missing. The strings mean:
 
     module:Class      the owner of the names: a module, a class, or a value
     name              a function, a class, a method, or a value
