@@ -25,7 +25,7 @@ from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 POLICIES = ("stock", "stock_tuned", "ours")
-_STOCK = dispatch.Timings(poll_s=2.0, start_timeout_s=60.0, resize_monitor_s=60.0)  # Ray 2.60's defaults
+_STOCK = dispatch.PollSettings(poll_s=2.0, start_timeout_s=60.0, resize_monitor_s=60.0)  # Ray 2.60's defaults
 
 
 def demo_job(folder: Path, *, steps: int, most: int, every_steps: int) -> Job:
@@ -101,7 +101,7 @@ class Log(threading.Thread):
             time.sleep(0.05)
 
 
-def set_policy(policy: str) -> dispatch.Timings:
+def set_policy(policy: str) -> dispatch.PollSettings:
     """Make this process train under it. Called before Ray is imported."""
     timings = _STOCK if policy == "stock" else dispatch.EMBEDDED
     if policy != "ours":
@@ -122,7 +122,7 @@ def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster
         yield train(policy, job, timings, cluster.address, partial(script, cluster))
 
 
-def train(policy: str, job: Job, timings: dispatch.Timings, address: str, script: Callable[[Log], None]) -> Log:
+def train(policy: str, job: Job, timings: dispatch.PollSettings, address: str, script: Callable[[Log], None]) -> Log:
     """Train on a cluster of this machine until `script`, which is told each step, returns. Then interrupt the run."""
     log = Log(job)
     with connected(address, verbose=False):
@@ -138,7 +138,9 @@ def train(policy: str, job: Job, timings: dispatch.Timings, address: str, script
 
         threading.Thread(target=act, daemon=True).start()
         with suppress(KeyboardInterrupt):
-            dispatch.fit(dispatch.new_launch(job, job.run_path, frozenset()), timings, on_cpu=True, embedded=True)
+            dispatch.train_on_ray(
+                dispatch.new_launch(job, job.run_path, frozenset()), timings, on_cpu=True, embedded=True
+            )
         log.stop()
         if failures:
             print(f"{policy}: {failures[0]!r}", file=sys.stderr)

@@ -56,7 +56,7 @@ def case(
     work: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
         "all_gather": lambda: (_gathered(mine, group), whole),
         "reduce_scatter": lambda: (_scattered(shifted, size, group), both.sum(dim=0)),
-        "exchange": lambda: (collectives.exchange(shifted, group), both),  # type: ignore[arg-type]
+        "exchange": lambda: (collectives.all_to_all(shifted, group), both),  # type: ignore[arg-type]
         "whole": lambda: (collectives.whole(_sharded(mine, device, group)), whole),
     }
     seconds = []

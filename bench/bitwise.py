@@ -43,7 +43,7 @@ from _results import write
 from torch import Tensor
 
 from planner.job import AdamW, GptModel, LmObjective, Train
-from planner.job.lengths import Lengths, learning_rate
+from planner.job.step_schedule import StepSchedule, learning_rate
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import control, optimize
@@ -52,9 +52,9 @@ from planner.train.control import Tally
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums
 from planner.train.models.gpt import VOCABULARY
 from planner.train.objectives.lm import LanguageModelling
+from planner.train.optimizer_step import Step, accumulate
 from planner.train.shard import build_model, shard
 from planner.train.state import TrainState, tensor_digest
-from planner.train.step import Step, accumulate
 from planner.train.world import World
 
 BALANCED = "balanced"
@@ -130,7 +130,7 @@ class Side:
         samples = sum(len(batch.rows) for batch in batches)
         tally = Tally(denominators=(num_tokens,), samples=samples, loss=loss, check_sum=check_sum)
         pending = control.start(self._world, tally)
-        lengths = Lengths(total_steps=train.steps or 1, warmup_steps=0, eval_every=1, commit_every="auto")
+        lengths = StepSchedule(total_steps=train.steps or 1, warmup_steps=0, eval_every=1, commit_every="auto")
         optimize.set_learning_rate(state.optimizer, learning_rate(train, number, lengths))
         norm = state.sums.norm()
         optimize.clip_gradients(state.model, norm, train.clip_norm)

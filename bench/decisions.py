@@ -100,7 +100,8 @@ class Recorded(Blocking):  # type: ignore[misc]
         try:
             super().tick()
         except TrainingFailed as error:
-            self.record("failed", str(error))
+            self.record("failed")
+            self.texts.append(str(error))
             self.relaunch()
 
     def follow(self, count: int, rng: random.Random) -> None:
@@ -150,7 +151,8 @@ def walk(trace: Trace, job: str, notice: tuple[float, float, float], seed: int) 
                 incident_s = cluster.now + rng.expovariate(1 / 300.0)
                 cluster.incident(rng)
         except TrainingFailed as error:
-            cluster.record("failed", str(error))
+            cluster.record("failed")
+            cluster.texts.append(str(error))
             cluster.relaunch()
         if not cluster.group:
             cluster.deaf = frozenset()

@@ -57,9 +57,9 @@ def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
     from planner.train.hooks import Hooks
     from planner.train.lifecycle import begin, looping
     from planner.train.objectives import make_objective
+    from planner.train.optimizer_step import accumulate
     from planner.train.reference.frozen import UniformReference
     from planner.train.setup import Launch
-    from planner.train.step import accumulate
 
     generation = begin(Launch(job=job, url=url), lambda: device, Hooks())
     state, objective = make_state(generation), make_objective(job.objective, UniformReference())

@@ -7,14 +7,14 @@ neither torch nor Ray. docs/reference/python-api.md describes them.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from planner import errors as errors  # `planner.errors.PlannerError` is what each of them raises
+from planner import errors as errors  # all of these names raise `planner.errors.PlannerError`
 
 if TYPE_CHECKING:
     from planner.job import Job
     from planner.own import Run
     from planner.plan import Plan
     from planner.runner.audit_run import audit
-    from planner.runner.job_file import read_job
+    from planner.runner.job_argument import read_job
     from planner.runner.job_plans import plans
     from planner.runner.run_job import run
 
@@ -29,15 +29,15 @@ _HOMES = {
     "__version__": "planner.base.version:VERSION",
     "audit": "planner.runner.audit_run:audit",
     "plans": "planner.runner.job_plans:plans",
-    "read_job": "planner.runner.job_file:read_job",
+    "read_job": "planner.runner.job_argument:read_job",
     "run": "planner.runner.run_job:run",
 }
 
 
-if not TYPE_CHECKING:  # to a type checker, any name at all would be one
+if not TYPE_CHECKING:  # with it, a type checker would accept any name at all
 
     def __getattr__(name: str) -> Any:
-        """Import a public name from its home, once (PEP 562)."""
+        """Import a public name from its module on first use (PEP 562)."""
         if name not in _HOMES:
             raise AttributeError(f"module 'planner' has no attribute {name!r}")
         module, _, attribute = _HOMES[name].partition(":")
@@ -46,5 +46,5 @@ if not TYPE_CHECKING:  # to a type checker, any name at all would be one
 
 
 def __dir__() -> list[str]:
-    """The public names, and what is loaded already."""
+    """The public names and the names that are loaded already."""
     return sorted({*globals(), *_HOMES})

@@ -1,42 +1,42 @@
 """Every error that a user can meet.
 
-PlannerError              what it says is for the user: no traceback, a non-zero exit
-+-- UserError             the input is wrong (exit code 2)
-|   +-- JobError          a job file
-|   +-- ClusterError      a cluster file
-|   +-- RecipeError       another system's recipe
-|   +-- PlanError         batch sizes or a world size that no plan can serve
-|   +-- DataError         a data set
-|   +-- ObjectiveError    an objective that is not installed, or whose package cannot be used
-+-- NotExact              another system cannot train this batch at that count (exit code 1)
-+-- RunError              the run cannot go on (exit code 1)
-    +-- StoreError        the run directory: unreachable, torn, foreign
-    |   +-- StaleGeneration   another driver has taken the run over
+PlannerError                  the message is for the user: no traceback, a non-zero exit code
++-- UserError                 the input is wrong (exit code 2)
+|   +-- JobError              a job file
+|   +-- ClusterError          a cluster file
+|   +-- RecipeError           another system's recipe
+|   +-- PlanError             no plan serves these batch sizes or this world size
+|   +-- DataError             a data set
+|   +-- ObjectiveUnavailable  an objective is not installed, or its package cannot be used
++-- NoExactSplit              another system cannot train exactly this batch at that GPU count (exit code 1)
++-- RunError                  the run cannot continue (exit code 1)
+    +-- StoreError            the run's folder is unreachable, torn or of another run
+    |   +-- StaleGeneration   another driver has taken over the run
     |   +-- NewerFormat       another version of planner wrote it
-    |   +-- RecordMismatch    a commit is not the one that the ledger records
-    |   +-- DiskFull          no room is left where it lies
-    +-- AnotherDriver     the run is another driver's, from the start or since it was taken over
-    +-- ResumeRefused     what the job says now is not what the run was made with
-    +-- ClusterLost       the Ray cluster ended under the run
-    +-- TrainingFailed    training stopped and will not go on by itself
+    |   +-- ManifestMismatch  a commit is not the one that the ledger records
+    |   +-- DiskFull          the disk of the run's folder is full
+    +-- AnotherDriver         another driver runs the run, or has taken it over
+    +-- ResumeRefused         the job differs from the one that the run was made with
+    +-- ClusterLost           the Ray cluster ended during the run
+    +-- TrainingFailed        training stopped, and a retry would fail in the same way
 """
 
 from collections.abc import Sequence
 
-# `... and 1048576 more`; and what a line is not shortened below.
+# The length of `... and 1048576 more`. The least length that a line is shortened to.
 _MAX_REST, _MIN_LINE = 24, 90
 
 MAX_CHARS = 500
-"""of a message about a file or a folder: a stranger may have written names of megabytes into it"""
+"""of a message about a file or a folder, because an untrusted file may hold names of several megabytes"""
 
 
 def printable(text: str) -> str:
-    """The text with control characters and lone surrogates as escapes. Line breaks stay."""
+    """Return the text with control characters and lone surrogates escaped. Line breaks stay."""
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
 def shortened(text: str, most: int = MAX_CHARS) -> str:
-    """At most `most` characters. A longer text loses its middle: the advice is at its end."""
+    """Return at most `most` characters of a text. A longer text loses its middle, because the advice is at its end."""
     if len(text) <= most:
         return text
     after = (most - 5) // 3
@@ -44,9 +44,9 @@ def shortened(text: str, most: int = MAX_CHARS) -> str:
 
 
 def lines_within(lines: Sequence[str], count: int, most: int = MAX_CHARS, indent: str = "") -> list[str]:
-    """As many lines as fit into `most` characters, the longest ones shortened.
+    """Return as many lines as fit into `most` characters, with the longest lines shortened.
 
-    If fewer than `count` lines fit, a last line says how many are left out.
+    If fewer than `count` lines fit, the last line says how many are left out.
     """
     room = most - _MAX_REST
     kept = list(lines)
@@ -58,23 +58,23 @@ def lines_within(lines: Sequence[str], count: int, most: int = MAX_CHARS, indent
 
 
 def _size(lines: Sequence[str], most: int) -> int:
-    """Characters of the lines and their ends, each line at most so long."""
+    """The number of characters of the lines and their line breaks, if each line is cut to `most`."""
     return sum(min(len(line), most) + 1 for line in lines)
 
 
 class PlannerError(Exception):
-    """A sentence for the user: what, with which numbers, and what to do. It prints on any terminal."""
+    """A message for the user: what happened, with the numbers, and what to do. It prints on any terminal."""
 
     exit_code = 1
     max_chars = 100_000
 
     def __init__(self, text: str = "") -> None:
-        # Shortened twice: first to escape no more than can be shown, then because escapes are longer.
+        # Shortened twice: before escaping to save work, and after it because escapes are longer.
         super().__init__(shortened(printable(shortened(text, self.max_chars)), self.max_chars))
 
 
 class UserError(PlannerError):
-    """The input is wrong; nothing was started."""
+    """The input is wrong. Nothing was started."""
 
     exit_code = 2
     max_chars = MAX_CHARS
@@ -84,70 +84,70 @@ class JobError(UserError):
     """A job file is wrong. The message has one line per mistake."""
 
 
-class ObjectiveError(UserError, ValueError):
+class ObjectiveUnavailable(UserError, ValueError):
     """An objective is not installed, or its package cannot be used.
 
-    A ValueError, so that pydantic lists it among the mistakes of a job.
+    It is also a ValueError, so that pydantic lists it among the mistakes of a job.
     """
 
 
 class ClusterError(UserError):
-    """A cluster file is wrong, or not one. The message has one line per mistake."""
+    """A cluster file is wrong, or is no cluster file. The message has one line per mistake."""
 
 
 class RecipeError(UserError):
-    """Another system's recipe is wrong, or does not say enough. The message has one line per mistake."""
+    """Another system's recipe is wrong or incomplete. The message has one line per mistake."""
 
 
 class PlanError(UserError):
-    """No plan serves these numbers."""
+    """No plan serves these batch sizes or this world size."""
 
 
 class DataError(UserError):
-    """The data set cannot be read, or is too small for what is asked of it."""
+    """The data set cannot be read, or is too small for the job."""
 
 
-class NotExact(PlannerError):
-    """Another system has no setting that trains exactly this batch at that GPU count."""
+class NoExactSplit(PlannerError):
+    """No setting of another system trains exactly this batch at that GPU count."""
 
 
 class RunError(PlannerError):
-    """The run cannot go on."""
+    """The run cannot continue."""
 
 
 class StoreError(RunError):
-    """The run directory cannot be reached, or what lies there cannot be trusted."""
+    """The run's folder cannot be reached, or its content cannot be trusted."""
 
     max_chars = MAX_CHARS
 
 
 class StaleGeneration(StoreError):
-    """A newer generation has claimed the run; this one must not commit."""
+    """A newer generation has claimed the run, so this one must not commit."""
 
 
 class NewerFormat(StoreError):
-    """What lies there is whole, but of a format that this version of planner does not read."""
+    """A stored file has a format that this version of planner does not read. It may well be intact."""
 
 
-class RecordMismatch(StoreError):
-    """A commit's manifest is valid but is not the one that the ledger records: somebody replaced it."""
+class ManifestMismatch(StoreError):
+    """A commit's manifest is valid but is not the one that the ledger records. Somebody replaced it."""
 
 
 class DiskFull(StoreError):
-    """No room is left where the run lies; what was committed stays."""
+    """The disk of the run's folder is full. Commits are not affected."""
 
 
 class AnotherDriver(RunError):
-    """Another driver holds the run, or has taken it over meanwhile; this one must not go on."""
+    """Another driver runs the run, or has taken it over. This driver must not continue."""
 
 
 class ResumeRefused(RunError):
-    """The job's identity (global batch, seed, data, model, optimizer) differs from the run's."""
+    """The job's training identity (global batch, seed, data, model, optimizer, ...) differs from the run's."""
 
 
 class ClusterLost(RunError):
-    """The Ray cluster ended under the run; the same command resumes it on another one."""
+    """The Ray cluster ended during the run. The same command resumes the run on another cluster."""
 
 
 class TrainingFailed(RunError):
-    """Training stopped for a reason that trying again would not mend."""
+    """Training stopped for a reason that a retry would not remove."""

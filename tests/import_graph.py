@@ -24,7 +24,7 @@ class Import:
     """One name that a module asks for."""
 
     by: str
-    """the module, such as `planner.plan.fit`"""
+    """the module, such as `planner.plan.node_packing`"""
     name: str
     """a module of ours in full, or whatever stands there of another package"""
     scope: Scope

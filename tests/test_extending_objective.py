@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 
-from planner.errors import JobError, ObjectiveError, StoreError
+from planner.errors import JobError, ObjectiveUnavailable, StoreError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.schema import job_schema
 from planner.job import ObjectiveSpec, batch_sizes, objective_registry
@@ -22,7 +22,7 @@ from planner.job.objective_registry import require_all_objectives, shown_metrics
 from planner.plan import make_plan
 from planner.provenance.audit import audit
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.report.view import RunView, step_line
+from planner.report.run_view import RunView, step_line
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.generation import train
@@ -147,10 +147,10 @@ def test_a_job_of_a_package_is_in_the_schema(hinge, site):
     [
         (
             "objective.delta=-1",
-            "objective.delta: found -1 (a whole number); write a number above 0 and at most 1000 (the d",
+            "objective.delta: found -1 (a whole number). Write a number above 0 and at most 1000 (the d",
         ),
-        ("objective.detla=1", "objective.detla: found an unknown key; did you mean objective.delta?"),
-        ("objective.kind=hing", 'found "hing" (text); write one of dpo, hinge, ipo'),
+        ("objective.detla=1", "objective.detla: found an unknown key. Did you mean objective.delta?"),
+        ("objective.kind=hing", 'found "hing" (text). Write one of dpo, hinge, ipo'),
         (
             "data.kind=chat",
             "objective hinge does not learn from data.kind chat. Write data.kind pairs, or objective: sft",
@@ -237,7 +237,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
     read_job(DEMO)
     assert not {"broken", "planner_hinge"} & {module.partition(".")[0] for module in sys.modules}
     read_job(hinge)
-    with pytest.raises(JobError, match="write one of dpo, hinge, ipo"):
+    with pytest.raises(JobError, match="Write one of dpo, hinge, ipo"):
         read_job(hinge, ["objective.kind=hing"])
     assert "satisfied" in shown_metrics()
     with pytest.raises(JobError) as error:
@@ -246,7 +246,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
     assert "objective: planner.objectives: bad of planner-broken 0.1.0 cannot be used (" in line
     assert line.endswith(". Repair or uninstall the package")
     assert says in line
-    with pytest.raises(ObjectiveError, match="bad of planner-broken"):
+    with pytest.raises(ObjectiveUnavailable, match="bad of planner-broken"):
         require_all_objectives()
 
 
@@ -281,7 +281,9 @@ def test_a_class_that_cannot_be_loaded_stops_the_run(hinge, site, monkeypatch):
     monkeypatch.chdir(hinge.parent)
     (site / "planner_hinge" / "loss.py").write_text("import nothing_of_that_name\n")
     job = read_job(hinge)
-    with pytest.raises(ObjectiveError, match=r"objective hinge: cannot load planner_hinge.loss:Hinge: ModuleNotF"):
+    with pytest.raises(
+        ObjectiveUnavailable, match=r"objective hinge: cannot load planner_hinge.loss:Hinge: ModuleNotF"
+    ):
         train(Launch(job=job, url=job.run_path), cpu_device, Hooks())
 
 
@@ -291,7 +293,7 @@ def test_a_class_that_cannot_be_made_stops_the_run(hinge, site, monkeypatch):
     monkeypatch.chdir(hinge.parent)
     (site / "planner_hinge" / "loss.py").write_text("def Hinge(*_arguments):\n    return {}['key']\n")
     job = read_job(hinge)
-    with pytest.raises(ObjectiveError, match=r"objective hinge: planner_hinge.loss:Hinge: KeyError: 'key'"):
+    with pytest.raises(ObjectiveUnavailable, match=r"objective hinge: planner_hinge.loss:Hinge: KeyError: 'key'"):
         train(Launch(job=job, url=job.run_path), cpu_device, Hooks())
 
 

@@ -98,7 +98,7 @@ def test_few_modules_import_by_name():
         "planner",  # the public names
         "planner.cli.commands",  # the command that is called
         "planner.data.user_dataset",  # the user's file
-        "planner.dispatch.ray_internal.presence",  # Ray's private names
+        "planner.dispatch.ray_internal.compatibility",  # Ray's private names
         "planner.train.objectives",  # the class that an `ObjectiveSpec` names
     }
 

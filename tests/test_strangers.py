@@ -17,7 +17,7 @@ from planner.data.open import open_dataset
 from planner.errors import ClusterError, DataError, JobError, PlannerError, RecipeError, StoreError, UserError
 from planner.files import read_cluster, read_job
 from planner.job import Job
-from planner.recipes import Options, read_recipe
+from planner.recipes import RecipeOptions, read_recipe
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -120,7 +120,7 @@ def test_an_odd_configuration_is_refused(model, change, capfd):
 def test_an_index_that_names_no_file_is_refused(model, name):
     """A NUL, or half a character."""
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    with pytest.raises(UserError, match="is not a file of its own folder") as raised:
+    with pytest.raises(UserError, match="is not a file in its folder") as raised:
         check_here(job_of(model, weights="pretrained"))
     require_a_sentence(raised.value)
 
@@ -318,10 +318,10 @@ def test_a_recipe_has_no_such_numbers(value, tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(f"{TRL}loss_type: {value}\n")
     with pytest.raises(RecipeError, match=rf"loss_type: found \{value} .*Write a finite number"):
-        read_recipe(str(file), (), Options(gpus=4, method="dpo"))
+        read_recipe(str(file), (), RecipeOptions(gpus=4, method="dpo"))
     file.write_text(f"{TRL}loss_type: [{value}]\n")
     with pytest.raises(RecipeError, match=rf"loss_type: found \{value} "):
-        read_recipe(str(file), (), Options(gpus=4, method="dpo"))
+        read_recipe(str(file), (), RecipeOptions(gpus=4, method="dpo"))
 
 
 def planner(*words, cwd, **environment):

@@ -21,7 +21,7 @@ def expanded(path: str) -> Path:
         return Path(path)
 
 
-def full_url(path: str) -> str:
+def absolute_url(path: str) -> str:
     """A URL unchanged, a local path made absolute, so that a process in another directory can use it."""
     return path if "://" in path else str(expanded(path).absolute())
 

@@ -1,8 +1,8 @@
-"""The command line: one file per command, imported when it is called. Only this room writes to the terminal.
+"""The command line: one file per command, imported when the command is called. Only this room writes to the terminal.
 
-Exit codes: 0 done; 1 the run, the audit or the proof failed, or what was asked for cannot be read; 2 the input was
-wrong, and nothing was started; 130 interrupted. `runs` and `show` end with 0 whatever state they find. With --json,
-stdout is one JSON document or empty.
+Exit codes: 0 done. 1 the run, the audit or the comparison failed, or a file cannot be read. 2 the input was wrong, and
+nothing was started. 130 interrupted. `runs` and `show` exit with 0 for every state of a run. With --json, stdout is one
+JSON document or empty.
 """
 
 import sys
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 @app.callback()
 def _root(
-    version: Annotated[  # acted upon by its callback
+    version: Annotated[  # its callback acts on it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
@@ -40,22 +40,22 @@ def _root(
 
 
 def main() -> None:
-    """The console script: a `PlannerError` becomes its sentence on stderr and its exit code.
+    """The console script. It prints the message of a `PlannerError` to stderr and exits with its exit code.
 
-    typer sees to Ctrl-C (130) and to a reader that has left (1).
+    typer handles Ctrl-C (exit code 130) and a closed pipe (1).
     """
     try:
         app()
     except PlannerError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
-        # The machine's fault, not a mistake in this program: a full disk behind stdout, a file that went away.
+        # Not a mistake in this program: a full disk behind stdout, or a file that was removed.
         _fail(str(error), 1)
 
 
 def _fail(text: str, exit_code: int) -> NoReturn:
     for line in text.split("\n"):
-        # A path or a value may hold what would steer the terminal.
+        # A path or a value may contain control characters for the terminal.
         shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
         sys.stderr.write(f"planner: {shown}\n")
     sys.exit(exit_code)

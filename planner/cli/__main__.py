@@ -1,4 +1,4 @@
-"""`python -m planner.cli`: the same as the console script."""
+"""`python -m planner.cli` runs the console script `planner`."""
 
 from planner.cli import main
 

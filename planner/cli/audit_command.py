@@ -1,4 +1,4 @@
-"""`planner audit RUN`: what the run did against what it should have done."""
+"""`planner audit RUN`: compares what the run did with what it should have done."""
 
 from typing import Annotated
 
@@ -16,13 +16,17 @@ from planner.store.survey import driver_state
 def audit(
     run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
     code: Annotated[
-        str, typer.Option(metavar="FILE", help="the Python file whose dataset() a run with a loop of your own used")
+        str, typer.Option(metavar="FILE", help="for a run with your own training loop: the Python file with dataset()")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Re-derive what should have been fed along the committed lineage. Exits with 1 if the run is not clean."""
+    """Recompute which samples each step should have used, and check the ledger. Exits with 1 if it is not clean.
+
+    It needs the run's folder and the data, no GPU and no cluster.
+    Example: planner audit runs/my-run
+    """
     if not run:
-        raise UserError("RUN is empty; write a run's folder or URL")
+        raise UserError("RUN is empty. Write a run's folder or URL")
     with progress_bar("steps audited") as progress:
         result = audit_run(run, code=code, progress=progress)
     driver = driver_state(newest_lease(Storage(run)))

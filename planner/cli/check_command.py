@@ -1,4 +1,4 @@
-"""`planner check RECIPE`: what its own system does with a recipe at each GPU count, and what planner does."""
+"""`planner check RECIPE`: compares what a recipe's own system and planner do with it at each GPU count."""
 
 import sys
 from textwrap import wrap
@@ -23,7 +23,7 @@ from planner.errors import UserError
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.limits import MAX_MICRO
 from planner.recipes import CheckOptions, Recipe, read_recipe
-from planner.report.recipe_table import Row, check_json, check_lines, summary_line, trap_lines, unit_lines
+from planner.report.recipe_table import TableRow, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
 _MOST_ROWS = 2**40
@@ -33,24 +33,23 @@ def check(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     gpus: Annotated[
-        str, typer.Option(metavar="COUNTS", help=("the counts to look at, such as 1-16, 7 or 3,5,7"))
+        str, typer.Option(metavar="COUNTS", help=("the GPU counts to check, such as 1-16, 7 or 3,5,7"))
     ] = "1-16",
     tuned_for: Annotated[
         int | None,
         typer.Option(
-            "--tuned-for", metavar="W", help="the GPU count that the recipe was tuned for; TRL recipes do not say it"
+            "--tuned-for", metavar="W", help="the GPU count that the recipe was tuned for (TRL recipes do not say it)"
         ),
     ] = None,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", metavar="N", help=("rows of the training data, to count what is lost or repeated")),
+        typer.Option("--rows", metavar="N", help=("rows of the training data, to count lost and repeated rows")),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option("--group-size", metavar="N", help="completions per prompt (GRPO), to count cut groups")
+        int | None, typer.Option("--group-size", metavar="N", help="completions per prompt (GRPO), for split groups")
     ] = None,
     transformers: Annotated[
-        str | None,
-        typer.Option("--transformers", metavar="VERSION", help=("the version that would train, such as 4.53.3")),
+        str | None, typer.Option("--transformers", metavar="VERSION", help="transformers version, such as 4.53.3")
     ] = None,
     accelerate: AccelerateOption = None,
     method: MethodOption = None,
@@ -59,12 +58,16 @@ def check(
     env: EnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show at which GPU counts a recipe trains as written: in its own system, and here. Starts nothing."""
+    """Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing.
+
+    It reads recipes of the DPO repository, HALOs, TRL and DeepSpeed.
+    Example: planner check dpo.yaml --tuned-for 8
+    """
     counts = parse_counts(gpus)
     check_number("--rows", rows, _MOST_ROWS)
     check_number("--group-size", group_size, 2**20)
     if transformers is not None and not transformers[:1].isdigit():
-        raise UserError(f"--transformers {transformers[:40]}: write a version, such as 4.53.3")
+        raise UserError(f"--transformers {transformers[:40]}: not a version. Write one, such as 4.53.3")
     options = options_of(
         gpus=tuned_for,
         gpus_option="--tuned-for",
@@ -77,7 +80,7 @@ def check(
     )
     found = read_recipe(recipe, overrides or [], options)
     if found.foreign is None:
-        raise UserError(f"{recipe}: found a job of planner's own; planner plan {recipe} shows its splits")
+        raise UserError(f"{recipe}: found a planner job, not a recipe. To see its splits: planner plan {recipe}")
     cap = max_micro or found.micro
     batch = BatchSizes(global_batch=found.global_batch, max_micro=cap or min(found.global_batch, MAX_MICRO))
     plans = [make_plan(batch, count) for count in counts]
@@ -89,26 +92,28 @@ def check(
 
 
 def _print_check(found: Recipe, plans: list[Plan], question: CheckOptions, *, knows_micro: bool) -> None:
-    """The table, its summary, and what the numbers count and hide."""
-    width = min(terminal_width() or 100, 100)
+    """Print the table, its summary, units and traps."""
+    columns = terminal_width()
+    width = min(columns or 100, 100)
     heading, header, table = check_lines(found, plans, knows_micro=knows_micro)
     typer.echo("\n".join(heading))
     typer.secho(f"\n{header}", bold=True)
     for row in table:
         typer.echo(_coloured(row))
     if not knows_micro:
-        typer.echo("micro-batches and rounds here: say what one GPU held, by --tuned-for W or --max-micro M")
+        typer.echo("To see planner's micro-batches and rounds, add --tuned-for W or --max-micro M")
     summary = "\n".join(wrap(summary_line(found, plans), width))
     typer.secho(f"\n{summary}", bold=True)
-    for title, lines in (("units", unit_lines(found)), ("traps", trap_lines(found, question, width))):
+    units = unit_lines(found, None if columns is None else columns - 2)
+    for title, lines in (("units", units), ("traps", trap_lines(found, question, width))):
         if lines:
             typer.secho(f"\n{title}", bold=True)
             indent = "  " if title == "units" else ""
             typer.echo("\n".join(f"{indent}{line}" for line in lines))
 
 
-def _coloured(row: Row) -> str:
-    """The row with its verdict in colour, where stdout is a terminal."""
+def _coloured(row: TableRow) -> str:
+    """The row's text. Its verdict is in colour if stdout is a terminal."""
     if not (sys.stdout and sys.stdout.isatty()):
         return row.text
     start, end = row.span

@@ -1,4 +1,4 @@
-"""`planner convert RECIPE`: another system's recipe as a job of ours, or a batch as another system takes it."""
+"""`planner convert RECIPE`: turns another system's recipe into a job, or into the settings of a third system."""
 
 import shlex
 from dataclasses import replace
@@ -31,39 +31,38 @@ def convert(
     gpus: Annotated[
         int | None,
         typer.Option(
-            "--gpus", metavar="W", help=("the GPU count that the recipe was tuned for; TRL recipes do not say it")
+            "--gpus", metavar="W", help=("the GPU count that the recipe was tuned for (TRL recipes do not say it)")
         ),
     ] = None,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="SYSTEM", help="job, dpo, halos, trl, accelerate, deepspeed or torchtitan"),
+        typer.Option("--to", metavar="SYSTEM", help="target: job, dpo, halos, trl, accelerate, deepspeed, torchtitan"),
     ] = "job",
     at: Annotated[
-        int | None,
-        typer.Option(
-            "--at", metavar="W", help=("with --to SYSTEM: the GPU count to write for; by default that of --gpus")
-        ),
+        int | None, typer.Option("--at", metavar="W", help="with --to SYSTEM: its GPU count, by default that of --gpus")
     ] = None,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="write the job there, not to the terminal")
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="the job file to write, instead of stdout")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace what is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
     accelerate: AccelerateOption = None,
     method: MethodOption = None,
     halos_batch: HalosOption = None,
     max_micro: MicroOption = None,
     env: EnvOption = None,
 ) -> None:
-    """Turn a recipe of the DPO repository, HALOs, TRL or DeepSpeed into a job, or say its batch to one of those.
+    """Turn a recipe of the DPO repository, HALOs, TRL or DeepSpeed into a job, or into another system's settings.
 
-    The job goes to stdout and what became of every key to stderr; with -o the job goes to the file. With --to SYSTEM,
-    what to type there for exactly the same batch at --at GPUs; where no setting does it, the nearest counts (exit 1).
+    The job goes to stdout and a report on every key to stderr. With -o, the job goes to a file.
+    With --to SYSTEM, it prints the settings that train exactly the same batch at --at GPUs.
+    If there are none, it names the nearest counts and exits with 1.
+    Example: planner convert dpo.yaml --gpus 8 -o job.yaml
     """
     known = targets()
     if to not in {"job", *known}:
-        raise UserError(f"--to {to}: write job, {', '.join(known[:-1])} or {known[-1]}")
+        raise UserError(f"--to {to}: no such system. Write job, {', '.join(known[:-1])} or {known[-1]}")
     if to == "job" and at is not None:
-        raise UserError("--at W goes with --to SYSTEM: a job is exact at every count; leave it out")
+        raise UserError("--at W needs --to SYSTEM, because a job is exact at every count. Leave --at out")
     check_number("--at", at, MAX_WORKERS)
     options = options_of(
         gpus=gpus,
@@ -82,14 +81,14 @@ def convert(
         _print_rewrite(found, to, at or gpus or found.gpus)
         return
     if found.foreign is None:
-        raise UserError(f"{recipe}: found a job of planner's already; write --to SYSTEM, or planner plan {recipe}")
+        raise UserError(f"{recipe}: found a planner job already. Add --to SYSTEM, or run planner plan {recipe}")
     _, text = job_of(found)
     _write(found, text, output, force=force)
 
 
 def _print_rewrite(found: Recipe, to: str, gpus: int | None) -> None:
     if gpus is None:
-        raise UserError(f"--at W: say for how many GPUs to write it, such as --to {to} --at 8")
+        raise UserError(f"--at W is missing. Write the number of GPUs, such as --to {to} --at 8")
     made = rewrite(found, to, gpus)
     typer.echo("\n".join(rewrite_lines(found, made, gpus, terminal_width())))
 
@@ -103,10 +102,10 @@ def _write(found: Recipe, text: str, output: str | None, *, force: bool) -> None
     file = Path(output)
     try:
         if file.exists() and not force:
-            raise UserError(f"{output}: it is there already; write another path, or replace it with --force")
+            raise UserError(f"{output}: the file exists. Write another path, or replace it with --force")
         file.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a NUL, or what the file system cannot encode
-        raise UserError(f"{output}: cannot write there ({error}); write another path") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or a name that the file system cannot encode
+        raise UserError(f"{output}: cannot write there ({error}). Write another path") from error
     typer.echo("\n".join(lines))
     typer.echo(f"\nwrote {output}")
     typer.echo(f"see the plan:  {shlex.join(['planner', 'plan', output, '--gpus', '1-16'])}")

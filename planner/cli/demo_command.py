@@ -1,4 +1,4 @@
-"""`planner demo`: a run on this machine whose nodes get notice, come and die, and proof that it kept its promise."""
+"""`planner demo`: trains on this machine while local nodes get notice, join and die, and audits the run."""
 
 import shlex
 import threading
@@ -7,24 +7,24 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.display import display_on
 from planner.cli.options import DryRunOption, console
 from planner.cli.run_command import closing_text
+from planner.cli.terminal import display_on
 from planner.dispatch.ray_internal import drain_node
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.report.audits import phase_table, verdict
 from planner.report.dry_run_text import NOTHING_DONE
-from planner.report.view import RunView
+from planner.report.run_view import RunView
 from planner.runner.audit_run import audit
 from planner.runner.display import Say, StartedRun
 from planner.runner.execute import execute
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.runner.prepare import prepare
 from planner.store.storage import Storage
 
-# It comes with the package: `planner demo` needs no checkout.
+# It is part of the package, so `planner demo` needs no checkout.
 _OWN_JOB = Path(__file__).with_name("demo.yaml")
-# When things happen, as fractions of the job's steps.
+# When the cluster changes, as fractions of the job's steps.
 _NOTICE_AT, _GAIN_AT, _LOSE_AT = 0.2, 0.4, 0.7
 _NODES_AT_START, _NODES_GAINED = 4, 2
 _NOTICE_S = 30.0
@@ -36,7 +36,10 @@ def demo(
     ] = str(_OWN_JOB),
     dry_run: DryRunOption = False,
 ) -> None:
-    """Train on four local nodes; one gets notice, two come, one dies. Then audit the result."""
+    """Train on four local nodes: one gets a preemption notice, two join, one is killed. Then audit the run.
+
+    It needs no GPU and takes three to six minutes. Exits with 1 if the audit finds anything wrong.
+    """
     spec = read_job(job)
     path = _fresh_path(spec.run_path)
     spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"path": path})})
@@ -46,7 +49,7 @@ def demo(
     opening, script = f"{spec.name}: {promise}, in {path}", _Script(prepared.total_steps)
     display = display_on(out, script)
     if dry_run:
-        for line in (opening, *script.words, "", NOTHING_DONE):
+        for line in (opening, *script.summary, "", NOTHING_DONE):
             display.say(line)
         return
     result = execute(
@@ -71,26 +74,26 @@ def demo(
 
 
 class _Script:
-    """What happens to the cluster, by the run's own progress."""
+    """Changes the local cluster when the run reaches certain steps."""
 
     def __init__(self, total_steps: int) -> None:
         notice_at, gain_at, lose_at = (int(total_steps * part) for part in (_NOTICE_AT, _GAIN_AT, _LOSE_AT))
         self._acts = [(notice_at, self._give_notice), (gain_at, self._gain), (lose_at, self._lose)]
-        self.words = (
+        self.summary = (
             f"{_NODES_AT_START} local nodes with room for a worker each",
             f"from step {notice_at}: one of them has notice to go in {_NOTICE_S:.0f} s",
-            f"from step {gain_at}: {_NODES_GAINED} nodes come",
+            f"from step {gain_at}: {_NODES_GAINED} nodes join",
             f"from step {lose_at}: a node is killed without notice",
             "at the end: the audit",
         )
-        """what will happen, in order"""
+        """what will happen, one line each"""
         self._acting: threading.Thread | None = None
 
-    def __call__(self, running: StartedRun, say: Say, view: RunView) -> None:
+    def __call__(self, started: StartedRun, say: Say, view: RunView) -> None:
         if self._acts and view.step >= self._acts[0][0] and not (self._acting and self._acting.is_alive()):
-            (_, act), cluster = self._acts.pop(0), running.cluster
+            (_, act), cluster = self._acts.pop(0), started.cluster
             assert cluster is not None
-            # To start nodes takes seconds, for which nothing would be shown.
+            # In a thread, because starting nodes takes seconds and would stop the display.
             self._acting = threading.Thread(target=lambda: say(f"demo: {act(cluster)}"), daemon=True)
             self._acting.start()
 
@@ -112,7 +115,7 @@ class _Script:
 
 
 def _fresh_path(path: str) -> str:
-    """`path`, or the first of `path-2`, `path-3`, ... that is not there yet."""
+    """Return `path`, or the first of `path-2`, `path-3`, ... that does not exist."""
     number = 1
     fresh = path
     while Storage(fresh).exists(""):

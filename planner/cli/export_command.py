@@ -1,4 +1,4 @@
-"""`planner export RUN`: a commit as a folder that plain transformers or peft loads."""
+"""`planner export RUN`: writes a commit as a folder that plain transformers or peft loads."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from planner.base.disk import expanded, full_url
+from planner.base.disk import absolute_url, expanded
 from planner.base.text import counted
 from planner.cli.options import JsonOption, progress_bar
 from planner.errors import UserError
@@ -19,23 +19,24 @@ def export(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FOLDER", help="a new folder for the model", show_default=False)
     ],
-    step: Annotated[str, typer.Option(metavar="N", help="the commit's step, or newest")] = "newest",
-    dtype: Annotated[Literal["fp32", "bf16"], typer.Option(help="of the weights in the files")] = "fp32",
-    merge: Annotated[bool, typer.Option("--merge", help="adapters: put them into the weights")] = False,
+    step: Annotated[str, typer.Option(metavar="N", help="the step of the commit, or newest")] = "newest",
+    dtype: Annotated[Literal["fp32", "bf16"], typer.Option(help="number format of the exported weights")] = "fp32",
+    merge: Annotated[bool, typer.Option("--merge", help="merge adapters into the weights")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commit in the Hugging Face layout: safetensors, configuration, tokenizer. Adapters: in peft's.
+    """Write a commit in the Hugging Face layout (safetensors, configuration, tokenizer), or adapters in peft's.
 
-    The commit's digests are checked first, and the folder is there as a whole or not at all.
+    The commit's digests are checked first. The folder appears only when it is complete.
+    Example: planner export runs/my-run -o models/my-model
     """
     if not run or not output:
-        raise UserError(f"{'--output' if run else 'RUN'} is empty; write a folder")
+        raise UserError(f"{'--output' if run else 'RUN'} is empty. Write a folder")
     if step != "newest" and not step.isdecimal():
-        raise UserError(f"--step {step}: write a commit's step, or newest")
+        raise UserError(f"--step {step}: not a step. Write the step of a commit, or newest")
     from planner.train.export import commit_at  # torch
     from planner.train.export import export as export_commit
 
-    found = RunFolder(Storage(full_url(run)))
+    found = RunFolder(Storage(absolute_url(run)))
     manifest = commit_at(found, None if step == "newest" else int(step))
     target = expanded(output).absolute()
     with progress_bar("tensors written") as progress:

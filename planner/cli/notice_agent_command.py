@@ -1,4 +1,4 @@
-"""`planner notice-agent`: passes the cloud's notice on to Ray, on every node that a cloud may take."""
+"""`planner notice-agent`: forwards the cloud's preemption notice to Ray. It runs on every node that may be taken."""
 
 import contextlib
 import time
@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from planner.cli.options import warn_of_open_token
-from planner.dispatch.ray_internal.local_node import LocalNode
+from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import RunError
 from planner.notice.agent import Agent
 from planner.notice.clouds import find_cloud
 from planner.notice.fetch import Endpoint, Unreachable
 from planner.notice.notice import Cloud, Trouble
 
-# A metadata server may come up later than the machine, or than a pod on it.
+# A metadata server may start later than the machine, or later than a pod on it.
 _CLOUD_TRIES = 4
 _CLOUD_AGAIN_S = 5.0
 _RAY_WAIT_S = 900.0
@@ -25,26 +25,30 @@ def notice_agent(
     address: Annotated[
         str,
         typer.Option(
-            envvar="RAY_ADDRESS", show_default=False, help="the head's address, host:port; else this machine's cluster"
+            envvar="RAY_ADDRESS",
+            show_default=False,
+            help="the address of Ray's head, host:port (by default the cluster of this machine)",
         ),
     ] = "",
     node_id: Annotated[
-        str, typer.Option(metavar="HEX", show_default=False, help="where several nodes run on this machine")
+        str,
+        typer.Option(metavar="HEX", show_default=False, help="the Ray node to drain, if this machine has several"),
     ] = "",
     endpoint: Annotated[
         str,
         typer.Option(envvar="PLANNER_METADATA_ENDPOINT", metavar="URL", help="the cloud's metadata server"),
     ] = "http://169.254.169.254",
     rebalance: Annotated[
-        bool, typer.Option("--rebalance", help="AWS: take a rebalance recommendation for a notice, without a deadline")
+        bool,
+        typer.Option("--rebalance", help="AWS: treat a rebalance recommendation as a notice without a deadline"),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="look once, say what is seen and would be done, and do nothing")
+        bool, typer.Option("--dry-run", help="look once, print what was found and would be done, and do nothing")
     ] = False,
 ) -> None:
-    """Watch AWS, Google Cloud or Azure for the notice that this machine will be taken, and drain its Ray node.
+    """Watch AWS, Google Cloud or Azure for a preemption notice for this machine, and drain its Ray node.
 
-    It starts beside `ray start`, and ends when its node does. Where there is no cloud it says so, and ends.
+    Start it beside `ray start` on every node. It ends when its node ends, or at once if no cloud answers.
     """
     warn_of_open_token()
     server = Endpoint(url=endpoint)
@@ -70,27 +74,25 @@ def _find_cloud(server: Endpoint) -> Cloud | None:
             _say(f"no cloud's metadata server at {server.url} so far: {why}")
         if again < _CLOUD_TRIES - 1:
             time.sleep(_CLOUD_AGAIN_S)
-    _say(
-        f"neither AWS nor Google Cloud nor Azure answers at {server.url} ({why}): no notice will come, nothing to watch"
-    )
+    _say(f"AWS, Google Cloud and Azure do not answer at {server.url} ({why}). No notice can come, so the agent ends")
     return None
 
 
-def _find_node(address: str, node_id: str) -> LocalNode:
-    """Wait for Ray.
+def _find_node(address: str, node_id: str) -> NodeDrainer:
+    """Wait for this machine's Ray node.
 
     Raises:
-        RunError: it has not come up.
-        UserError: there is nothing that could be drained.
+        RunError: Ray did not start in time.
+        UserError: there is no node that can be drained.
     """
     began_s, said = time.monotonic(), ""
     while True:
         try:
-            return LocalNode.find(address, node_id)
+            return NodeDrainer.find(address, node_id)
         except RunError as error:
             why = str(error)
         if time.monotonic() - began_s > _RAY_WAIT_S:
-            raise RunError(f"Ray has not come up within {_RAY_WAIT_S / 60:.0f} minutes: {why}")
+            raise RunError(f"Ray did not start within {_RAY_WAIT_S / 60:.0f} minutes: {why}")
         if why != said:
             _say(f"waiting for this machine's Ray node: {why}")
             said = why
@@ -104,7 +106,7 @@ def _look_once(server: Endpoint, address: str, node_id: str) -> None:
     if cloud is not None:
         typer.echo(f"notice  {_seen(cloud)}")
     try:
-        node = LocalNode.find(address, node_id)
+        node = NodeDrainer.find(address, node_id)
         typer.echo(f"node    {node.node_id} of the cluster at {node.address}: it would be drained")
     except RunError as error:
         typer.echo(f"node    {error}")
@@ -125,6 +127,6 @@ def _seen(cloud: Cloud) -> str:
 
 
 def _say(line: str) -> None:
-    """A line of the log. A full disk behind it must not cost the notice."""
+    """Print a line of the log. A full disk must not stop the agent."""
     with contextlib.suppress(OSError):
         typer.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and the console they print to."""
+"""Options that several commands share, and the console that they print to."""
 
 import os
 import shutil
@@ -16,46 +16,48 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RESUME_VARIABLE = "PLANNER_RESUME"
-"""holds the command that resumes the run, where that is not this one: `planner submit` sets it for the cluster"""
+"""environment variable with the command that resumes the run, which `planner submit` sets on the cluster"""
 
-# Shorter work needs no bar.
+# Shorter work gets no progress bar.
 _BAR_AFTER_S = 1.0
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="a job file (YAML)", show_default=False)]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="override a value of the job, such as train.steps=400"),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="override a value of the job, such as train.steps=400 (may be repeated)"
+    ),
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="check what can be checked, show what would be done, and do nothing")
+    bool, typer.Option("--dry-run", help="check what can be checked, show what would be done, and start nothing")
 ]
 AcceptOption = Annotated[
     list[str] | None,
-    typer.Option("--accept", metavar="FIELD", help="go on although this has changed: data, seed, recipe, ..."),
+    typer.Option("--accept", metavar="FIELD", help="resume although this has changed: data, seed, recipe, ..."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console that prints every text as it is: `[` and `:` in a path or a message are no markup."""
-    from rich.console import Console  # `planner plan` prints without it
+    """A console that prints every text unchanged: `[` and `:` in a path or a message are not markup."""
+    from rich.console import Console  # not at the top, because `planner plan` does without it
 
     return Console(markup=False, emoji=False, highlight=False, stderr=stderr)
 
 
 def warn_of_open_token() -> None:
-    """Say on stderr that others may use the token that this process shows to a cluster, if they may."""
+    """Warn on stderr if other users can read the token that this process sends to a cluster."""
     if warning := token_warning(os.environ):
         typer.echo(f"planner: {warning}", err=True)
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """What to call with `(done, of)`: it draws a bar on stderr while work is long, if that is a terminal."""
+    """A context whose value is called with `(done, of)`. It draws a bar on stderr if that is a terminal."""
     if not (sys.stderr and sys.stderr.isatty()):
         yield lambda _done, _of: None
         return
-    from rich.progress import Progress  # the same
+    from rich.progress import Progress  # not at the top, because `planner plan` does without it
 
     began_s = time.monotonic()
     with Progress(console=console(stderr=True), transient=True) as bar:
@@ -66,5 +68,5 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None where a line may be as long as it likes."""
+    """The width of the terminal in columns. None if stdout is a pipe or a file, where lines stay whole."""
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None

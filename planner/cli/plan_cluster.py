@@ -1,36 +1,41 @@
-"""`planner plan --cluster FILE`: the counts that a cluster file reaches, and the nodes behind each."""
+"""`planner plan --cluster FILE`: the counts that the cluster of a file can reach, and the nodes of each count."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.cluster.reach import Mix, Reach
+from planner.cluster.reachable_counts import Mix, Reach
 from planner.errors import PlanError
 from planner.files import read_cluster
 from planner.job import Job, workers_of
 from planner.report.clusters import cluster_line, no_room
-from planner.report.layout_text import spans
+from planner.report.text_columns import spans
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnCluster:
-    """What a cluster makes of a job's plans."""
+    """The counts of a job that a cluster can reach."""
 
     counts: list[int]
-    """those to show"""
+    """the counts to show"""
     mixes: Mapping[int, Mix]
     """count -> its nodes"""
     line: str
-    """the cluster in words"""
+    """the cluster as text"""
     notes: tuple[str, ...]
-    """what the table does not show, in words"""
+    """what the table does not show, one text each"""
 
 
 def on_cluster(file: str, job: Job, asked: list[int] | None) -> OnCluster:
-    """The counts of `asked`, or of the job's own range, that the cluster in the file can reach.
+    """Find the counts that the cluster in a file can reach.
+
+    Args:
+        file: the path of a `ray up` or KubeRay file.
+        job: the job.
+        asked: the counts to look at. None takes the job's own range.
 
     Raises:
-        ClusterError: the file is none, or wrong.
-        PlanError: the cluster can reach none of them.
+        ClusterError: the file is wrong, or is no cluster file.
+        PlanError: the cluster can reach none of the counts.
     """
     reach = Reach(cluster=read_cluster(file), taken=job.workers.taken)
     counts = _reached(job, asked, reach)
@@ -57,7 +62,7 @@ def _reached(job: Job, asked: list[int] | None, reach: Reach) -> list[int]:
     else:
         wanted, key = f"you asked for {spans(sorted(asked))}", "--gpus"
     name, room = reach.cluster.name, spans(reach.counts)
-    raise PlanError(f"{wanted}, and cluster {name} has room for {room}; change its numbers of nodes, or {key}")
+    raise PlanError(f"{wanted}, and cluster {name} has room for {room}. Change its numbers of nodes, or {key}")
 
 
 def _notes(job: Job, asked: list[int] | None, counts: list[int], reach: Reach) -> list[str]:
@@ -66,11 +71,11 @@ def _notes(job: Job, asked: list[int] | None, counts: list[int], reach: Reach) -
         notes.append(f"Out of the cluster's reach: {spans(missing)}.")
     if not job.workers.gpus and any(group.resources.get("GPU") for group in reach.cluster.groups):
         notes.append(
-            "workers.gpus is 0: workers take CPUs, and these nodes' GPUs stay idle; --set workers.gpus=1 takes them."
+            "workers.gpus is 0: workers take CPUs, and these nodes' GPUs stay idle. To use them: --set workers.gpus=1."
         )
     most, room = workers_of(job).most, reach.counts[-1]
     if room > most:
         notes.append(
-            f"The cluster has room for {room} workers; this job takes at most {most} (workers.max, batch.global)."
+            f"The cluster has room for {room} workers. This job takes at most {most} (workers.max, batch.global)."
         )
     return notes

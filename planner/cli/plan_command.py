@@ -1,4 +1,4 @@
-"""`planner plan JOB`: the whole table beforehand, from the very values that the workers will use."""
+"""`planner plan JOB`: prints the plan at each GPU count, made by the same function that the workers call."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,9 +7,10 @@ import typer
 from planner.cli.counts import parse_counts
 from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
 from planner.job import Job, workers_of
-from planner.job.lengths import conversions
+from planner.job.step_schedule import conversions
 from planner.report.plan_table import plan_json, plan_table
-from planner.runner.job_file import read_job
+from planner.report.text_columns import wrapped
+from planner.runner.job_argument import read_job
 from planner.runner.job_plans import plans
 
 if TYPE_CHECKING:
@@ -20,16 +21,20 @@ def plan(
     job: JobArgument,
     gpus: Annotated[
         str | None,
-        typer.Option(metavar="COUNTS", help="such as 1-16, 7 or 3,5,7; by default the job's workers.min to max"),
+        typer.Option(metavar="COUNTS", help="such as 1-16, 7 or 3,5,7 (by default workers.min to workers.max)"),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="a `ray up` or KubeRay file: only the counts that it reaches, and its nodes"),
+        typer.Option(metavar="FILE", help="a `ray up` or KubeRay file: show the counts that it reaches, with nodes"),
     ] = None,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how the job's global batch is split at each GPU count. Starts nothing."""
+    """Show how the job's global batch is split at each GPU count. Starts nothing.
+
+    It needs no GPU and no cluster.
+    Example: planner plan job.yaml --gpus 1-16
+    """
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
@@ -38,17 +43,19 @@ def plan(
     if as_json:
         typer.echo(plan_json(found, mixes))
         return
-    typer.echo("\n".join([*_heading(spec), *([] if there is None else [there.line])]))
-    header, *rows = plan_table(found, terminal_width(), mixes)
+    width = terminal_width()
+    heading = [*_heading(spec), *([] if there is None else [there.line])]
+    typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
+    header, *rows = plan_table(found, width, mixes)
     typer.secho(f"\n{header}", bold=True)
     typer.echo("\n".join(rows))
     notes = () if there is None else there.notes
     for note in filter(None, (_outside(spec, [plan.world_size for plan in found]), *notes)):
-        typer.echo(f"\n{note}")
+        typer.echo("\n".join(["", *wrapped(note, width, later="")]))
 
 
 def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
-    from planner.cli.plan_cluster import on_cluster  # numpy, which a plan without a cluster does not need
+    from planner.cli.plan_cluster import on_cluster  # imports numpy, which a plan without a cluster does not need
 
     return on_cluster(file, job, asked)
 
@@ -60,11 +67,11 @@ def _heading(job: Job) -> list[str]:
 
 
 def _outside(job: Job, counts: list[int]) -> str:
-    """Counts that `planner run` would never use, in words."""
+    """A note if some counts are outside of the range that `planner run` uses. Else empty."""
     workers = workers_of(job)
     least, most = workers.least, workers.most
     if min(counts) >= least and max(counts) <= most:
         return ""
     return (
-        f"This job runs on {least} to {most} workers (workers.min, workers.max, batch.global); other rows are what-if."
+        f"This job runs on {least} to {most} workers (workers.min, workers.max, batch.global). Other rows are what-if."
     )

@@ -1,4 +1,4 @@
-"""`planner prepare SOURCE OUTPUT`: text or jsonl into one token file, which a run opens at once at any size."""
+"""`planner prepare SOURCE OUTPUT`: turns text or jsonl into one token file, which a run opens fast at any size."""
 
 import json
 import sys
@@ -22,31 +22,35 @@ from planner.runner.signals import ended_like_ctrl_c
 
 
 class Kind(StrEnum):
-    """What SOURCE is, in the words of the job file."""
+    """The kind of SOURCE, named as in the job file's `data.kind`."""
 
     text = "text"
     jsonl = "jsonl"
 
 
 def prepare(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="what data.path takes: a file, a folder or a glob")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="a file, a folder or a glob, as data.path takes it")],
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="the token file to write")],
-    kind: Annotated[Kind | None, typer.Option(help="text, unless SOURCE ends with .jsonl: then say which")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="by default text (required if SOURCE ends with .jsonl)")] = None,
     field: Annotated[str, typer.Option(help="jsonl: the key that holds the text")] = "text",
-    force: Annotated[bool, typer.Option("--force", help="replace OUTPUT if it is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace OUTPUT if it exists")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn text or jsonl into one token file for data.kind: tokens. The samples stay the same, at every context."""
+    """Turn text or jsonl into one token file for data.kind: tokens. The samples stay the same at every context.
+
+    Each byte is one token.
+    Example: planner prepare 'corpus/*.txt' corpus.tokens
+    """
     data = _data(source, kind, field)
     if not output:
-        raise UserError("OUTPUT is empty; write a file's name")
+        raise UserError("OUTPUT is empty. Write the name of a file")
     path = Path(output)
     began_s = time.monotonic()
     with ended_like_ctrl_c(), _progress_bar() as progress:
         try:
             header = prepare_file(data, path, replace=force, progress=progress)
         except DataError as error:
-            # In a job the same mistakes have keys.
+            # These messages name keys of a job. The command has options instead.
             text = str(error).removeprefix("data.path: ").replace("set data.field", "set --field")
             raise DataError(text) from error
     if as_json:
@@ -62,25 +66,27 @@ def prepare(
 
 def _data(source: str, kind: Kind | None, field: str) -> TextData | JsonlData:
     if not source:
-        raise UserError("SOURCE is empty; write a file, a folder or a glob")
+        raise UserError("SOURCE is empty. Write a file, a folder or a glob")
     try:
         source.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{source}: not a name in UTF-8; rename it, or write the folder") from error
+        raise UserError(f"{source}: the name is not UTF-8. Rename it, or write its folder") from error
     if not field:
-        raise UserError("--field is empty; write the key that holds the text")
+        raise UserError("--field is empty. Write the key that holds the text")
     if kind is None and source.endswith(".jsonl"):
-        raise UserError(f"{source}: write --kind jsonl (each line's text is a row) or --kind text (all of it is text)")
+        raise UserError(
+            f"{source}: the kind is not clear. Write --kind jsonl (each line is a row) or --kind text (plain text)"
+        )
     if kind is Kind.jsonl:
         return JsonlData(kind="jsonl", path=source, field=field)
     if field != "text":
-        raise UserError(f"--field {field}: text has no fields; leave it out, or write --kind jsonl")
+        raise UserError(f"--field {field}: text has no fields. Leave --field out, or write --kind jsonl")
     return TextData(kind="text", path=source)
 
 
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """On stderr where that is a terminal."""
+    """A progress bar on stderr if that is a terminal. Its value is called with `(done, of)` bytes."""
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     shown = bool(sys.stderr and sys.stderr.isatty())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:

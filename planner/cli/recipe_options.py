@@ -1,4 +1,4 @@
-"""Arguments that `convert` and `check` share."""
+"""Options that `convert` and `check` share."""
 
 import re
 from typing import Annotated
@@ -7,13 +7,13 @@ import typer
 
 from planner.errors import UserError
 from planner.plan.limits import MAX_MICRO, MAX_WORKERS
-from planner.recipes import Options
+from planner.recipes import RecipeOptions
 
 RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="a config (YAML, JSON), a Hydra folder, a script that trains, or its command line in quotes",
+        help="a config (YAML, JSON), a Hydra folder, a training script, or its command line in quotes",
         show_default=False,
     ),
 ]
@@ -22,10 +22,10 @@ OverridesArgument = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="the recipe's own overrides: key=value, ++key=value, --key value"),
 ]
 AccelerateOption = Annotated[
-    str | None, typer.Option("--accelerate", metavar="FILE", help="the accelerate file that the recipe is run with")
+    str | None, typer.Option("--accelerate", metavar="FILE", help="the accelerate config that the recipe is run with")
 ]
 MethodOption = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="of a TRL recipe: sft, dpo, orpo, kto or grpo")
+    str | None, typer.Option("--method", metavar="NAME", help="method of a TRL recipe: sft, dpo, orpo, kto or grpo")
 ]
 HalosOption = Annotated[
     str | None,
@@ -36,14 +36,14 @@ HalosOption = Annotated[
     ),
 ]
 MicroOption = Annotated[
-    int | None, typer.Option("--max-micro", metavar="M", help="the most samples that one GPU holds in a forward pass")
+    int | None, typer.Option("--max-micro", metavar="M", help="the most samples that fit into one GPU's forward pass")
 ]
 EnvOption = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
         metavar="NAME=VALUE",
-        help="a variable that the recipe's script takes from the shell; repeat it for others",
+        help="a variable that the recipe's script reads from the shell (may be repeated)",
     ),
 ]
 
@@ -58,15 +58,15 @@ def options_of(
     max_micro: int | None,
     env: list[str] | None,
     is_for_job: bool,
-) -> Options:
-    """The options as a value.
+) -> RecipeOptions:
+    """Check the options and return them as one value.
 
     Raises:
         UserError: a number is out of bounds, or a variable is not NAME=VALUE.
     """
     check_number(gpus_option, gpus, MAX_WORKERS)
     check_number("--max-micro", max_micro, MAX_MICRO)
-    return Options(
+    return RecipeOptions(
         gpus=gpus,
         max_micro=max_micro,
         accelerate=accelerate,
@@ -74,22 +74,22 @@ def options_of(
         method=method,
         is_for_job=is_for_job,
         needs_micro=is_for_job,
-        env=dict(_variable(word) for word in env or []),
+        env=dict(map(_variable, env or [])),
     )
 
 
-def _variable(word: str) -> tuple[str, str]:
-    name, sign, value = word.partition("=")
+def _variable(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
     if not sign or not re.fullmatch(r"\w+", name, re.ASCII):
-        raise UserError(f"--env {word[:40]}: write NAME=VALUE, such as --env LR=5e-7")
+        raise UserError(f"--env {text[:40]}: write NAME=VALUE, such as --env LR=5e-7")
     return name, value
 
 
 def check_number(option: str, value: int | None, most: int) -> None:
-    """Check an option's bounds.
+    """Check that an option's value is between 1 and `most`, or None.
 
     Raises:
-        UserError: the value is out of them.
+        UserError: the value is out of bounds.
     """
     if value is not None and not 1 <= value <= most:
         raise UserError(f"{option} {value}: write a whole number from 1 to {most}")

@@ -1,4 +1,4 @@
-"""`planner run JOB`: train, on a Ray cluster or on an embedded one; the same command resumes."""
+"""`planner run JOB`: trains on a Ray cluster or on an embedded local one. The same command resumes."""
 
 import os
 import shlex
@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.display import display_on
 from planner.cli.options import (
     RESUME_VARIABLE,
     AcceptOption,
@@ -15,14 +14,16 @@ from planner.cli.options import (
     JsonOption,
     SetOption,
     console,
+    terminal_width,
 )
+from planner.cli.terminal import display_on
 from planner.job import HfModel, Job
 from planner.report.dry_run_text import dry_run_json, dry_run_text
 from planner.report.run_table import detail_json, run_detail
 from planner.runner.accept import parse_accept
 from planner.runner.dry_run import check_start
 from planner.runner.execute import RunResult, execute
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.runner.local import MOST_NODES
 from planner.runner.prepare import prepare
 from planner.runner.run_job import resume_command
@@ -33,11 +34,11 @@ def run(
     job: JobArgument,
     address: Annotated[
         str,
-        typer.Option(envvar="RAY_ADDRESS", help="a Ray cluster's address; without one, a local cluster is started"),
+        typer.Option(envvar="RAY_ADDRESS", help="address of a Ray cluster (without one, a local cluster starts)"),
     ] = "",
     nodes: Annotated[
         int,
-        typer.Option(min=0, max=MOST_NODES, help="logical nodes of the local cluster; by default one per core or GPU"),
+        typer.Option(min=0, max=MOST_NODES, help="logical nodes of the local cluster (by default one per core or GPU)"),
     ] = 0,
     set_: SetOption = None,
     accept: AcceptOption = None,
@@ -45,9 +46,11 @@ def run(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the job, or resume it where its run directory ends.
+    """Train the job, or resume its run from the newest commit.
 
-    With --json, stdout is what `planner show RUN --json` says at the end, and all else is on stderr.
+    Ctrl-C makes all workers commit and ends the run (exit code 130). The same command resumes it.
+    With --json, stdout has what `planner show RUN --json` prints at the end, and stderr has the rest.
+    Example: planner run job.yaml --set train.steps=400
     """
     fields = parse_accept(accept or [])
     spec = read_job(job, set_ or [])
@@ -55,12 +58,12 @@ def run(
     display = display_on(out)
     prepared = prepare(spec, fields, display, check_data=not address)
     if prepared.finished:
-        display.say(f"{prepared.url}: {prepared.finished_text}; nothing to do")
+        display.say(f"{prepared.url}: {prepared.finished_text}, nothing to do")
         _print_json(prepared.url, wanted=as_json)
         return
     if dry_run:
         dry = check_start(prepared, address=address, nodes=nodes)
-        typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry)))
+        typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry, terminal_width())))
         return
     again = resume_command(job, address=address, nodes=nodes, overrides=set_ or [], accept=accept or [])
     result = execute(
@@ -73,7 +76,7 @@ def run(
         resume_command=os.environ.get(RESUME_VARIABLE) or again,
     )
     display.say(closing_text(prepared.job, result))
-    _print_json(prepared.url, wanted=as_json)  # how an interrupted run stands, too, is what a script asked for
+    _print_json(prepared.url, wanted=as_json)  # also after an interrupt, because a script needs the run's state
     if not result.finished:
         raise typer.Exit(130)
 
@@ -84,11 +87,11 @@ def _print_json(url: str, *, wanted: bool) -> None:
 
 
 def closing_text(job: Job, result: RunResult) -> str:
-    """How the run stands when its driver ends, and the commands that come next."""
+    """How the run stands when its driver ends, and the next commands."""
     if not result.finished:
-        return f"interrupted: {result.committed}; resume with: {result.resume_command}"
+        return f"interrupted: {result.committed}. Resume with: {result.resume_command}"
     code = ["--code", job.data.path] if job.is_own else []
     again = shlex.join(["planner", "audit", result.url, *code])
     export = ["planner", "export", result.url, "-o", f"models/{job.name}"]
-    more = f"; for plain transformers: {shlex.join(export)}" if isinstance(job.model, HfModel) else ""
-    return f"finished: {result.total_steps} steps committed in {result.url}; check it: {again}{more}"
+    more = f"\nExport it for transformers: {shlex.join(export)}" if isinstance(job.model, HfModel) else ""
+    return f"finished: {result.total_steps} steps committed in {result.url}. Check it: {again}{more}"

@@ -1,4 +1,4 @@
-"""`planner runs [FOLDER]`: every run in a folder, and how it stands."""
+"""`planner runs [FOLDER]`: lists the runs in a folder and their states."""
 
 import time
 from typing import Annotated
@@ -12,12 +12,16 @@ from planner.store.survey import survey_folder
 
 
 def runs(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="the folder or URL that runs lie in")] = "runs",
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="the folder or URL that holds the runs")] = "runs",
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs in a folder, the one that was active last first. Reads only; damaged ones are shown as broken."""
+    """List the runs in a folder, the last active run first. Damaged runs are shown as broken. Changes nothing.
+
+    It reads only the ends of files, so it is fast on long runs.
+    Example: planner runs s3://bucket/runs
+    """
     if not folder:
-        raise UserError("FOLDER is empty; write the folder or URL that runs lie in")
+        raise UserError("FOLDER is empty. Write the folder or URL that holds the runs")
     lines = sorted(map(run_line, survey_folder(folder)), key=lambda line: (-line.active_time_s, line.run))
     if as_json:
         typer.echo(runs_json(lines))
@@ -26,8 +30,6 @@ def runs(
         typer.echo(f"no runs in {folder}")
         return
     names = [line.run.removeprefix(f"{folder.rstrip('/')}/") for line in lines]
-    header, *rows = run_table(lines, names, time.time())
+    header, *rows = run_table(lines, names, time.time(), terminal_width())
     typer.secho(header, bold=True)
-    width = terminal_width()
-    for row in rows:
-        typer.echo(row if width is None or len(row) <= width else f"{row[: width - 3]}...")
+    typer.echo("\n".join(rows))

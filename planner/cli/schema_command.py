@@ -1,4 +1,4 @@
-"""`planner schema`: what a job file may say, for editors and scripts."""
+"""`planner schema`: prints the JSON Schema of job files, for editors and scripts."""
 
 import typer
 
@@ -7,6 +7,10 @@ from planner.job.objective_registry import require_all_objectives
 
 
 def schema() -> None:
-    """Print the job file's JSON Schema. `planner schema > job.schema.json` puts it where a job's first line looks."""
+    """Print the JSON Schema of the job file, with which editors complete and check job files.
+
+    The first line of a job file names it.
+    Example: planner schema > job.schema.json
+    """
     require_all_objectives()
     typer.echo(schema_text(), nl=False)

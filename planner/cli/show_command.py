@@ -1,12 +1,12 @@
-"""`planner show RUN`: one run, from what lies in its folder."""
+"""`planner show RUN`: shows one run, from its folder alone."""
 
 import time
 from typing import Annotated
 
 import typer
 
-from planner.base.disk import full_url
-from planner.cli.options import JsonOption
+from planner.base.disk import absolute_url
+from planner.cli.options import JsonOption, terminal_width
 from planner.errors import StoreError, UserError
 from planner.report.run_table import detail_json, detail_text, run_detail
 from planner.store.storage import Storage
@@ -17,11 +17,16 @@ def show(
     run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a run stands: its state, its generations, what happened last, and what resumes it. Reads only."""
+    """Show how a run stands: its state, generations, last events and the command that resumes it. Changes nothing.
+
+    It also works while the run is going on.
+    Example: planner show runs/my-run
+    """
     if not run:
-        raise UserError("RUN is empty; write a run's folder or URL")
-    url = full_url(run)
+        raise UserError("RUN is empty. Write a run's folder or URL")
+    url = absolute_url(run)
     if not is_run(Storage(url)):
-        raise StoreError(f"{run}: no run here; `planner runs FOLDER` lists the runs in a folder")
+        raise StoreError(f"{run}: no run here. To list the runs in a folder: planner runs FOLDER")
     detail = run_detail(survey(url, MOST_GENERATIONS))
-    typer.echo(detail_json(detail) if as_json else "\n".join(detail_text(detail, time.time())))
+    lines = [detail_json(detail)] if as_json else detail_text(detail, time.time(), terminal_width())
+    typer.echo("\n".join(lines))

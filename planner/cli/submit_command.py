@@ -1,4 +1,4 @@
-"""`planner submit JOB`: `planner run`, on a cluster that is reached by its dashboard's address alone."""
+"""`planner submit JOB`: sends `planner run` to a cluster. It needs only the address of the cluster's dashboard."""
 
 import json
 import shlex
@@ -19,12 +19,12 @@ from planner.cli.options import (
 )
 from planner.job import Job
 from planner.runner.accept import parse_accept
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.submit.shipment import Shipment, collect, mebibytes, require_lasting
 from planner.submit.submission import Submission, dashboard_address, new_submission
 
 if TYPE_CHECKING:
-    from planner.submit.job_server import Ended
+    from planner.submit.jobs_api import Ended
 
 
 def submit(
@@ -34,7 +34,7 @@ def submit(
         typer.Option(
             envvar="RAY_API_SERVER_ADDRESS",
             show_default=False,
-            help="the cluster's dashboard, such as http://HOST:8265",
+            help="address of the cluster's dashboard, such as http://HOST:8265",
         ),
     ],
     follow: Annotated[
@@ -42,13 +42,14 @@ def submit(
     ] = False,
     set_: SetOption = None,
     accept: AcceptOption = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Ray's own messages in the log, too")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own messages in the log")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be sent, and send nothing")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Send the job to a Ray cluster and train it there. The same command resumes it. Ctrl-C does not stop it.
 
-    What is sent: this planner, the job file, and the data if its path is relative.
+    It sends this version of planner, the job file, and the data if its path is relative.
+    Example: planner submit job.yaml --address http://HOST:8265 --follow
     """
     parse_accept(accept or [])
     spec = read_job(job, set_ or [])
@@ -62,10 +63,10 @@ def submit(
     if dry_run:
         view.dry()
         return
-    from planner.submit.job_server import JobServer  # Ray, and HTTP: not for a dry run
+    from planner.submit.jobs_api import JobsApi  # imports Ray, which a dry run does not need
 
     warn_of_open_token()
-    server = JobServer.connect(address)
+    server = JobsApi.connect(address)
     server.submit(submission)
     if not follow:
         view.sent(server.ray_version)
@@ -81,12 +82,12 @@ def submit(
 
 
 def _repeated(option: str, values: list[str] | None) -> list[str]:
-    """The words of a command line that give an option these values."""
-    return [word for value in values or [] for word in (option, value)]
+    """Command-line arguments that repeat an option for each of the values."""
+    return [argument for value in values or [] for argument in (option, value)]
 
 
 class _View:
-    """What the terminal shows of a submission: sentences, or one JSON object with the log on stderr."""
+    """Prints a submission: text, or one JSON object with the log on stderr."""
 
     def __init__(self, job: Job, submission: Submission, resume: str, *, as_json: bool) -> None:
         self._job = job
@@ -96,21 +97,21 @@ class _View:
         self._out = console()
 
     def dry(self) -> None:
-        """What would be sent, where, and how to do it by hand."""
+        """Print what would be sent and where, and a command that does it without planner."""
         submission = self._submission
         if self._as_json:
             sent = {"files": sorted(submission.shipment.files), "bytes": submission.shipment.num_bytes}
             environment = {"entrypoint": submission.entrypoint, "env_vars": dict(submission.env)}
             self._json(**environment, **sent, by_hand=submission.command_by_hand)
             return
-        self._say(f"{self._job.name}: would go to {submission.address}; the run: {self._job.run_path}")
+        self._say(f"{self._job.name}: would go to {submission.address}, with the run in {self._job.run_path}")
         self._say(f"  sent     {_contents(submission.shipment)}")
         self._say(f"  command  {submission.entrypoint}")
         self._say(f"  by hand  {submission.command_by_hand}")
         self._say("nothing was sent")
 
     def sent(self, ray_version: str) -> None:
-        """It is on its way."""
+        """Print that the job was sent, and the commands for its log, its end and its resume."""
         if self._as_json:
             self._json(**self._names())
             return
@@ -118,25 +119,25 @@ class _View:
         self._commands(["log", "stop", "resume"])
 
     def following(self, ray_version: str) -> None:
-        """It is on its way, and its log comes next."""
+        """Print that the job was sent, before its log follows."""
         if not self._as_json:
             self._opening(ray_version)
-            self._say("its log; Ctrl-C leaves the job running:")
+            self._say("The log follows. Ctrl-C leaves the job running.")
 
     def show(self, text: str) -> None:
-        """A part of the log, as it is."""
+        """Print a part of the log, unchanged."""
         typer.echo(text, nl=False, err=self._as_json)
 
     def left(self) -> None:
-        """The user has gone, the job has not."""
+        """Print that the job still runs, after Ctrl-C."""
         if self._as_json:
             self._json(**self._names(), status="RUNNING")
             return
-        self._say(f"\n{self._submission.submission_id} runs on")
+        self._say(f"\n{self._submission.submission_id} is still running")
         self._commands(["log", "stop", "resume"])
 
     def ended(self, ended: "Ended") -> None:
-        """How it ended."""
+        """Print how the job ended."""
         if self._as_json:
             self._json(**self._names(), status=ended.status, exit_code=ended.exit_code, reason=ended.reason)
             return
@@ -177,7 +178,7 @@ class _View:
 
 
 def _contents(shipment: Shipment) -> str:
-    """What goes along, in words."""
+    """What is sent, as text."""
     parts = [f"planner {VERSION}", shipment.job]
     if shipment.data:
         only = len(shipment.data) == 1

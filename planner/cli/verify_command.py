@@ -1,4 +1,4 @@
-"""`planner verify JOB`: the proof that world sizes do not matter, on this machine, in real FSDP processes."""
+"""`planner verify JOB`: checks that world sizes do not change training, with real FSDP processes on this machine."""
 
 import dataclasses
 import json
@@ -16,42 +16,45 @@ from planner.errors import UserError
 from planner.job import Job
 from planner.provenance.compare import Check
 from planner.report.dry_run_text import NOTHING_DONE
-from planner.runner.job_file import read_job
+from planner.runner.job_argument import read_job
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.verify_job import Histories, histories, rehearsal_of
 from planner.runner.verify_job import verify as verify_job
 
-# Real processes on one machine: more than these only wait for each other.
+# More processes on one machine would only wait for each other.
 _MOST_WORKERS = 16
 
 
 def verify(
     job: JobArgument,
     history: Annotated[
-        str, typer.Option(metavar="SIZES", help="world sizes, one after another; the first is also the fixed one")
+        str, typer.Option(metavar="SIZES", help="world sizes in order (the first is also that of the fixed run)")
     ] = "4,3,5,1",
-    steps: Annotated[int, typer.Option(min=1, help="in the place of train.steps, shared out over the history")] = 12,
+    steps: Annotated[
+        int, typer.Option(min=1, help="steps of each run instead of train.steps, shared out over the sizes")
+    ] = 12,
     through_ray: Annotated[
-        bool, typer.Option("--ray", help="on an embedded Ray cluster, whose nodes come, get notice and die, instead")
+        bool, typer.Option("--ray", help="use an embedded Ray cluster, whose nodes join, get notice and die")
     ] = False,
     set_: SetOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the job twice, at a fixed size and through a history of sizes, and compare everything.
+    """Train the job twice, at one world size and through several, and compare the two runs.
 
     With batch.equality: bitwise, every bit must agree. With balanced, losses must agree to a stated tolerance.
-    Exits with 1 if they do not.
+    Exits with 1 if they do not. It runs on the CPU.
+    Example: planner verify job.yaml --history 4,3,5,1
     """
     sizes = parse_history(history, most=_MOST_WORKERS)
     if len(set(sizes)) == 1:
         other = 2 if sizes[0] == 1 else 1
         raise UserError(
-            f"--history {history}: one size proves nothing; write two different ones, such as {sizes[0]},{other}"
+            f"--history {history}: one size proves nothing. Write two different sizes, such as {sizes[0]},{other}"
         )
     if len(sizes) > steps:
         raise UserError(
-            f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps; write --steps {len(sizes)}"
+            f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps. Write --steps {len(sizes)}"
         )
     spec = rehearsal_of(read_job(job, set_ or []), steps)
     if dry_run:
@@ -59,7 +62,7 @@ def verify(
         return
     out = console()
     if not as_json:
-        how = " on Ray, whose nodes come, get notice and die" if through_ray else ""
+        how = " on Ray, whose nodes join, get notice and die" if through_ray else ""
         path = " -> ".join(map(str, sizes))
         what = f"{counted(steps, 'step')} at {counted(sizes[0], 'worker')}, and again through {path}"
         out.print(f"{spec.name}: {what}{how}", soft_wrap=True)
@@ -73,7 +76,7 @@ def verify(
         checks = verify_job(spec, sizes, through_ray=through_ray, say=say)
     passed = all(check.passed for check in checks)
     if as_json:
-        rows = [dataclasses.asdict(check) for check in checks]
+        rows = [{"what": check.what, "passed": check.passed, "words": check.detail} for check in checks]
         found = {"passed": passed, "equality": spec.batch.equality, "device": "cpu", "checks": rows}
         typer.echo(json.dumps(found, indent=1))
     else:
@@ -84,19 +87,19 @@ def verify(
 
 
 def _print_dry_run(found: Histories, *, as_json: bool) -> None:
-    """The two histories and what would be compared."""
+    """Print the two histories and what would be compared."""
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), indent=1))
         return
     for name, parts in (("fixed", found.fixed), ("history", found.history)):
-        words = ", ".join(f"{counted(stage.world_size, 'worker')} until step {stage.end_step}" for stage in parts)
-        typer.echo(f"{name:<8} {words}")
+        text = ", ".join(f"{counted(stage.world_size, 'worker')} until step {stage.end_step}" for stage in parts)
+        typer.echo(f"{name:<8} {text}")
     typer.echo(f"compared {', '.join(found.compared)}\n\n{NOTHING_DONE}")
 
 
 def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int]) -> list[str]:
-    """The checks line by line, and what they come to."""
-    lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.words}" for c in checks]
+    """A line per check, and the verdict."""
+    lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.detail}" for c in checks]
     if not all(check.passed for check in checks):
         return [*lines, "verify: FAILED. World sizes change what this job trains"]
     where = f"on the CPU, {job.train.precision}, torch {version('torch')}"

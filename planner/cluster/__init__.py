@@ -1,1 +1,1 @@
-"""A cluster as its file describes it, and the worker counts that it can have."""
+"""A cluster's node groups as its file describes them, and the worker counts that they can hold."""

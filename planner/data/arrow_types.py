@@ -1,7 +1,7 @@
-"""Columns of parquet and Arrow files: which would run code when they are read, and what the others hold.
+"""Refuses columns of parquet and Arrow files that would run code when they are read, and reads the others.
 
-Ray Data registers types with pyarrow in every process that imports Ray Train, and one of them is a pickle: a parquet
-file that names it runs whatever it likes in the worker that reads it (tried with Ray 2.60).
+Ray Data registers types with pyarrow in every process that imports Ray Train. One of them is a pickle: a parquet file
+that names it can run any code in the worker that reads it (tried with Ray 2.60).
 """
 
 from collections.abc import Iterator
@@ -10,29 +10,29 @@ from typing import Any
 from planner.errors import DataError
 
 _NAME = b"ARROW:extension:name"
-# Types in Python that read JSON about themselves and no more: those of the datasets library, and of pandas.
+# Python types that only parse JSON metadata: those of the datasets library and of pandas.
 _HARMLESS = ("datasets.", "pandas.")
 
 
 def require_plain(schema: Any, where: str) -> None:
-    """Check a `pyarrow.Schema` before any of its values is read.
+    """Check a `pyarrow.Schema` before any value is read.
 
     Raises:
-        DataError: a column is of a type that somebody's Python makes values of.
+        DataError: a column has a type whose values Python code creates.
     """
     for column in schema:
         for name in _types_in_python(column):
             raise DataError(
-                f"data.path: {where}: the column {column.name!r} is of the type {name}, whose values are made by code; "
-                "write it as text, numbers or lists of them"
+                f"data.path: {where}: the column {column.name!r} is of the type {name}, which runs code when it is "
+                "read. Write it as text, numbers or lists of them"
             )
 
 
 def _types_in_python(field: Any) -> Iterator[str]:
-    """Names of such types in a field and all that it is made of."""
+    """Names of types with Python code in a field and all fields within it."""
     import pyarrow as pa
 
-    # Where nobody has registered a type, as in the driver, its name stands beside a plain one.
+    # In a process that has not registered a type, such as the driver, its name is in the metadata of a plain one.
     named = ((field.metadata or {}).get(_NAME) or b"").decode(errors="replace")
     kind = field.type
     if named.startswith("ray."):

@@ -1,4 +1,4 @@
-"""What every data set answers, and what a row adds to the evidence of a step. No kind of data is known here."""
+"""The protocols of all data sets, and what a row adds to the evidence of a step. It knows no kind of data."""
 
 import hashlib
 from collections.abc import Callable
@@ -10,26 +10,26 @@ from numpy.typing import NDArray
 from planner.data.samples import Sample, check_sum_of
 
 TokenIds = NDArray[np.uint8]
-"""One row's tokens, shape `(n,)`, 2 <= n <= context + 1: inputs are `[:-1]`, labels `[1:]`."""
+"""One row's tokens, shape `(n,)`, 2 <= n <= context + 1. Inputs are `[:-1]`, labels `[1:]`."""
 
 BOUNDARY = b"\0"
-"""The token before and behind a text that is a row by itself: even an empty text then has one token to predict."""
+"""The token before and after a text that is a row by itself. So even an empty text has one token to predict."""
 
 Progress = Callable[[int, int], None]
-"""Called with `(done, of)` while something takes long."""
+"""Called with `(done, of)` during long work."""
 
 
 def no_progress(_done: int, _of: int) -> None:
-    """Ignore the progress, where nobody watches."""
+    """A `Progress` that ignores its arguments."""
 
 
-class RowCounts(NamedTuple):
+class RowContribution(NamedTuple):
     """What a row adds to the counts of a step that uses it."""
 
     tokens: int
-    """loss-bearing ones; 0 in a data set of the user's own, whose samples need not have any"""
+    """tokens with loss. 0 in a user's own data set, whose samples may have no tokens"""
     check_sum: int
-    """64 bits over the row's number and its content; a step's checksum is their sum modulo 2^64"""
+    """64 bits over the row's number and its content. A step's checksum is the sum over its rows modulo 2^64."""
 
 
 class AnyDataset(Protocol):
@@ -37,21 +37,21 @@ class AnyDataset(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Rows, numbered from 0."""
+        """Number of rows. Rows are numbered from 0."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """64 hex digits over the content and the way it is cut into rows."""
+        """64 hex digits over the content and how it is cut into rows."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each thing that was done to rows: left out, cut, packed. Empty if nothing was."""
+        """A sentence for each change to rows: left out, cut, packed. Empty if there was none."""
         ...
 
-    def evidence(self, row: int) -> RowCounts:
-        """The row's evidence, from its content as it is read now.
+    def evidence(self, row: int) -> RowContribution:
+        """The row's counts, from its content as it is read now.
 
         Raises:
             DataError: the row cannot be read any more.
@@ -66,43 +66,44 @@ class Dataset(AnyDataset, Protocol):
         """The row's token ids.
 
         Raises:
-            DataError: the files are no longer what they were when the data set was opened.
+            DataError: the files have changed since the data set was opened.
         """
         ...
 
 
 class SampleDataset(AnyDataset, Protocol):
-    """A map from row to a sample of prompt and completion, all of one kind."""
+    """A map from row to a sample of prompt and completion. All samples are of one kind."""
 
     def sample(self, row: int) -> Sample:
-        """The row's sample: `Text` of chat data, `Pair` of pairs, `Feedback` of feedback.
+        """The row's sample: `Text` for chat data, `Pair` for pairs, `Feedback` for feedback.
 
         Raises:
-            DataError: the files are no longer what they were when the data set was opened.
+            DataError: the files have changed since the data set was opened.
         """
         ...
 
 
-def token_evidence(row: int, tokens: TokenIds) -> RowCounts:
-    """The evidence of a row of tokens."""
-    return RowCounts(tokens=len(tokens) - 1, check_sum=check_sum(row, tokens))
+def token_row_counts(row: int, tokens: TokenIds) -> RowContribution:
+    """The counts of a row of tokens."""
+    return RowContribution(tokens=len(tokens) - 1, check_sum=check_sum(row, tokens))
 
 
-def sample_evidence(row: int, sample: Sample) -> RowCounts:
-    """The evidence of a row of prompt and completion."""
-    return RowCounts(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))
+def sample_row_counts(row: int, sample: Sample) -> RowContribution:
+    """The counts of a row of prompt and completion."""
+    return RowContribution(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))
 
 
 def check_sum(row: int, tokens: TokenIds) -> int:
-    """64 bits over a row's number, its inputs and its labels; a step's checksum is their sum modulo 2^64.
+    """64 bits over a row's number, its inputs and its labels.
 
-    A sum, not an exclusive or: a row fed twice must not cancel out.
+    A step's checksum is the sum over its rows modulo 2^64, not an exclusive or: a row that is fed twice must not cancel
+    out.
     """
     return check_sum_of_parts(row, tokens[:-1].tobytes(), tokens[1:].tobytes())
 
 
 def check_sum_of_parts(row: int, inputs: bytes, labels: bytes) -> int:
-    """The checksum of a row of tokens, from the bytes that entered a forward pass: a wrong label is found, too."""
+    """`check_sum` from the bytes that entered a forward pass, so that a wrong label changes it."""
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
     digest.update(inputs)
     digest.update(labels)

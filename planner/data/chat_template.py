@@ -1,4 +1,4 @@
-"""Chat templates (Jinja) of Hugging Face tokenizers: messages as text, and which of it the assistant writes."""
+"""Chat templates (Jinja) of Hugging Face tokenizers: messages as text, with the parts that the assistant writes."""
 
 import re
 from collections.abc import Mapping
@@ -11,35 +11,36 @@ from planner.errors import DataError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _DATE = "strftime_now"
-# The day that Llama's templates name where they know none. A template that asks for today's date would make other
-# samples every day, and a run of two days would be two runs.
+# The default day of Llama's templates. With today's date, a template would make other samples every day, and a run of
+# two days would be two runs.
 _DAY = {"%d": "26", "%-d": "26", "%m": "07", "%b": "Jul", "%B": "July", "%Y": "2024", "%y": "24", "%A": "Friday"}
 Pieces = tuple[tuple[str, bool], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatTemplate:
-    """A tokenizer's own, or the one that a job names."""
+    """The chat template that a job names, or that of the tokenizer."""
 
     tokenizer: Any
     own: str | None
-    """the job's; none: the tokenizer's"""
+    """source of the job's template. None: that of the tokenizer"""
     where: str
+    """names the model in errors"""
 
     def text(self, messages: Turns, settings: Mapping[str, Any], *, is_open: bool = False) -> str:
-        """The messages; open: up to where the assistant would go on.
+        """The messages as text. If `is_open`, it ends where the assistant would begin its next message.
 
         Raises:
-            BadRow: the template refuses them.
-            DataError: there is none, or it is no Jinja.
+            BadRow: the template refuses the messages.
+            DataError: there is no template, or it is not Jinja.
         """
         return self._rendered(messages, settings, add_generation_prompt=is_open)[0]
 
     def continued(self, prompt: Turns, completion: Turns, settings: Mapping[str, Any]) -> tuple[str, str]:
-        """The prompt up to where the assistant goes on, and the completion from there.
+        """`(prompt, completion)` as text, split where the assistant begins.
 
         Raises:
-            BadRow: the template refuses them, or does not begin both with the same text.
+            BadRow: the template refuses the messages, or writes the prompt differently with a completion.
         """
         whole = self.text((*prompt, *completion), settings)
         at = self._beginning(prompt, settings, whole)
@@ -50,8 +51,8 @@ class ChatTemplate:
     def pieces(self, messages: Turns, settings: Mapping[str, Any]) -> Pieces:
         """The text in pieces, each with whether the assistant writes it.
 
-        That is what the template itself says (`{% generation %}`), or what each of the assistant's messages adds to
-        those before it.
+        The assistant's pieces are those in `{% generation %}`. A template without it shows them by the text that each
+        of the assistant's messages adds to the messages before it.
 
         Raises:
             BadRow: the template refuses the messages, or writes one differently when more come after it.
@@ -70,9 +71,11 @@ class ChatTemplate:
         return _cut(whole, spans)
 
     def _beginning(self, messages: Turns, settings: Mapping[str, Any], whole: str) -> int:
-        """How much of a longer conversation's text is the text of its first messages."""
+        """Length of the text of the first messages in `whole`, the text of a longer conversation."""
         if not messages:
-            raise BadRow("the assistant begins, and a chat template without {% generation %} shows no place for that")
+            raise BadRow(
+                "the assistant begins, and a chat template without {% generation %} does not show where its text starts"
+            )
         for is_open in (True, False):
             text = self.text(messages, settings, is_open=is_open)
             if whole.startswith(text):
@@ -90,8 +93,8 @@ class ChatTemplate:
         try:
             texts, spans = render_jinja_template([list(messages)], chat_template=source, **values)
         except jinja2.TemplateSyntaxError as error:
-            raise DataError(f"{self.where}: its chat template is no Jinja: {error}") from error
-        except Exception as error:  # a template is a program that may fail in any way
+            raise DataError(f"{self.where}: its chat template is not valid Jinja: {error}") from error
+        except Exception as error:  # a template is a program, and may raise anything
             raise BadRow(
                 f"the chat template refuses it: {' '.join(str(error).split())[:300] or repr(error)}"
             ) from error
@@ -103,14 +106,14 @@ class ChatTemplate:
             return _dated(self.tokenizer.get_chat_template(self.own, settings.get("tools")))
         except ValueError as error:
             raise DataError(
-                f"{self.where}: its tokenizer has no chat template, and the rows are messages; name a Jinja file, "
+                f"{self.where}: its tokenizer has no chat template, and the rows are messages. Name a Jinja file with "
                 "model.chat_template: FILE, or write prompts and completions as texts"
             ) from error
 
 
 _MOVES = (
-    "the chat template writes a message differently when more come after it, so what the assistant wrote cannot be "
-    "told; mark it in the template with {% generation %}, or write data.loss_on: all"
+    "the chat template writes a message differently when more come after it, so planner cannot find the assistant's "
+    "text. Mark it in the template with {% generation %}, or write data.loss_on: all"
 )
 
 
@@ -118,13 +121,13 @@ _MOVES = (
 def _dated(source: str) -> str:
     if _DATE not in source:
         return source
-    fixed = "".join(f".replace('{code}', '{words}')" for code, words in _DAY.items())
-    # The line's end is the one that is trimmed after a block.
+    fixed = "".join(f".replace('{code}', '{value}')" for code, value in _DAY.items())
+    # Jinja trims this newline after the block.
     return f"{{% macro {_DATE}(format) %}}{{{{ format{fixed} }}}}{{% endmacro %}}\n{source}"
 
 
 def _cut(text: str, spans: list[tuple[int, int]]) -> Pieces:
-    """The text in pieces at the spans of the assistant."""
+    """The text in pieces, cut at the assistant's spans."""
     pieces, at = [], 0
     for start, end in spans:
         pieces += [(text[at:start], False), (text[start:end], True)]

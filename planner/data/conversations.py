@@ -1,4 +1,4 @@
-"""Prompts and completions, from the files that people have them in, tokenized once at opening."""
+"""Opens rows of prompts and completions: reads the files, tokenizes once, and returns a sample set."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.data.bad_rows import Flaws
+from planner.data.bad_rows import BadRows
 from planner.data.base import Progress
-from planner.data.columns import MappedArray
 from planner.data.examples import BadRow, Example, PlainText, PromptCompletions
 from planner.data.formats import RowFormat, format_of
 from planner.data.hf_tokenizer import HfTokenizer
@@ -18,9 +17,10 @@ from planner.data.paths import source_stamps
 from planner.data.row import Row
 from planner.data.row_files import package_code_digests
 from planner.data.rows import read_rows
-from planner.data.sample_cache import kept
+from planner.data.sample_cache import cached
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
 from planner.data.samples import Ids
+from planner.data.shared_array import SharedArray
 from planner.data.tokenizer import ByteTokenizer, MarkedText, Marks, PromptText, Tokenizer
 from planner.data.truncation import LengthLimits
 from planner.errors import DataError
@@ -32,19 +32,19 @@ _ROWS_PER_BATCH = 1000
 def open_conversations(
     data: ChatData | PairsData | FeedbackData, model: GptModel | HfModel, progress: Progress
 ) -> SampleSet:
-    """Open and check rows of prompts and completions, tokenized as the model wants them.
+    """Open, check and tokenize rows of prompts and completions for a model.
 
     Raises:
-        DataError: a file or a row cannot be used; the message names it, and the line or the row's number.
+        DataError: a file or a row cannot be used. The message names it, with the line or the row's number.
     """
-    # Where the files are not there, nobody waits for a tokenizer from the hub.
+    # First, so that missing files are reported before a tokenizer is downloaded.
     stamps = source_stamps(data.path)
     tokenizer = tokenizer_of(model)
     code = package_code_digests(Path(file) for file, _, _ in stamps)
     facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code)
     num_bytes = sum(size for _, size, _ in stamps)
     make = partial(_tokenized, data, model.context, tokenizer, progress)
-    return kept(facts, num_bytes, make, partial(progress, 0, num_bytes))
+    return cached(facts, num_bytes, make, partial(progress, 0, num_bytes))
 
 
 def tokenizer_of(model: GptModel | HfModel) -> Tokenizer:
@@ -59,7 +59,7 @@ def tokenizer_of(model: GptModel | HfModel) -> Tokenizer:
 def _tokenized(
     data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer, progress: Progress
 ) -> SampleSet:
-    opening = _Opening(data, context, tokenizer)
+    opening = _RowTokenizer(data, context, tokenizer)
     rows = read_rows(data.path, data.split)
     while batch := list(islice(rows, _ROWS_PER_BATCH)):
         progress(*batch[0].read)
@@ -74,48 +74,48 @@ class _Rendered:
     is_desirable: bool
 
 
-class _Opening:
-    """Takes rows in their order; what they become lies in columns."""
+class _RowTokenizer:
+    """Takes rows in order, and collects their samples in arrays."""
 
     def __init__(self, data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer) -> None:
         self._data, self._tokenizer = data, tokenizer
-        self._cut = LengthLimits(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
-        self._tokens, self._ends, self._marks = MappedArray.new("<i4"), MappedArray.new("<i8"), MappedArray.new("?")
+        self._limits = LengthLimits(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
+        self._tokens, self._ends, self._marks = SharedArray.new("<i4"), SharedArray.new("<i8"), SharedArray.new("?")
         self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = self._num_apart = 0
         self._format: tuple[RowFormat, str] | None = None
-        """of the first row that has one, and its place"""
-        self._flaws = Flaws()
+        """format and place of the first row that has a known format"""
+        self._bad_rows = BadRows()
 
     # -- from rows to tokens
 
     def add(self, rows: list[Row]) -> None:
-        """Read, render, tokenize, cut and keep.
+        """Render, tokenize, cut and append rows.
 
         Raises:
             DataError: rows are of several formats.
         """
         self._num_rows += len(rows)
         rendered = [each for row in rows for each in self._rendered(row)]
-        # Of one format, so all of one class.
-        scripts = [each.text for each in rendered if isinstance(each.text, MarkedText)]
-        exchanges = [each.text for each in rendered if isinstance(each.text, PromptText)]
+        # All rows have one format, so one of the two lists is empty.
+        marked = [each.text for each in rendered if isinstance(each.text, MarkedText)]
+        prompts = [each.text for each in rendered if isinstance(each.text, PromptText)]
         keeps = [
-            *(partial(self._keep_script, *found) for found in self._tokenizer.sequences(scripts)),
-            *(partial(self._keep_exchange, found) for found in self._tokenizer.exchanges(exchanges)),
+            *(partial(self._keep_marked, *found) for found in self._tokenizer.sequences(marked)),
+            *(partial(self._keep_completions, found) for found in self._tokenizer.prompt_completions(prompts)),
         ]
         for each, keep in zip(rendered, keeps, strict=True):
             try:
                 keep(is_desirable=each.is_desirable)
             except BadRow as error:
-                self._flaws.add(each.where, error)
+                self._bad_rows.add(each.where, error)
 
     def _rendered(self, row: Row) -> list[_Rendered]:
-        """What a row holds, as text; a pair may be two completions. Nothing of a row with a flaw."""
+        """The row's examples as text: none for a bad row, two for a pair used as feedback."""
         try:
             examples = self._examples(row)
             texts = [self._tokenizer.render(each, is_marked=self._is_marked(each)) for each in examples]
         except BadRow as error:
-            self._flaws.add(row.where, error)
+            self._bad_rows.add(row.where, error)
             return []
         desirable = [isinstance(each, PromptCompletions) and each.is_desirable for each in examples]
         return [_Rendered(where=row.where, text=t, is_desirable=d) for t, d in zip(texts, desirable, strict=True)]
@@ -128,19 +128,19 @@ class _Opening:
             self._format = found, row.where
         elif found is not self._format[0]:
             raise DataError(
-                f"{row.where}: a row of {found.name}, after rows of {self._format[0].name} ({self._format[1]}); "
-                "write all rows in one format"
+                f"{row.where}: a row of {found.name}, after rows of {self._format[0].name} ({self._format[1]}). "
+                "Write all rows in one format"
             )
         return found.read(row.fields, self._data.kind)
 
     def _is_marked(self, example: Example) -> bool:
-        """Whether the assistant's tokens are to be told from the others."""
+        """Whether only the assistant's tokens have loss."""
         if not isinstance(self._data, ChatData) or self._data.loss_on == "all":
             return False
         if isinstance(example, PlainText):
             raise DataError(
-                f"data.path: {self._data.path!r} holds rows of text, which have no completions to bear the loss; "
-                "write data.loss_on: all"
+                f"data.path: {self._data.path!r} holds rows of text, which have no completions for the loss. "
+                "Write data.loss_on: all"
             )
         return True
 
@@ -148,48 +148,48 @@ class _Opening:
         size = self._tokenizer.vocabulary
         if size is not None and (largest := max(int(part.max(initial=0)) for part in parts)) >= size:
             raise BadRow(
-                f"it has token {largest}, and the model knows {size}, from 0; is it another model's tokenizer?"
+                f"it has token {largest}, and the model knows {size}, from 0. Is it another model's tokenizer?"
             )
 
     # -- from tokens to samples
 
-    def _keep_script(self, ids: Ids, marks: Marks, is_whole: bool, *, is_desirable: bool) -> None:
-        """A conversation; its prompt is what comes before the assistant's first token."""
+    def _keep_marked(self, ids: Ids, marks: Marks, is_whole: bool, *, is_desirable: bool) -> None:
+        """Append a conversation. Its prompt is what comes before the assistant's first token."""
         del is_desirable
         self._num_apart += not is_whole
         self._require_known(ids)
         if not len(ids):
-            raise BadRow("it has no tokens; does the chat template write nothing?")
+            raise BadRow("it has no tokens. Does the chat template write nothing?")
         first = int(marks.argmax())
         num_begin = min(self._tokenizer.num_begin, first)
         self._keep_conversation(ids[:first], ids[first:], marks, num_begin)
 
-    def _keep_exchange(self, parts: tuple[Ids, ...], *, is_desirable: bool) -> None:
+    def _keep_completions(self, parts: tuple[Ids, ...], *, is_desirable: bool) -> None:
         self._require_known(*parts)
         prompt, *completions = parts
         if not len(prompt):
-            raise BadRow("its prompt is empty, and this tokenizer begins a text with no token of its own")
+            raise BadRow("its prompt is empty, and this tokenizer adds no token at the beginning of a text")
         if isinstance(self._data, ChatData):
             marks = np.full(len(prompt) + len(completions[0]), self._data.loss_on == "all")
             marks[len(prompt) :] = True
             self._keep_conversation(prompt, completions[0], marks, self._tokenizer.num_begin)
             return
-        kept = self._cut.completions(prompt, completions, self._tokenizer.num_begin)
+        kept = self._limits.completions(prompt, completions, self._tokenizer.num_begin)
         if kept is None:
             raise BadRow(self._gone(len(prompt)))
         if len(kept) == 3 and np.array_equal(kept[1], kept[2]):
             is_same = np.array_equal(completions[0], completions[1])
             raise BadRow(
-                "chosen and rejected are the same" + ("" if is_same else f" up to where {self._truncation_text} end")
+                "chosen and rejected are the same" + ("" if is_same else f" after the cut to {self._truncation_text}")
             )
         self._append(kept, sum(map(len, parts)))
         if isinstance(self._data, FeedbackData):
             self._marks.append([is_desirable])
 
     def _keep_conversation(self, prompt: Ids, rest: Ids, marks: Marks, num_begin: int) -> None:
-        kept = self._cut.completions(prompt, [rest], num_begin)
+        kept = self._limits.completions(prompt, [rest], num_begin)
         tokens = np.concatenate(kept) if kept else np.empty(0, np.int32)
-        # The prompt's own marks, if any, are all alike.
+        # The prompt's marks are all equal, so any of them may be dropped.
         kept_marks = np.concatenate([marks[: len(kept[0])], marks[len(prompt) :]])[: len(tokens)] if kept else marks[:0]
         if not kept_marks[1:].any():
             raise BadRow(self._gone(len(prompt)) if marks[1:].any() else "nothing in it is the assistant's")
@@ -198,12 +198,12 @@ class _Opening:
 
     @property
     def _truncation_text(self) -> str:
-        return f"model.context: {self._cut.context} tokens"
+        return f"model.context: {self._limits.context} tokens"
 
     def _gone(self, prompt_length: int) -> str:
         return (
-            f"its prompt of {prompt_length} tokens leaves nothing of the completion within {self._truncation_text}; "
-            "set data.max_prompt, or raise model.context"
+            f"its prompt of {prompt_length} tokens leaves nothing of the completion within {self._truncation_text}. "
+            "Set data.max_prompt, or raise model.context"
         )
 
     def _append(self, parts: tuple[Ids, ...], num_tokens: int) -> None:
@@ -219,16 +219,16 @@ class _Opening:
     # -- the whole
 
     def finish(self) -> SampleSet:
-        """The data set.
+        """The data set of all rows added.
 
         Raises:
-            DataError: rows cannot be used and the job does not say to leave them out, or none can be used.
+            DataError: rows cannot be used and the job does not skip them, or no row can be used.
         """
-        if self._flaws.found and (self._data.bad_rows == "refuse" or not self._num_samples):
-            raise DataError(self._flaws.refusal(self._num_rows))
+        if self._bad_rows.found and (self._data.bad_rows == "refuse" or not self._num_samples):
+            raise DataError(self._bad_rows.refusal(self._num_rows))
         if not self._num_samples:
             raise DataError(f"data.path: {self._data.path!r} holds no rows")
-        tokens, ends, marks, context = self._tokens, self._ends, self._marks, self._cut.context
+        tokens, ends, marks, context = self._tokens, self._ends, self._marks, self._limits.context
         if isinstance(self._data, PairsData):
             digest = samples_digest("pairs", tokens, ends)
             return PairSet(tokens=tokens, ends=ends, context=context, fingerprint=digest, notes=self._notes())
@@ -241,26 +241,26 @@ class _Opening:
         return FeedbackSet(**vars(conversations))
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [self._flaws.note(self._num_rows)] if self._flaws.found else []
+        notes = [self._bad_rows.note(self._num_rows)] if self._bad_rows.found else []
         if self._num_apart:
             notes.append(
-                f"{self._num_apart} of {self._num_rows} conversations have other tokens at the assistant's edges than "
-                "their template's whole text has: one would run over an edge, so the pieces are tokenized one by one"
+                f"{self._num_apart} of {self._num_rows} conversations are tokenized piece by piece, because a token of "
+                "the whole text would cross the edge between the assistant's text and other text"
             )
         if self._num_cut:
             num_tokens = self._tokens_cut + self._end
             notes.append(
-                f"{self._num_cut} of {self._num_samples} samples were cut to {self._truncation_text}; "
+                f"{self._num_cut} of {self._num_samples} samples were cut to {self._truncation_text}. "
                 f"{self._tokens_cut} of {num_tokens} tokens are not trained on"
             )
         return tuple(notes)
 
 
 def packed(conversations: ChatSet) -> PackedSet:
-    """The same conversations, several in a row of `context` inputs."""
+    """The conversations packed into rows of at most `context` inputs."""
     ends = conversations.ends.array
     lengths = np.diff(ends, prepend=0) - 1
-    documents, row_ends = MappedArray.new("<i8"), MappedArray.new("<i8")
+    documents, row_ends = SharedArray.new("<i8"), SharedArray.new("<i8")
     chosen, starts = pack(lengths, conversations.context)
     documents.append(chosen)
     row_ends.append(starts[1:])

@@ -1,6 +1,6 @@
-"""What a row means once its columns are understood: a text, a conversation, or a prompt with what may follow it.
+"""The meaning of a row: a text, a conversation, or a prompt with its completions. Made by `planner.data.formats`.
 
-A row that cannot be used raises `BadRow` with the reason; whoever reads the file knows the place.
+A row that cannot be used raises `BadRow` with the reason. The reader of the file adds the place.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from typing import Any
 
 Turn = Mapping[str, Any]
 Turns = tuple[Turn, ...]
-"""messages: `role`, `content`, and what else a chat template reads"""
+"""messages with `role`, `content` and other keys that a chat template reads"""
 TextOrTurns = str | Turns
 
 ASSISTANT = "assistant"
 
 
 class BadRow(Exception):
-    """Why a row cannot be used: the end of a sentence that begins with its place."""
+    """Why a row cannot be used. The message follows the place of the row: `rows.jsonl:3: prompt is missing`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +28,16 @@ class PlainText:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """Messages, of which the last one is the assistant's."""
+    """Messages. The last one is the assistant's."""
 
     messages: Turns
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """what the chat template gets besides"""
+    """other variables for the chat template"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCompletions:
-    """A prompt, and what may follow it: one completion, or the chosen and the rejected one."""
+    """A prompt with one completion, or with the chosen and the rejected one."""
 
     prompt: TextOrTurns
     completions: tuple[TextOrTurns, ...]

@@ -1,4 +1,4 @@
-"""The columns of a row, checked: texts, lists of messages, labels. What is wrong with one raises `BadRow`."""
+"""Reads and checks the fields of a row: texts, lists of messages, labels. A wrong field raises `BadRow`."""
 
 import json
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from planner.data.examples import ASSISTANT, BadRow, TextOrTurns, Turn, Turns
 from planner.data.json_types import json_type
 
 Fields = Mapping[str, Any]
-"""column -> value; what is null is left out"""
+"""name -> value, without values that are null"""
 
 
 def text_or_turns(row: Fields, key: str) -> TextOrTurns:
-    """A text, or messages.
+    """The text or the messages at `key`.
 
     Raises:
-        BadRow: it is neither.
+        BadRow: the value is neither.
     """
     value = row.get(key)
     if isinstance(value, str):
@@ -26,39 +26,39 @@ def text_or_turns(row: Fields, key: str) -> TextOrTurns:
 
 
 def completion_of(row: Fields, key: str) -> TextOrTurns:
-    """A completion: a text, or messages of the assistant.
+    """The completion at `key`: a text, or messages of the assistant.
 
     Raises:
-        BadRow: it is missing, empty, or somebody else's.
+        BadRow: it is missing, empty, or has messages of a user.
     """
-    words = text_or_turns(row, key)
-    require_completion(words, key)
-    return words
+    completion = text_or_turns(row, key)
+    require_completion(completion, key)
+    return completion
 
 
-def require_completion(words: TextOrTurns, key: str) -> None:
+def require_completion(completion: TextOrTurns, key: str) -> None:
     """Check that a text is not empty, or that messages begin and end with the assistant's and have none of a user.
 
     Raises:
-        BadRow: they do not fit.
+        BadRow: it is not a completion.
     """
-    if isinstance(words, str):
-        if not words:
+    if isinstance(completion, str):
+        if not completion:
             raise BadRow(f"{key} is empty")
         return
-    require_assistant_last(words, key)
-    if words[0]["role"] != ASSISTANT or any(turn["role"] == "user" for turn in words):
-        roles = ", ".join(turn["role"] for turn in words)
+    require_assistant_last(completion, key)
+    if completion[0]["role"] != ASSISTANT or any(turn["role"] == "user" for turn in completion):
+        roles = ", ".join(turn["role"] for turn in completion)
         raise BadRow(
-            f"{key} has messages of {roles}; a completion begins and ends with the assistant's, without a user's"
+            f"{key} has messages of {roles}. A completion must begin and end with the assistant's, and have no user's"
         )
 
 
 def require_assistant_last(messages: Turns, key: str) -> None:
-    """Check that the last message is the assistant's, and not empty.
+    """Check that the last message is the assistant's and not empty.
 
     Raises:
-        BadRow: it is not, or there are no messages.
+        BadRow: it is another's or empty, or there are no messages.
     """
     if not messages:
         raise BadRow(f"{key} is an empty list")
@@ -70,10 +70,10 @@ def require_assistant_last(messages: Turns, key: str) -> None:
 
 
 def turns_of(row: Fields, key: str) -> Turns:
-    """A list of messages, each without what is null in it.
+    """The messages at `key`, each without keys that are null.
 
     Raises:
-        BadRow: it is no list, or a message has no role or no content that can be read.
+        BadRow: the value is not a list, or a message has no role or no readable content.
     """
     value = row.get(key)
     if not isinstance(value, list):
@@ -84,14 +84,14 @@ def turns_of(row: Fields, key: str) -> Turns:
 def _turn(turn: object, where: str) -> Turn:
     if not isinstance(turn, Mapping):
         raise BadRow(f"{where} is {json_type(turn)}, and must be a message: an object with role and content")
-    # Columns of structs have every key that any row has.
+    # A column of structs gives each row the keys of all rows.
     present = {name: item for name, item in turn.items() if item is not None}
     if not isinstance(role := present.get("role"), str) or not role:
         raise BadRow(f"{where} has no role ({_found(present, 'role')})")
     content = present.get("content")
     if isinstance(content, list):
-        # A plain template would write the list's brackets and keys as if somebody had said them.
-        raise BadRow(f"{where} has a content in parts (a list), and must be a text; join the parts' texts")
+        # A plain template would write the list's brackets and keys into the text.
+        raise BadRow(f"{where} has a list of parts as content, and must have a text. Join the parts")
     if not isinstance(content, str) and not present.get("tool_calls"):
         raise BadRow(f"{where} has no content ({_found(present, 'content')})")
     for name, item in present.items():
@@ -101,10 +101,10 @@ def _turn(turn: object, where: str) -> Turn:
 
 
 def string_of(row: Fields, key: str) -> str:
-    """A text.
+    """The text at `key`.
 
     Raises:
-        BadRow: it is none, or not valid Unicode.
+        BadRow: the value is not a text, or not valid Unicode.
     """
     value = row.get(key)
     if not isinstance(value, str):
@@ -121,10 +121,10 @@ def _checked(text: str, key: str) -> str:
 
 
 def truth_of(row: Fields, key: str) -> bool:
-    """A boolean, written as true and false or as 1 and 0.
+    """The boolean at `key`, written as true and false or as 1 and 0.
 
     Raises:
-        BadRow: it is anything else.
+        BadRow: the value is not a boolean.
     """
     value = row.get(key)
     if isinstance(value, (bool, int, float)) and value in {0, 1}:
@@ -134,10 +134,10 @@ def truth_of(row: Fields, key: str) -> bool:
 
 
 def settings_of(row: Fields) -> dict[str, Any]:
-    """What the chat template gets besides the messages: `chat_template_kwargs` and `tools`.
+    """The variables for the chat template besides the messages: `chat_template_kwargs` and `tools`.
 
     Raises:
-        BadRow: they are no object, or not valid Unicode.
+        BadRow: they are not an object, or not valid Unicode.
     """
     settings = row.get("chat_template_kwargs", {})
     if not isinstance(settings, Mapping):
@@ -150,7 +150,7 @@ def settings_of(row: Fields) -> dict[str, Any]:
 
 
 def _as_json(value: object) -> str:
-    """JSON with every character as it is, not escaped, so that it can be checked."""
+    """JSON with characters unescaped, so that they can be checked."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

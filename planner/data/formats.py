@@ -1,4 +1,4 @@
-"""What people's rows look like: HALOs' JSON by `type`, TRL's columns by their names."""
+"""The shapes of rows that planner reads: HALOs' JSON by its `type`, TRL's columns by their names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,10 +34,11 @@ class RowFormat:
     """A shape of rows."""
 
     name: str
-    """its keys, in the words of an error"""
+    """its keys, for errors"""
     halos: str = ""
-    """HALOs' `type`; empty: TRL's"""
+    """HALOs' `type`, empty for TRL's formats"""
     keys: tuple[str, ...]
+    """keys that a row must have"""
     read: Callable[[Fields, Kind], list[Example]]
 
     def fits(self, fields: Fields) -> bool:
@@ -46,32 +47,32 @@ class RowFormat:
 
 
 def format_of(fields: Fields, kind: Kind) -> RowFormat:
-    """The shape of a row, among those that the kind of data takes.
+    """The shape of a row, among those that the kind of data accepts.
 
     Raises:
-        BadRow: none of them.
+        BadRow: the row has none of them.
     """
     for found in _FORMATS[kind]:
         if found.fits(fields):
             return found
     if fields.get("type") == "scalar_feedback" and "reward" in fields:
         raise BadRow(
-            "scalar_feedback, whose reward no objective here learns from; turn it into binary_feedback by a threshold"
+            "scalar_feedback, but no objective learns from a reward. Turn it into binary_feedback by a threshold"
         )
     if "conversations" in fields:
         raise BadRow(
-            "conversations, as ShareGPT has them, which are not read; write them as messages: role (system, user, "
+            "conversations in ShareGPT's form, which planner does not read. Write messages: role (system, user, "
             "assistant) for from (system, human, gpt), content for value"
         )
     other = next((each for formats in _FORMATS.values() for each in formats if each.fits(fields)), None)
-    words = other.name if other else f"the keys {', '.join(sorted(map(str, fields))[:8]) or '(none)'}"
-    raise BadRow(f"{words}, and data.kind {kind} takes one of: {'; '.join(each.name for each in _FORMATS[kind])}")
+    found_keys = other.name if other else f"the keys {', '.join(sorted(map(str, fields))[:8]) or '(none)'}"
+    raise BadRow(f"{found_keys}, and data.kind {kind} takes one of: {'; '.join(each.name for each in _FORMATS[kind])}")
 
 
 def _rated(row: Fields, _kind: Kind) -> list[Example]:
-    """TRL's completion, or HALOs' output."""
-    words = completion_of(row, "output" if _HALOS_BINARY.fits(row) else "completion")
-    return [_answered(text_or_turns(row, "prompt"), (words,), row, is_desirable=truth_of(row, "label"))]
+    """A completion (TRL) or output (HALOs) with its label."""
+    completion = completion_of(row, "output" if _HALOS_BINARY.fits(row) else "completion")
+    return [_answered(text_or_turns(row, "prompt"), (completion,), row, is_desirable=truth_of(row, "label"))]
 
 
 # -- TRL's
@@ -90,7 +91,7 @@ def _text(row: Fields, _kind: Kind) -> list[Example]:
 def _completion(row: Fields, _kind: Kind) -> list[Example]:
     if "label" in row:
         raise BadRow(
-            "a label beside prompt and completion: undesirable ones are nothing to imitate; take the label out"
+            "prompt and completion have a label, and an undesirable completion must not be imitated. Remove the label"
         )
     return [_answered(text_or_turns(row, "prompt"), (completion_of(row, "completion"),), row)]
 
@@ -100,26 +101,26 @@ def _preference(row: Fields, kind: Kind) -> list[Example]:
     prompt: TextOrTurns
     if isinstance(chosen, str) and isinstance(rejected, str):
         if "prompt" not in row:
-            raise BadRow("chosen and rejected are texts, and where their prompt ends cannot be told; add prompt")
+            raise BadRow("chosen and rejected are texts that do not show where their prompt ends. Add prompt")
         prompt = string_of(row, "prompt")
     elif isinstance(chosen, str) or isinstance(rejected, str):
-        raise BadRow("one of chosen and rejected is a text, and the other messages; write both alike")
+        raise BadRow("one of chosen and rejected is a text, and the other is messages. Write both in one form")
     elif isinstance(row.get("prompt", ""), str):
-        # A text beside messages repeats their first words (UltraFeedback): what both begin with is the prompt.
+        # A text prompt beside messages repeats the first one (UltraFeedback). What both begin with is the prompt.
         prompt, chosen, rejected = _common_beginning(chosen, rejected)
     else:
         prompt = turns_of(row, "prompt")
-    for key, words in (("chosen", chosen), ("rejected", rejected)):
-        require_completion(words, key)
+    for key, completion in (("chosen", chosen), ("rejected", rejected)):
+        require_completion(completion, key)
     return _of_pair(prompt, chosen, rejected, row, kind)
 
 
 def _common_beginning(chosen: Turns, rejected: Turns) -> tuple[Turns, Turns, Turns]:
-    """What both conversations begin with, and how each goes on; the last message is never of the prompt."""
+    """The common beginning of both conversations, and the rest of each. The last message is never in the prompt."""
     most = min(len(chosen), len(rejected)) - 1
     length = next((i for i in range(most) if chosen[i] != rejected[i]), max(most, 0))
     if not length:
-        raise BadRow("chosen and rejected have no common beginning that could be their prompt; add prompt as messages")
+        raise BadRow("chosen and rejected have no common beginning to be their prompt. Add prompt as messages")
     return chosen[:length], chosen[length:], rejected[length:]
 
 
@@ -155,7 +156,7 @@ _COMPLETION = RowFormat(name="prompt, completion", keys=("prompt", "completion")
 _LABELLED = RowFormat(name="prompt, completion, label", keys=("prompt", "completion", "label"), read=_rated)
 _TEXT = RowFormat(name="text", keys=("text",), read=_text)
 
-# The first that fits: rows of preference data often bring `messages` along, and conversations a `prompt`.
+# The first match wins: rows of preference data often also have `messages`, and conversations a `prompt`.
 _FORMATS: dict[Kind, tuple[RowFormat, ...]] = {
     "chat": (_HALOS_SAMPLE, _HALOS_PAIRWISE, _MESSAGES, _COMPLETION, _PREFERENCE, _TEXT),
     "pairs": (_HALOS_PAIRWISE, _PREFERENCE),
@@ -167,7 +168,7 @@ _FORMATS: dict[Kind, tuple[RowFormat, ...]] = {
 
 
 def _of_pair(prompt: TextOrTurns, chosen: TextOrTurns, rejected: TextOrTurns, row: Fields, kind: Kind) -> list[Example]:
-    """A pair; or its chosen completion to imitate; or two completions, the one desirable and the other not."""
+    """A pair, or for chat its chosen completion, or for feedback both completions: one desirable, one not."""
     if kind == "pairs":
         return [_answered(prompt, (chosen, rejected), row)]
     good = _answered(prompt, (chosen,), row)
@@ -177,7 +178,7 @@ def _of_pair(prompt: TextOrTurns, chosen: TextOrTurns, rejected: TextOrTurns, ro
 def _answered(
     prompt: TextOrTurns, completions: tuple[TextOrTurns, ...], row: Fields, *, is_desirable: bool = True
 ) -> PromptCompletions:
-    """Of a prompt and completions that are all texts, or all messages."""
+    """A `PromptCompletions` whose prompt and completions are all texts or all messages."""
     if not isinstance(prompt, str):
         if not prompt:
             raise BadRow("prompt has no messages")
@@ -185,7 +186,7 @@ def _answered(
             ({"role": ASSISTANT, "content": each},) if isinstance(each, str) else each for each in completions
         )
     elif not all(isinstance(each, str) for each in completions):
-        raise BadRow("the prompt is a text, and what follows it messages; write both alike")
+        raise BadRow("the prompt is a text, and its completion is messages. Write both in one form")
     return PromptCompletions(
         prompt=prompt, completions=completions, is_desirable=is_desirable, settings=settings_of(row)
     )

@@ -1,4 +1,4 @@
-"""Tokenizers and chat templates of Hugging Face models. Their library is imported when a job has such a model."""
+"""The tokenizer of a Hugging Face model, with its chat template. transformers is imported only for such a model."""
 
 import logging
 from collections.abc import Sequence
@@ -28,30 +28,30 @@ _HUB_TIMEOUT_S = 20.0
 _MAX_TEMPLATE_BYTES = 2**20
 
 
-class _Escaping(logging.Filter):
-    """transformers logs values of a model's files as they stand there, and they must not steer a terminal."""
+class _PrintableLogFilter(logging.Filter):
+    """Escapes log messages: transformers logs raw values of a model's files, which could control a terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape the message; every record is kept."""
+        """Escape the message and keep the record."""
         record.msg, record.args = printable(record.getMessage()), ()
         return True
 
 
-_ESCAPING = _Escaping()
+_ESCAPING = _PrintableLogFilter()
 
 
 def escape_logs() -> None:
-    """Escape what transformers logs from now on. It must be imported; a second call changes nothing."""
+    """Escape what transformers logs from now on. transformers must be imported. A second call changes nothing."""
     for handler in logging.getLogger("transformers").handlers:
         handler.addFilter(_ESCAPING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HfTokenizer:
-    """A fast tokenizer, with the ids that begin and end a text, and a chat template if there is one.
+    """A fast tokenizer, with the ids that begin and end a text, and a chat template.
 
-    A text's beginning is put in front of it where the tokenizer does so by itself, and the end-of-sequence token behind
-    it; where a text or a template brings them already, once is enough.
+    It adds the beginning token if the tokenizer would do so by itself, and the end-of-sequence token. It does not add
+    them a second time if a text or a template already has them.
     """
 
     tokenizer: Any
@@ -60,11 +60,11 @@ class HfTokenizer:
     begin: tuple[int, ...]
     end: int
     where: str
-    """its model, for errors"""
+    """names the model's tokenizer in errors"""
 
     @classmethod
     def load(cls, model: HfModel) -> "HfTokenizer":
-        """From the model's folder, or from the hub.
+        """Load the tokenizer from the model's folder or from the hub.
 
         Raises:
             DataError: it cannot be loaded, is not a fast one, or has no end-of-sequence token.
@@ -79,17 +79,17 @@ class HfTokenizer:
             _require_readable(folder, where)
         try:
             path = str(local_folder(model.path) or model.path)
-            # Said, not left out: where there is a terminal, transformers would ask there whether to run the code.
-            with without_backtrace() if folder else nullcontext():  # a download shows how far it is
+            # trust_remote_code is explicit: without it, transformers would ask on a terminal whether to run the code.
+            with without_backtrace() if folder else nullcontext():  # a download shows its progress on stderr
                 tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
             config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
-        except BaseException as error:  # the hub's errors, the JSON's, those of a folder that is none
+        except BaseException as error:  # errors of the hub, of JSON, of the folder, and Rust's panics
             require_caught(error)
             raise DataError(f"{where} cannot be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from error
         if not tokenizer.is_fast:
-            raise DataError(f"{where} is not a fast one (there is no tokenizer.json); convert it first")
+            raise DataError(f"{where} is not a fast one (it has no tokenizer.json). Convert it first")
         if tokenizer.eos_token_id is None:
-            raise DataError(f"{where} has no end-of-sequence token; name one in its tokenizer_config.json: eos_token")
+            raise DataError(f"{where} has no end-of-sequence token. Set eos_token in its tokenizer_config.json")
         with tokenizing(where):
             first = tokenizer("a")["input_ids"][:1]
         return cls(
@@ -103,23 +103,23 @@ class HfTokenizer:
 
     @property
     def num_begin(self) -> int:
-        """1 if the tokenizer begins a text with a token by itself."""
+        """Number of tokens that the tokenizer adds at the beginning of a text: 0 or 1."""
         return len(self.begin)
 
     @property
     def digest(self) -> str:
-        """Of the tokenizer as it is in memory, its template, and the libraries."""
+        """64 hex digits over the tokenizer in memory, its template, and the versions of the libraries."""
         own = (self.template.own, self.tokenizer.chat_template, self.tokenizer.special_tokens_map)
         versions = [metadata.version(name) for name in ("jinja2", "tokenizers", "transformers")]
         facts = (own, versions, self.vocabulary, self.begin, self.end, self.tokenizer.backend_tokenizer.to_str())
         return sha256(repr(facts).encode()).hexdigest()
 
     def render(self, example: Example, *, is_marked: bool) -> MarkedText | PromptText:
-        """Messages by the chat template, texts as they are.
+        """Render an example: messages by the chat template, texts unchanged.
 
         Raises:
-            BadRow: the template refuses the messages, or writes them in a way that shows no completion.
-            DataError: there are messages and no template.
+            BadRow: the template refuses the messages, or its text does not show where the completion begins.
+            DataError: there are messages but no template.
         """
         match example:
             case PlainText():
@@ -129,9 +129,9 @@ class HfTokenizer:
             case Conversation(messages=messages, settings=settings):
                 return MarkedText(pieces=((self.template.text(messages, settings), True),))
             case PromptCompletions():
-                return self._exchange(example)
+                return self._prompt_text(example)
 
-    def _exchange(self, example: PromptCompletions) -> PromptText:
+    def _prompt_text(self, example: PromptCompletions) -> PromptText:
         prompt = example.prompt
         if isinstance(prompt, str):
             return PromptText(prompt=prompt, completions=tuple(c for c in example.completions if isinstance(c, str)))
@@ -141,12 +141,12 @@ class HfTokenizer:
             if not isinstance(each, str)
         ]
         if len({before for before, _ in parts}) > 1:
-            raise BadRow("the chat template writes the prompt in two ways, by what follows it")
+            raise BadRow("the chat template writes the prompt in two ways, depending on what follows it")
         return PromptText(prompt=parts[0][0], completions=tuple(after for _, after in parts))
 
-    def sequences(self, scripts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
-        """Each tokenized whole; where a token would run over into another one's words, piece by piece."""
-        pieces = [_joined(script) for script in scripts]
+    def sequences(self, texts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
+        """Tokenize each text as a whole, or piece by piece if a token would cross the edge between two pieces."""
+        pieces = [_joined(marked) for marked in texts]
         whole = self._encode(["".join(text for text, _ in each) for each in pieces])
         apart: dict[int, list[list[int]]] = {}
         bounds = [self._bounds(whole, i, each) for i, each in enumerate(pieces)]
@@ -166,25 +166,26 @@ class HfTokenizer:
 
     def _closed(self, ids: list[int], marks: Marks) -> tuple[Ids, Marks]:
         before = self._missing_begin(ids)
-        # Of a conversation in which nothing is the assistant's, its end is not either: it is refused.
+        # Without text of the assistant, the end is not the assistant's either. Such a conversation is refused later.
         after = self._missing_end(ids) if marks.any() else ()
         marks = np.concatenate([np.zeros(len(before), bool), marks, np.ones(len(after), bool)])
         return _array([*before, *ids, *after]), marks
 
-    def exchanges(self, exchanges: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
-        """The prompt by itself; a completion by what it adds to that, where it leaves the prompt's tokens alone.
+    def prompt_completions(self, texts: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
+        """Tokenize each prompt alone, and each completion as the tokens that it adds to the prompt.
 
-        So a prompt has the same tokens whatever follows it, as when the model is asked to go on from it.
+        If a completion changes the prompt's tokens, it is tokenized alone. So a prompt has the same tokens whatever
+        follows it, as when the model generates from it.
         """
-        prompts = self._ids([each.prompt for each in exchanges])
-        pairs = [(i, c) for i, each in enumerate(exchanges) for c in each.completions]
-        joint = self._ids([exchanges[i].prompt + c for i, c in pairs])
+        prompts = self._ids([each.prompt for each in texts])
+        pairs = [(i, c) for i, each in enumerate(texts) for c in each.completions]
+        joint = self._ids([texts[i].prompt + c for i, c in pairs])
         after: list[list[int] | None] = [
             ids[len(prompts[i]) :] if ids[: len(prompts[i])] == prompts[i] else None
             for ids, (i, _) in zip(joint, pairs, strict=True)
         ]
         alone = iter(self._ids([c for ids, (_, c) in zip(after, pairs, strict=True) if ids is None]))
-        completions: list[list[Ids]] = [[] for _ in exchanges]
+        completions: list[list[Ids]] = [[] for _ in texts]
         for (i, _), part in zip(pairs, after, strict=True):
             ids = next(alone) if part is None else part
             completions[i].append(_array([*ids, *self._missing_end(ids)]))
@@ -196,18 +197,18 @@ class HfTokenizer:
         return () if tuple(ids[: len(self.begin)]) == self.begin else self.begin
 
     def _missing_end(self, ids: list[int]) -> tuple[int, ...]:
-        """A template may end its turns with the end-of-sequence token and a line's end."""
+        """The end token unless the text already has it. A template may write white space after it."""
         for token in reversed(ids):
             if token == self.end:
                 return ()
             with tokenizing(self.where):
-                word = self.tokenizer.decode([token])
-            if word.strip():
+                text = self.tokenizer.decode([token])
+            if text.strip():
                 break
         return (self.end,)
 
     def _bounds(self, whole: Any, number: int, pieces: list[tuple[str, bool]]) -> list[int] | None:
-        """The token that each piece but the first begins with; None if one does not begin with a token of its own."""
+        """The first token of each piece but the first. None if a token crosses the edge between two pieces."""
         bounds, at = [], 0
         for text, _ in pieces[:-1]:
             at += len(text)
@@ -232,9 +233,9 @@ class HfTokenizer:
             )
 
 
-def _joined(script: MarkedText) -> list[tuple[str, bool]]:
-    """Neighbours of the same hand as one piece, and none that is empty."""
-    pieces = [piece for piece in script.pieces if piece[0]]
+def _joined(marked: MarkedText) -> list[tuple[str, bool]]:
+    """The pieces without empty ones. Neighbours with one mark are joined."""
+    pieces = [piece for piece in marked.pieces if piece[0]]
     return [
         ("".join(text for text, _ in group), is_assistant)
         for is_assistant, group in groupby(pieces, key=lambda p: p[1])
@@ -249,7 +250,7 @@ def _require_readable(folder: Path, where: str) -> None:
     """Check the files that transformers would open.
 
     Raises:
-        DataError: one is not to be opened.
+        DataError: a file must not be opened.
     """
     try:
         require_readable(folder)
@@ -258,12 +259,12 @@ def _require_readable(folder: Path, where: str) -> None:
 
 
 def _folder(model: HfModel) -> Path | None:
-    """The model's folder on this machine or in the hub's cache; none if it must be downloaded.
+    """The model's folder on this machine or in the hub's cache. None if it must be downloaded.
 
-    The hub is asked once whether it has a name that is neither here nor in its cache; loading would ask for a minute.
+    For a name that is neither here nor in the cache, the hub is asked once. Loading would retry for a minute.
 
     Raises:
-        DataError: it has none, or does not answer.
+        DataError: the hub does not have the name, or does not answer.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -274,12 +275,12 @@ def _folder(model: HfModel) -> Path | None:
         cached = try_to_load_from_cache(model.path, CONFIG, revision=model.revision)
         if isinstance(cached, str):
             return Path(cached).parent
-        if cached is not None:  # known not to be there
+        if cached is not None:  # the cache knows that the hub has no such file
             return None
         HfApi().repo_info(model.path, revision=model.revision, timeout=_HUB_TIMEOUT_S)
     except HFValidationError:
-        pass  # a path and not a name; loading says what is wrong with it
-    except Exception as error:  # the hub's client raises its own, httpx's and OSError
+        pass  # a path, not a name: loading reports what is wrong with it
+    except Exception as error:  # errors of the hub's client, of httpx, and OSError
         reason = next(iter(str(error).splitlines()), "")
         raise DataError(
             f"model.path: no folder {model.path} here (relative to where planner is run), nor on the hub: "
@@ -293,6 +294,6 @@ def _template_file(model: HfModel) -> str | None:
         return None
     try:
         return read_bounded(expanded(model.chat_template), _MAX_TEMPLATE_BYTES).decode()
-    except (OSError, ValueError) as error:  # ValueError: of the text, or a NUL in the name
-        words = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise DataError(f"model.chat_template: cannot read {model.chat_template}: {words}") from error
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise DataError(f"model.chat_template: cannot read {model.chat_template}: {reason}") from error

@@ -1,4 +1,4 @@
-"""A JSON array, one value at a time: whole in memory it would take twenty times its bytes."""
+"""Reads a JSON array one value at a time. A parsed array would take twenty times the bytes of its file."""
 
 import codecs
 import json
@@ -15,10 +15,10 @@ _BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 def array_values(stream: BinaryIO) -> Iterator[tuple[Any, int]]:
-    """The values, each with how many bytes of the stream had been read for it.
+    """The values of the array, each with the number of bytes that were read until it was complete.
 
     Raises:
-        ValueError: it is no array in JSON, or has a value of more than `MAX_LINE_BYTES` characters.
+        ValueError: the stream is not a JSON array, or has a value of more than `MAX_LINE_BYTES` characters.
         RecursionError: a value is nested too deeply.
     """
     text = _Text(stream)
@@ -31,7 +31,7 @@ def array_values(stream: BinaryIO) -> Iterator[tuple[Any, int]]:
         is_first = False
     text.take("]")
     if text.peek():
-        raise ValueError("there is more behind its ]")
+        raise ValueError("there is more after its ]")
 
 
 class _Text:
@@ -39,13 +39,13 @@ class _Text:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        # The decoding that `json.loads` uses for bytes.
+        # `json.loads` decodes bytes in this way.
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogatepass")
         self._text, self._at = "", 0
         self.num_bytes = 0
 
     def peek(self) -> str:
-        """The next character that is not blank; empty at the end."""
+        """The next non-blank character, empty at the end."""
         while True:
             found = _BLANKS.match(self._text, self._at)
             self._at = found.end() if found else self._at
@@ -55,9 +55,9 @@ class _Text:
                 return ""
 
     def take(self, sign: str) -> None:
-        """Skip the next character that is not blank, which must be `sign`."""
+        """Skip the next non-blank character, which must be `sign`."""
         if self.peek() != sign:
-            raise ValueError(f"found no {sign} where one must stand, some characters before byte {self.num_bytes}")
+            raise ValueError(f"a {sign} is missing, some characters before byte {self.num_bytes}")
         self._at += 1
 
     def value(self) -> Any:
@@ -70,14 +70,14 @@ class _Text:
                 if len(self._text) - self._at > MAX_LINE_BYTES or not self._more():
                     raise ValueError(f"{error.msg}, some characters before byte {self.num_bytes}") from error
                 continue
-            # A number may go on in the next chunk, as the 0 of 0.5.
+            # A number may continue in the next chunk, such as the 0 of 0.5.
             if self._text[end : end + 1] not in _AFTER_A_VALUE and self._more():
                 continue
             self._at = end
             return value
 
     def _more(self) -> bool:
-        """Read more, twice as much each time, so that the cost of a long value stays linear."""
+        """Read more, twice as much each time, so that a long value takes linear time."""
         content = self._stream.read(_CHUNK_BYTES + len(self._text) - self._at)
         self.num_bytes += len(content)
         decoded = self._decoder.decode(content, final=not content)

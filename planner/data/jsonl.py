@@ -1,4 +1,4 @@
-"""One JSON object per line; each non-blank line is a row."""
+"""The data set of `data.kind: jsonl`: one JSON object per line, each non-blank line is a row."""
 
 import json
 from array import array
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from planner.data.base import BOUNDARY, Progress, RowCounts, TokenIds, no_progress, token_evidence
+from planner.data.base import BOUNDARY, Progress, RowContribution, TokenIds, no_progress, token_row_counts
 from planner.data.json_types import json_type
 from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, opened, resolve
 from planner.errors import DataError
@@ -22,8 +22,8 @@ _ROWS_PER_REPORT = 10_000
 class JsonlDataset:
     """Row i is the text of the i-th non-blank line: boundary, UTF-8 bytes, boundary, cut to `context + 1`.
 
-    Opening reads and checks every line, so that a bad row is found before training and not in its third week.
-    In memory stays where each line begins: 12 bytes a row.
+    Opening reads and checks every line, so that a bad row is found before training and not weeks later. The offset of
+    each line stays in memory: 12 bytes per row.
     """
 
     files: tuple[Path, ...]
@@ -34,14 +34,14 @@ class JsonlDataset:
     fingerprint: str
 
     notes: ClassVar[tuple[str, ...]] = ()
-    """every row is as it stands in the files, or cut to the context as the job says"""
+    """no notes: rows are used as they are, or cut to the context"""
 
     @classmethod
     def open(cls, path: str, field: str, context: int, progress: Progress = no_progress) -> "JsonlDataset":
-        """Index the lines. `progress(done, of)` hears of bytes now and then.
+        """Index the lines. `progress(done, of)` counts bytes.
 
         Raises:
-            DataError: a line is not a JSON object with a text under `field`; file and line are named.
+            DataError: a line is not a JSON object with a text under `field`. The message names file and line.
         """
         root, files = resolve(path)
         file_of_row, offset_of_row = array("i"), array("q")
@@ -64,14 +64,14 @@ class JsonlDataset:
 
     @property
     def num_rows(self) -> int:
-        """Non-blank lines over all files."""
+        """Number of non-blank lines in all files."""
         return len(self.offset_of_row)
 
     def tokens(self, row: int) -> TokenIds:
-        """Shape `(n,)`, 2 <= n <= context + 1.
+        """The row's token ids, shape `(n,)`, 2 <= n <= context + 1.
 
         Raises:
-            DataError: the line is no longer what it was when the data set was opened.
+            DataError: the line has changed since the data set was opened.
         """
         file = self.files[self.file_of_row[row]]
         with opened(file) as stream:
@@ -79,20 +79,20 @@ class JsonlDataset:
             content = _content(stream.readline(MAX_LINE_BYTES), self.field, f"{file}, row {row}")
         return np.frombuffer(content[: self.context + 1], dtype=np.uint8)
 
-    def evidence(self, row: int) -> RowCounts:
-        """Of the row's tokens, read now.
+    def evidence(self, row: int) -> RowContribution:
+        """The counts of the row's tokens, read now.
 
         Raises:
             DataError: the row cannot be read any more.
         """
-        return token_evidence(row, self.tokens(row))
+        return token_row_counts(row, self.tokens(row))
 
 
 def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]:
     """Every row as `(number of its file, offset of its line, all its tokens)`.
 
     Raises:
-        DataError: a line is not a JSON object with a text under `field`; file and line are named.
+        DataError: a line is not a JSON object with a text under `field`. The message names file and line.
     """
     for number, file in enumerate(files):
         offset = 0
@@ -104,22 +104,22 @@ def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]
 
 
 def _content(line: bytes, field: str, where: str) -> bytes:
-    """Boundary, UTF-8 bytes, boundary."""
+    """All tokens of a line's text: boundary, UTF-8 bytes, boundary."""
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise DataError(f"{where}: not JSON ({error}); write one object per line") from error
+        raise DataError(f"{where}: not JSON ({error}). Write one object per line") from error
     except RecursionError as error:
-        raise DataError(f"{where}: nested too deeply; write one flat object per line") from error
+        raise DataError(f"{where}: nested too deeply. Write one flat object per line") from error
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
         raise DataError(
-            f"{where}: no text under {field!r} (found {_found(row, field)}); set data.field or mend the line"
+            f"{where}: no text under {field!r} (found {_found(row, field)}). Set data.field or correct the line"
         )
     text: str = row[field]
     try:
         return BOUNDARY + text.encode() + BOUNDARY
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: the text is not valid Unicode (a lone surrogate); mend the line") from error
+        raise DataError(f"{where}: the text is not valid Unicode (a lone surrogate). Correct the line") from error
 
 
 def _found(row: object, field: str) -> str:

@@ -1,6 +1,6 @@
-"""What lies in the folder of a Hugging Face model: read without torch and without transformers.
+"""Reads and checks the folder of a Hugging Face model, without torch and transformers.
 
-The driver looks here before it starts anything, and every worker before it builds a model.
+The driver checks it before it starts anything, and every worker before it builds a model.
 """
 
 import importlib.util
@@ -23,9 +23,9 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 
-# What a model needs of a repository on the hub: no other framework's weights, no pickles, no code.
+# What planner downloads of a repository on the hub: no weights of other frameworks, no pickles, no code.
 _WANTED = ("*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt")
-# Of every tensor, this many bytes from its middle enter the fingerprint.
+# The fingerprint includes this many bytes from the middle of each tensor.
 _SAMPLED_BYTES = 256
 # About ten times the largest known files: indexes of 15 MB, tokenizers of 35 MB, templates of 50 kB.
 _MAX_CONFIG_BYTES, _MAX_JSON_BYTES = 2**22, 2**28
@@ -34,7 +34,7 @@ _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_LAYERS = 4096
 _MOST_POSITIONS = 2**40
-# The largest header that the safetensors library itself takes (its `MAX_HEADER_SIZE`).
+# The largest header that the safetensors library reads (its `MAX_HEADER_SIZE`).
 _MAX_HEADER_BYTES = 100_000_000
 
 
@@ -44,19 +44,19 @@ class StoredTensor:
 
     file: Path
     dtype: str
-    """as safetensors writes it: F32, BF16, F16, ..."""
+    """safetensors' name of the type: F32, BF16, F16, ..."""
     shape: tuple[int, ...]
     start: int
-    """byte in the file, from its beginning"""
+    """offset of the first byte in the file"""
     end: int
-    """half open"""
+    """offset after the last byte"""
 
 
 def require_extra(*, lora: bool) -> None:
     """Check that the libraries of the `hf` extra are installed.
 
     Raises:
-        UserError: one is not.
+        UserError: a library is missing.
     """
     names = ("transformers", *(("peft",) if lora else ()))
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
@@ -64,17 +64,17 @@ def require_extra(*, lora: bool) -> None:
 
 
 def folder_here(path: str, revision: str | None = None) -> Path | None:
-    """A local folder, or what the hub's cache has of a name; None for a name that would have to be downloaded.
+    """The model's local folder, or its folder in the hub's cache. None for a name that must be downloaded.
 
     Raises:
-        UserError: it is neither a folder nor a name.
+        UserError: `path` is neither a folder nor a name on the hub.
     """
     local = expanded(path)
     if local.is_dir():
         return local
     if local.exists() or path.startswith(("/", ".", "~")) or path.count("/") > 1:
         what = "not a folder" if local.exists() else "no such folder"
-        raise UserError(f"model.path: {path}: {what}; name the folder that holds {CONFIG}")
+        raise UserError(f"model.path: {path}: {what}. Write the folder that has {CONFIG}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -88,12 +88,12 @@ def folder_here(path: str, revision: str | None = None) -> Path | None:
 
 
 def folder_of(path: str, revision: str | None = None) -> Path:
-    """A local folder, or what the hub's cache has of a name; downloaded once if it is not there.
+    """The model's local folder, or its folder in the hub's cache. A name that is not in the cache is downloaded.
 
-    What is in the cache is used as it is: all workers see the same files, and a run needs no network.
+    A cached model is not updated: all workers see the same files, and a run needs no network.
 
     Raises:
-        UserError: there is no such folder, and no such name on the hub or no way to it.
+        UserError: there is no such folder, and the hub has no such name or cannot be reached.
     """
     if (found := folder_here(path, revision)) is not None:
         return found
@@ -101,7 +101,7 @@ def folder_of(path: str, revision: str | None = None) -> Path:
 
     try:
         return Path(snapshot_download(path, revision=revision, allow_patterns=list(_WANTED)))
-    except Exception as error:  # the hub's client raises its own, httpx's and OSError
+    except Exception as error:  # errors of the hub's client, of httpx, and OSError
         raise UserError(
             f"model.path: no folder {path} here (relative to where planner is run), nor on the hub: "
             f"{type(error).__name__}: {_first_line(error)}"
@@ -109,23 +109,23 @@ def folder_of(path: str, revision: str | None = None) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The model's configuration, as it stands in the file.
+    """The model's configuration: the JSON of `config.json`.
 
     Raises:
-        UserError: there is none.
+        UserError: the folder has no configuration of a Hugging Face model.
     """
     require_inside_folder(folder, folder / CONFIG)
     found = _read_json(folder / CONFIG, f"{folder}: not the folder of a Hugging Face model", _MAX_CONFIG_BYTES)
     if not isinstance(kind := found.get("model_type"), str) or not _MODEL_TYPE.fullmatch(kind):
-        raise UserError(f"{folder / CONFIG}: names no model_type, so it is not that of a Hugging Face model")
+        raise UserError(f"{folder / CONFIG}: it has no model_type, so it is not the file of a Hugging Face model")
     return found
 
 
 def check_here(job: Job) -> None:
-    """Check the models of a job as far as they are on this machine; nothing is downloaded.
+    """Check those models of a job that are on this machine. Nothing is downloaded.
 
     Raises:
-        UserError: one cannot be trained as the job says.
+        UserError: a model cannot be trained as the job says.
     """
     for model in _models_of(job):
         require_extra(lora=model.lora is not None)
@@ -135,7 +135,7 @@ def check_here(job: Job) -> None:
 
 
 def require_same_tokens(job: Job) -> None:
-    """Check that a model and the one that it is held to mean the same by a token, as far as they are on this machine.
+    """Check that the model and its reference model have one vocabulary, if both are on this machine.
 
     Raises:
         UserError: their vocabularies differ.
@@ -146,19 +146,19 @@ def require_same_tokens(job: Job) -> None:
     sizes = [read_config(folder).get("vocab_size") for folder in folders]
     if sizes[0] != sizes[1]:
         raise UserError(
-            f"objective.reference_model: {folders[1]} knows {sizes[1]} tokens and {folders[0]} {sizes[0]}; a policy is "
-            "held to a model with the same tokenizer"
+            f"objective.reference_model: {folders[1]} knows {sizes[1]} tokens and {folders[0]} {sizes[0]}. "
+            "Name a model with the tokenizer of the policy"
         )
     ours, theirs = map(_vocabulary, folders)
     if ours and theirs and ours != theirs:
         raise UserError(
-            f"objective.reference_model: the tokenizer of {folders[1]} has other tokens than that of {folders[0]}; a "
-            "policy is held to a model with the same tokenizer"
+            f"objective.reference_model: the tokenizer of {folders[1]} has other tokens than that of {folders[0]}. "
+            "Name a model with the tokenizer of the policy"
         )
 
 
 def _vocabulary(folder: Path) -> Any:
-    """What a fast tokenizer's file says of its tokens; none where there is no such file."""
+    """The tokens in a fast tokenizer's file, None if there is no such file."""
     file = folder / "tokenizer.json"
     if not file.exists():
         return None
@@ -166,15 +166,15 @@ def _vocabulary(folder: Path) -> Any:
     found = _read_json(file, f"{file}: cannot be read", _MAX_JSON_BYTES)
     added, model = found.get("added_tokens") or [], found.get("model") or {}
     if not isinstance(added, list) or not isinstance(model, dict) or not all(isinstance(each, dict) for each in added):
-        raise UserError(f"{file}: not a tokenizer's file; copy it again")
+        raise UserError(f"{file}: not the file of a tokenizer. Copy it again")
     return model.get("vocab"), [(token.get("id"), token.get("content")) for token in added]
 
 
 def check(model: HfModel) -> Path:
-    """Find a model and check what can be told of it from its folder; the folder.
+    """Find or download a model, check its folder, and return the folder.
 
     Raises:
-        UserError: it cannot be trained as the job says.
+        UserError: the model cannot be trained as the job says.
     """
     require_extra(lora=model.lora is not None)
     folder = folder_of(model.path, model.revision)
@@ -183,10 +183,10 @@ def check(model: HfModel) -> Path:
 
 
 def check_folder(folder: Path, model: HfModel) -> None:
-    """Check what can be told of a model from its folder.
+    """Check the files, configuration and weights in a model's folder.
 
     Raises:
-        UserError: it cannot be trained as the job says.
+        UserError: the model cannot be trained as the job says.
     """
     require_readable(folder)
     config = read_config(folder)
@@ -198,10 +198,10 @@ def check_folder(folder: Path, model: HfModel) -> None:
 
 
 def require_readable(folder: Path) -> None:
-    """Check the files of a model's folder before libraries open them: a library waits for pipes and follows links.
+    """Check the files of a model's folder before libraries open them, since libraries wait for pipes and follow links.
 
     Raises:
-        UserError: one is no regular file, leads out of the folder, is too large, or the configuration is none.
+        UserError: a file is not regular, leads out of the folder or is too large, or the configuration is wrong.
     """
     try:
         found = sorted(file for file in folder.iterdir() if any(map(file.match, _WANTED)))
@@ -210,9 +210,9 @@ def require_readable(folder: Path) -> None:
             with open_regular(file) as stream:
                 size = stream.seek(0, 2)
             if size > _MAX_JSON_BYTES and file.suffix != ".safetensors":
-                raise UserError(f"{file}: {size} bytes; the largest that planner reads has {_MAX_JSON_BYTES}")
+                raise UserError(f"{file}: it has {size} bytes, and planner reads at most {_MAX_JSON_BYTES}")
     except IsADirectoryError as error:
-        raise UserError(f"{error.filename}: a folder where a model has a file; remove it") from error
+        raise UserError(f"{error.filename}: a folder where a model has a file. Remove it") from error
     except OSError as error:
         raise UserError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from error
     read_config(folder)
@@ -221,24 +221,24 @@ def require_readable(folder: Path) -> None:
 def _require_layers(folder: Path, config: dict[str, Any]) -> None:
     for key in _LAYERS:
         if isinstance(number := config.get(key), int | float) and not number <= _MOST_LAYERS:
-            raise UserError(f"{folder / CONFIG}: {key} is above {_MOST_LAYERS}, and no model has as many layers")
+            raise UserError(f"{folder / CONFIG}: {key} is above {_MOST_LAYERS}, and no model has so many layers")
 
 
 def _require_causal(folder: Path, config: dict[str, Any]) -> None:
     names = config.get("architectures") or []
     if not isinstance(names, list):
-        raise UserError(f"{folder / CONFIG}: architectures is not a list of names, so no architecture can be told")
+        raise UserError(f"{folder / CONFIG}: architectures is not a list of names. Correct it")
     if names and not any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         raise UserError(f"{folder / CONFIG}: {', '.join(map(str, names))} is not a causal language model with a head")
     if "quantization_config" in config:
-        raise UserError(f"{folder / CONFIG}: its weights are quantized, and cannot be trained; take the original ones")
+        raise UserError(f"{folder / CONFIG}: its weights are quantized and cannot be trained. Use the original ones")
 
 
 def _require_context(folder: Path, config: dict[str, Any], context: int) -> None:
-    """Check that every position of a sample is one that the model knows.
+    """Check that the model knows every position of a sample.
 
     Raises:
-        UserError: the job's context is longer, or would make a token's frequencies depend on its neighbours.
+        UserError: the job's context is longer, or would make a sample's frequencies depend on its micro-batch.
     """
     places = [_positive(folder, config, key) for key in ("max_position_embeddings", "n_positions")]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -252,32 +252,32 @@ def _require_context(folder: Path, config: dict[str, Any], context: int) -> None
     longest = max(known[0], math.floor(factor * (original or known[0])))
     kind = rope.get("rope_type", rope.get("type"))
     if kind in ("dynamic", "longrope"):
-        # Their frequencies follow from the longest sample of a micro-batch, so from who is in it with whom.
+        # Their frequencies depend on the longest sample of a micro-batch, so on which samples share it.
         longest = original or known[0]
     if context > longest:
         raise UserError(
             f"model.context is {context}, and {folder / CONFIG} knows {longest} positions"
-            f"{f' at which rope {kind!r} is the same for all samples' if kind in ('dynamic', 'longrope') else ''}; "
-            f"write model.context: {longest} or less"
+            f"{f' at which rope {kind!r} is the same for all samples' if kind in ('dynamic', 'longrope') else ''}. "
+            f"Write model.context: {longest} or less"
         )
 
 
 def _positive(folder: Path, values: dict[str, Any], key: str) -> float | None:
-    """The number at `key`; none if nothing stands there.
+    """The number at `key`, None if there is none.
 
     Raises:
-        UserError: it is no number above 0; JSON of Python's has NaN and 1e999, too.
+        UserError: the value is not a finite number above 0. Python's JSON also reads NaN and 1e999.
     """
     value = values.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST_POSITIONS:
-        raise UserError(f"{folder / CONFIG}: {key} is {repr(value)[:40]}; mend it, it is a number above 0")
+        raise UserError(f"{folder / CONFIG}: {key} is {repr(value)[:40]}. Write a number above 0")
     return value
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the model's safetensors files, by the name it has there. Only headers are read.
+    """Name -> tensor, for all safetensors files of the model. Only headers are read.
 
     Raises:
         UserError: there are no such files, or one is torn or missing.
@@ -287,14 +287,14 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         require_inside_folder(folder, index)
         where = _read_json(index, str(index), _MAX_JSON_BYTES).get("weight_map")
         if not isinstance(where, dict):
-            raise UserError(f"{index}: has no weight_map")
+            raise UserError(f"{index}: it has no weight_map. Copy it again")
         names = sorted({str(name) for name in where.values()})
         if foreign := [name for name in names if Path(name).name != name or name == ".." or not name.isprintable()]:
-            raise UserError(f"{index}: names {foreign[0]!r}, which is not a file of its own folder")
+            raise UserError(f"{index}: it names {foreign[0]!r}, which is not a file in its folder")
     elif (folder / _SINGLE).exists():
         names = [_SINGLE]
     else:
-        others = "; its weights are pickles, save them as safetensors first" if [*folder.glob("*.bin")] else ""
+        others = ". Its weights are pickles: save them as safetensors first" if [*folder.glob("*.bin")] else ""
         raise UserError(
             f"{folder}: no {_SINGLE} and no {INDEX}{others}" + ("" if others else " (weights: random needs none)")
         )
@@ -306,22 +306,22 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def require_inside_folder(folder: Path, file: Path) -> None:
-    """Check that a file of a model's folder is no link to somewhere else: a stranger's folder could name your keys.
+    """Check that a file is not a link out of the model's folder, which could expose private files.
 
-    The hub's cache is made of links, to where it keeps all versions' files.
+    Links within the hub's cache are allowed: its folders link to the files of all versions.
 
     Raises:
-        UserError: it is one.
+        UserError: the file leads out of the folder.
     """
     kept = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
     if not any(is_within(str(file), str(place)) for place in (folder, kept)):
-        raise UserError(f"{file}: a link that leads out of the model's folder; put a copy in its place")
+        raise UserError(f"{file}: a link that leads out of the model's folder. Replace it by a copy")
 
 
 def fingerprint(job: Job) -> str:
-    """`folder_fingerprint` of the model that is trained, and after a space of the one that it is held to, if another.
+    """The `folder_fingerprint` of the model that is trained. If a reference model is named, a space and its own follow.
 
-    Empty if all is made of the job alone.
+    Empty if the job does not use a Hugging Face model.
 
     Raises:
         UserError: the files cannot be read.
@@ -334,7 +334,7 @@ def fingerprint(job: Job) -> str:
 
 
 def _models_of(job: Job) -> list[HfModel]:
-    """The model that is trained, and the one that it is held to if that is another."""
+    """The Hugging Face model that is trained, and the reference model if the job names one."""
     if not isinstance(job.model, HfModel):
         return []
     reference = job.reference.model
@@ -345,10 +345,14 @@ def _models_of(job: Job) -> list[HfModel]:
 
 
 def folder_fingerprint(folder: Path, *, weights: bool) -> str:
-    """64 hex digits over the configuration and, of the weights, all names, types, shapes and a sample of each tensor.
+    """64 hex digits over the configuration and the weights: all names, types, shapes, and a sample of each tensor.
 
-    A sample: a whole read would cost as much as loading. Training changes every part of a tensor, so other weights of
-    the same shapes are told apart; a single altered number would not be seen.
+    Only a sample, since reading all bytes would take as long as loading. Training changes every part of a tensor, so
+    weights of two trainings differ in the sample. A single altered number is not noticed.
+
+    Args:
+        folder: the model's folder.
+        weights: whether to include the weights.
 
     Raises:
         UserError: the files cannot be read.
@@ -370,10 +374,10 @@ def folder_fingerprint(folder: Path, *, weights: bool) -> str:
 
 
 def _header(file: Path) -> Mapping[str, StoredTensor]:
-    """By the format's specification: 8 bytes of length, then JSON, then the tensors.
+    """The header of a safetensors file: 8 bytes of length, then JSON, then the tensors.
 
     Raises:
-        UserError: the file is torn, or none of this format.
+        UserError: the file is torn, or not a safetensors file.
     """
     try:
         with open_regular(file) as stream:
@@ -389,18 +393,18 @@ def _header(file: Path) -> Mapping[str, StoredTensor]:
             if name != "__metadata__"
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{file}: not a safetensors file, or torn") from error
+        raise UserError(f"{file}: not a safetensors file, or torn. Copy it again") from error
     end = max((tensor.end for tensor in found.values()), default=0)
     if end > size:
-        raise UserError(f"{file}: torn ({size} bytes, and its tensors end at byte {end}); copy it again")
+        raise UserError(f"{file}: torn ({size} bytes, and its tensors end at byte {end}). Copy it again")
     return found
 
 
 def _stored(file: Path, beginning: int, item: dict[str, Any]) -> StoredTensor:
-    """One entry of a header; offsets count from the `beginning` of the tensors.
+    """One entry of a header. Its offsets count from `beginning`, the offset of the tensors in the file.
 
     Raises:
-        ValueError: it names bytes before them, or amounts that are none; among others, for what is no entry.
+        ValueError: the entry has impossible offsets, shapes or types. Malformed entries may raise other errors.
     """
     (start, end), shape = item["data_offsets"], tuple(item["shape"])
     is_sound = isinstance(item["dtype"], str)

@@ -1,4 +1,4 @@
-"""The one place that knows which class reads which kind of data."""
+"""Opens the data set of a job: it maps each kind of data to the class that reads it."""
 
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.conversations import open_conversations
@@ -6,18 +6,18 @@ from planner.data.jsonl import JsonlDataset
 from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
 from planner.data.user_dataset import OwnDataset
-from planner.job import Data, JsonlData, Model, OwnData, OwnModel, TextData, TokensData
+from planner.job import Data, JsonlData, Model, OwnCode, OwnModel, TextData, TokensData
 
 
 def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> AnyDataset:
-    """Open and check the data set that a job names; rows are cut to the model's context.
+    """Open and check the data set that a job names. Rows are cut to the model's context.
 
     Raises:
-        DataError: a file is missing, empty or malformed; the message names it, and the line where there is one.
+        DataError: a file is missing, empty or malformed. The message names the file, and the line if there is one.
     """
-    if isinstance(data, OwnData):
+    if isinstance(data, OwnCode):
         return OwnDataset.open(data.path)
-    assert not isinstance(model, OwnModel)  # the job was checked at birth
+    assert not isinstance(model, OwnModel)  # a `Job` checks this
     match data:
         case TextData():
             return TextDataset.open(data.path, model.context)

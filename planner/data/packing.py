@@ -1,4 +1,4 @@
-"""Several documents in a row: which ones, by their lengths alone. Pure, and the same for every seed and world size."""
+"""Packs documents into rows by their lengths alone. Pure: the result does not depend on seed or world size."""
 
 from bisect import bisect_left, insort
 
@@ -9,14 +9,20 @@ Indices = NDArray[np.int64]
 
 
 def pack(lengths: NDArray[np.int64], capacity: int) -> tuple[Indices, Indices]:
-    """Best fit, longest first: each document goes into the fullest row that it still fits into.
+    """Best fit, longest first: each document goes into the fullest row that still has room for it.
 
-    `lengths` has shape `(n,)`, each in [1, capacity]. Gives the documents, shape `(n,)`, row by row and within a row in
-    the order of their numbers; and where in that each row begins, and where the last one ends, shape `(rows + 1,)`.
-    At most 11/9 of the fewest possible rows, and 4 more (Johnson 1974). Takes n log n comparisons.
+    It uses at most 11/9 of the fewest possible rows, plus 4 (Johnson 1974), and n log n comparisons.
+
+    Args:
+        lengths: shape `(n,)`, each in [1, capacity].
+        capacity: the length of a row.
+
+    Returns:
+        The documents, shape `(n,)`, row by row, in rising order within a row. The start of each row in that array and
+        the end of the last one, shape `(rows + 1,)`.
     """
     row_of = np.empty(len(lengths), np.int64)
-    # Free tokens -> rows that have so many, and those numbers of free tokens, ascending.
+    # Free tokens -> rows with that many, and the keys in ascending order.
     rows_with: dict[int, list[int]] = {}
     free: list[int] = []
     num_rows = 0

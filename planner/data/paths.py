@@ -1,4 +1,4 @@
-"""From what a job writes as `data.path` to a sorted list of files, and a fingerprint of their content."""
+"""`data.path` of a job -> a sorted list of files, their stamps, and a fingerprint of their content."""
 
 import glob
 import hashlib
@@ -15,12 +15,12 @@ from planner.errors import DataError
 from planner.job import HfModel, Model
 
 STDLIB = "python-stdlib"
-# Folders of the standard library that are not its own source.
+# Folders of the standard library that do not hold its source.
 _NOT_SOURCE = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
 
 Stamps = tuple[tuple[str, int, int], ...]
-"""`(file, bytes, time of change in ns)`"""
-# Content above this is fingerprinted by evenly spaced blocks: reading 100 GB at each start would cost minutes.
+"""`(file, size in bytes, modification time in ns)` for each file"""
+# Larger content is fingerprinted by evenly spaced blocks: reading 100 GB at each start would take minutes.
 _READ_WHOLE_BYTES = 2**30
 _CHUNK_BYTES = 2**22
 _BLOCK_BYTES = 4096
@@ -28,10 +28,10 @@ _NUM_BLOCKS = 4096
 
 
 def resolve(path: str) -> tuple[Path, list[Path]]:
-    """A root and the files below it, sorted by their path relative to it.
+    """The root folder of a path, and the files below it, sorted by their path relative to the root.
 
     Raises:
-        DataError: nothing is there, no file matches, or a folder cannot be read.
+        DataError: there is nothing at the path, no file matches, or a folder cannot be read.
     """
     try:
         root, files = _find(path)
@@ -40,10 +40,10 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
     except ValueError as error:  # `**` beside other characters
         raise DataError(f"data.path: cannot use {path[:200]!r}: {error}") from error
     if not files and Path(path).exists() and not Path(path).is_dir():
-        raise DataError(f"data.path: cannot read {path}: a pipe or a device, no regular file")
+        raise DataError(f"data.path: cannot read {path}: a pipe or a device, not a regular file")
     if not files:
         place = "" if Path(path).is_absolute() else " (relative to where planner is run)"
-        raise DataError(f"data.path: no file at {path!r}{place}; write a file, a folder, a glob or {STDLIB}")
+        raise DataError(f"data.path: no file at {path!r}{place}. Write a file, a folder, a glob or {STDLIB}")
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
 
 
@@ -64,22 +64,22 @@ def _find(path: str) -> tuple[Path, list[Path]]:
 
 
 def _library_source(root: Path) -> Iterator[Path]:
-    """Never into `site-packages`, which may hold a hundred times as many files."""
+    """The source files of the standard library, without `site-packages`, which may hold a hundred times as many."""
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if name not in _NOT_SOURCE]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def absolute(path: str) -> str:
-    """`path` for a process with another working directory."""
+    """`path` made absolute, for a process with another working directory. `python-stdlib` stays unchanged."""
     return path if path == STDLIB else str(expanded(path).absolute())
 
 
 def model_stamps(model: Model) -> Stamps:
-    """The same of a model that lies here, and of its chat template: a tokenizer may be made from them.
+    """Stamps of the files of a local model and of its chat template, since the tokenizer depends on them.
 
     Raises:
-        DataError: one cannot be looked at.
+        DataError: a file cannot be read.
     """
     if not isinstance(model, HfModel):
         return ()
@@ -89,10 +89,10 @@ def model_stamps(model: Model) -> Stamps:
 
 
 def source_stamps(path: str) -> Stamps:
-    """Of every file that the path names: cheap, and enough to see a change.
+    """Stamps of every file that the path names: a cheap way to notice a change.
 
     Raises:
-        DataError: there is none, or one cannot be looked at.
+        DataError: there is no file, or one cannot be read.
     """
     _, files = resolve(path)
     try:
@@ -101,28 +101,28 @@ def source_stamps(path: str) -> Stamps:
         raise DataError(f"data.path: cannot read {error.filename}: {error.strerror}") from error
 
 
-# No row is longer than a book. Parsed JSON takes up to twenty times its bytes.
+# More than any real row has. Parsed JSON takes up to twenty times its bytes.
 MAX_LINE_BYTES = 2**25
 
 
 def lines_of(file: Path, stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of an opened file, each with its end.
+    """The lines of an opened file, each with its line end.
 
     Raises:
-        DataError: one is too long for a row.
+        DataError: a line is longer than `MAX_LINE_BYTES`.
     """
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
-            raise DataError(f"data.path: {file}: more than {MAX_LINE_BYTES} bytes on one line; write a row per line")
+            raise DataError(f"data.path: {file}: more than {MAX_LINE_BYTES} bytes on one line. Write one row per line")
         yield line
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
-    """The file to read from.
+    """The file, opened to read bytes.
 
     Raises:
-        DataError: it cannot be opened or read.
+        DataError: it cannot be opened, or a read in the `with` block fails.
     """
     try:
         with open_regular(file) as stream:
@@ -132,7 +132,12 @@ def opened(file: Path) -> Iterator[BinaryIO]:
 
 
 def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
-    """SHA-256 over names, sizes and content (or blocks of it, above 1 GiB), and over `facts` about the cut.
+    """SHA-256 over names, sizes, content and `facts`. Above 1 GiB, evenly spaced blocks stand for the content.
+
+    Args:
+        root: names are relative to this folder.
+        files: the files in order.
+        facts: the settings that cut the content into rows.
 
     Raises:
         DataError: a file cannot be read.
@@ -141,7 +146,7 @@ def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
     try:
         total_bytes = sum(f.stat().st_size for f in files)
         for file in files:
-            # A name on Linux is bytes, not always UTF-8.
+            # File names on Linux are bytes, which need not be UTF-8.
             digest.update(os.fsencode(f"{file.relative_to(root).as_posix()} {file.stat().st_size}\n"))
         if total_bytes <= _READ_WHOLE_BYTES:
             for file in files:

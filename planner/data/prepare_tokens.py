@@ -1,4 +1,4 @@
-"""Text or jsonl -> one token file, whole or not at all, in constant memory."""
+"""`planner prepare`: text or jsonl -> one token file, written atomically and in constant memory."""
 
 import os
 import struct
@@ -30,17 +30,24 @@ def prepare(
     replace: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Header:
-    """Write what `source` holds to `output`; `progress(done, of)` counts bytes of the source.
+    """Write the tokens of `source` to the file `output`, and return its header.
+
+    Args:
+        source: the data to read.
+        output: the token file.
+        replace: whether to replace a file that exists.
+        progress: called with (bytes done, bytes in all) of the source.
 
     Raises:
-        UserError: `output` is there already, or cannot be there; DataError: the source cannot be read.
-        RunError: `output` cannot be written. Nothing is left behind.
+        UserError: `output` exists, or no file can be there.
+        DataError: the source cannot be read.
+        RunError: `output` cannot be written. No partial file remains.
     """
     stamps = source_stamps(source.path)
     files, sizes = [Path(name) for name, _, _ in stamps], [size for _, size, _ in stamps]
     _check_output(output, replace=replace)
     if _is_source(output, Path(source.path), files):
-        raise UserError(f"{output} lies in {source.path}, where it would count as source itself; choose another place")
+        raise UserError(f"{output} is in {source.path}, where it would count as source. Choose another place")
     with _all_or_nothing(output, files, sum(sizes)) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
         writer = _Writer(stream, starts)
         is_rows = isinstance(source, JsonlData)
@@ -52,14 +59,14 @@ def prepare(
                 progress(place, sum(sizes))
                 shown = place
         if not is_rows and writer.num_tokens - len(files) < 2:
-            raise DataError(f"data.path: {source.path!r} holds no text; a sample needs at least two bytes")
+            raise DataError(f"data.path: {source.path!r} holds no text. A sample needs at least two bytes")
         if is_rows and not writer.num_rows:
             raise DataError(f"data.path: {source.path!r} holds no rows")
         return writer.finish("rows" if is_rows else "stream")
 
 
 def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the stream that `TextDataset` cuts, each with how many bytes of the source lie before its end."""
+    """Pieces of the stream that `TextDataset` reads, each as `(bytes of the source read so far, piece)`."""
     done = 0
     for file, size in zip(files, sizes, strict=True):
         with opened(file) as stream:
@@ -67,7 +74,7 @@ def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
             while left:
                 content = stream.read(min(left, _CHUNK_BYTES))
                 if not content:
-                    raise DataError(f"data.path: {file} has changed while it was read; prepare again")
+                    raise DataError(f"data.path: {file} has changed while it was read. Prepare it again")
                 left -= len(content)
                 done += len(content)
                 yield done, content
@@ -75,14 +82,14 @@ def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
 
 
 def _rows(files: list[Path], sizes: list[int], field: str) -> Iterator[tuple[int, bytes]]:
-    """The rows of `JsonlDataset`, uncut, each with how many bytes of the source lie before it."""
+    """The uncut rows of `JsonlDataset`, each as `(bytes of the source before it, row)`."""
     before = (0, *accumulate(sizes))
     for number, offset, content in read_rows(files, field):
         yield before[number] + offset, content
 
 
 class _Writer:
-    """Writes tokens behind a header that is not known yet; where rows begin is kept in a file, not in memory."""
+    """Writes tokens, then the header, which is known only at the end. Row starts are kept in a file, not in memory."""
 
     def __init__(self, stream: BinaryIO, starts: BinaryIO) -> None:
         self._stream, self._starts, self._digest = stream, starts, sha256()
@@ -90,7 +97,7 @@ class _Writer:
         stream.write(bytes(HEADER_BYTES))
 
     def add(self, content: bytes, *, is_row: bool) -> None:
-        """Append tokens; of a row, all of them."""
+        """Append tokens. If `is_row`, they are one whole row."""
         if is_row:
             self._starts.write(struct.pack("<Q", self.num_tokens))
             self.num_rows += 1
@@ -98,7 +105,7 @@ class _Writer:
         self.num_tokens += len(content)
 
     def finish(self, kind: Literal["stream", "rows"]) -> Header:
-        """Append the table of rows, and put the header in its place."""
+        """Append the table of rows, and write the header at the beginning."""
         self._write(bytes(-self.num_tokens % 8))
         if kind == "rows":
             self._starts.write(struct.pack("<Q", self.num_tokens))
@@ -130,13 +137,13 @@ def _is_source(output: Path, source: Path, files: list[Path]) -> bool:
 
 
 def _check_output(output: Path, *, replace: bool) -> None:
-    """Before hours of work, not after them.
+    """Check the place of the output before hours of work.
 
     Raises:
-        UserError: there is a file already and it may not be replaced, or no file can be there.
+        UserError: a file exists and may not be replaced, or no file can be there.
     """
     if not output.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {output.parent}; make it first")
+        raise UserError(f"{output}: there is no folder {output.parent}. Make it first")
     try:
         output.lstat()
     except FileNotFoundError:
@@ -144,14 +151,16 @@ def _check_output(output: Path, *, replace: bool) -> None:
     except OSError as error:
         raise UserError(f"no file can be at {str(output)[:200]!r}: {error.strerror}") from error
     if not output.is_file():
-        raise UserError(f"{output} is no ordinary file; write the name of a new one")
+        raise UserError(f"{output} is not a regular file. Write the name of a new one")
     if not replace:
-        raise UserError(f"{output} is there already; choose another name, or replace it with --force")
+        raise UserError(f"{output} exists already. Choose another name, or replace it with --force")
 
 
 @contextmanager
 def _all_or_nothing(output: Path, sources: list[Path], about_bytes: int) -> Iterator[BinaryIO]:
-    """A file under another name, which gets its own when it is whole and on disk. Who may not read a source reads none.
+    """A temporary file, which is renamed to `output` once it is complete and synced.
+
+    Its permissions are at most those of each source: users who may not read a source may not read it.
 
     Raises:
         RunError: it cannot be written.
@@ -169,9 +178,9 @@ def _all_or_nothing(output: Path, sources: list[Path], about_bytes: int) -> Iter
         part.replace(output)
         sync_folder(output.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)  # what it held is free again, and is counted as such
+        part.unlink(missing_ok=True)  # before free space is measured
         full = no_room(error)
         why = disk_full_text(full, "it", about_bytes, output.parent) if full else error.strerror
-        raise RunError(f"cannot write {output}: {why}; nothing was left behind") from error
+        raise RunError(f"cannot write {output}: {why}. No partial file remains") from error
     finally:
         part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""One row as it lies in a file, whatever the file's form."""
+"""One row of a file, independent of the file's form."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,35 +13,35 @@ class RawRow(NamedTuple):
     """What a reader finds in its file for one row."""
 
     where: str
-    """the file and the line, or the number of the row from 0; errors begin with it"""
+    """the file with the line, or with the number of the row from 0. Errors begin with it."""
     value: Any
-    """a mapping from names to values of JSON; anything else is a flaw of the row"""
+    """a mapping from names to JSON values. Anything else makes the row unusable."""
     read: int
-    """how much of the file had been read before it: bytes, at most the file's size"""
+    """bytes of the file that were read before this row, at most the file's size"""
     flaw: str = ""
-    """why there is no value; empty if there is one"""
+    """why there is no value, empty if there is one"""
 
 
 Reader = Callable[[Path], Iterator[RawRow]]
-"""Reads the rows of one file in their order. It raises a DataError where no more rows can be read."""
+"""Yields the rows of one file in order. It raises a DataError where no more rows can be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row, and how far its data set is read."""
+    """One row, and how much of its data set was read before it."""
 
     where: str
-    """the file and the line, or the number of the row from 0"""
+    """the file with the line, or with the number of the row from 0"""
     fields: dict[str, Any]
-    """what it holds; what is null counts as missing"""
+    """name -> value, without values that are null"""
     flaw: str
-    """why it is no row at all; empty if it is one"""
+    """why the row cannot be used, empty if it can"""
     read: tuple[int, int]
-    """how much had been read before it, and how much there is"""
+    """(amount read before this row, total amount), in bytes or rows"""
 
 
 def row_of(found: RawRow, read: tuple[int, int]) -> Row:
-    """The row of what a reader found."""
+    """The `Row` for what a reader found."""
     flaw = found.flaw
     if not flaw and not isinstance(found.value, dict):
         flaw = f"{json_type(found.value)} instead of an object"
@@ -50,6 +50,6 @@ def row_of(found: RawRow, read: tuple[int, int]) -> Row:
 
 
 def unreadable(what: object, error: BaseException) -> DataError:
-    """The refusal of a file whose reader raised an error."""
+    """The error for a file whose reader raised `error`."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return DataError(f"data.path: cannot read {what}: {reason}")

@@ -1,8 +1,8 @@
-"""The forms of file that rows come in, and which reader a file has.
+"""The forms of files with rows, and the reader of each file.
 
-planner's own forms are known by how a file begins, whatever its name. An installed package may read files whose names
-have a certain ending: an entry point of the group `planner.row_files` has that ending as its name (`csv`) and names a
-`planner.data.row.Reader`.
+planner recognises its own forms by the first bytes of a file, whatever its name. An installed package may read files
+with a certain name ending: an entry point of the group `planner.row_files` has that ending as its name (`csv`) and
+names a `planner.data.row.Reader`.
 """
 
 import inspect
@@ -26,7 +26,7 @@ _OUR_ENDINGS = {"json", "jsonl", "parquet"}
 
 
 def reader_of(file: Path) -> Reader:
-    """The reader of a file: of the package that reads its ending, or by how the file begins.
+    """The reader of a file: that of an installed package for its name ending, else by the first bytes of the file.
 
     Raises:
         DataError: the file cannot be read.
@@ -40,7 +40,7 @@ def reader_of(file: Path) -> Reader:
 
 
 def package_code_digests(files: Iterable[Path]) -> tuple[str, ...]:
-    """A digest of each package's code that reads some of these files: other code may find other rows.
+    """SHA-256 of the code of each package that reads some of these files, since other code may find other rows.
 
     Raises:
         PlannerError: a package cannot be used.
@@ -51,7 +51,7 @@ def package_code_digests(files: Iterable[Path]) -> tuple[str, ...]:
 
 @cache
 def _packages() -> Mapping[str, Plugin]:
-    """Ending -> the package that reads such files. To ask for them takes milliseconds, and there may be many files."""
+    """Name ending -> the package that reads such files. Cached: a lookup takes ms, and there may be many files."""
     return installed(_GROUP)
 
 
@@ -61,7 +61,7 @@ def _foreign_reader(file: Path) -> Reader | None:
     if plugin is None:
         return None
     if ending in _OUR_ENDINGS:
-        raise plugin.error("planner reads such files itself, and other rows would be trained on")
+        raise plugin.error("planner reads such files itself, and the package might find other rows")
     reader = plugin.load()
     if not inspect.isfunction(reader):
         raise plugin.error("it names no function")
@@ -70,29 +70,29 @@ def _foreign_reader(file: Path) -> Reader | None:
 
 
 def _guarded(reader: Reader, file: Path) -> Iterator[RawRow]:
-    """The rows that a package's reader yields; plain tuples will do. Whatever it raises is about the file.
+    """The rows that a package's reader yields, as `RawRow` or plain tuples.
 
     Raises:
-        DataError: it raised, or yields something else.
+        DataError: the reader raised any error, or yields something else.
     """
     try:
         for found in reader(file):
             yield _checked(RawRow(*found))
     except DataError:
         raise
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything, and may exit
+    except (Exception, SystemExit) as error:  # the package's code may raise anything, and may exit
         raise unreadable(file, error) from error
 
 
 def _checked(found: RawRow) -> RawRow:
-    """The same.
+    """`found`, after a check of its types.
 
     Raises:
-        TypeError: a field has another type than it should.
+        TypeError: a field has a wrong type.
     """
     where, _, read, flaw = found
     if not (isinstance(where, str) and isinstance(read, int) and isinstance(flaw, str)):
-        raise TypeError(f"its reader yields where, read and flaw as {where!r}, {read!r} and {flaw!r}")
+        raise TypeError(f"its reader yields {where!r}, {read!r} and {flaw!r} as where (str), read (int) and flaw (str)")
     return found
 
 
@@ -100,7 +100,7 @@ def _checked(found: RawRow) -> RawRow:
 
 
 def line_rows(file: Path) -> Iterator[RawRow]:
-    """JSON lines: each line that is not blank is a row.
+    """The rows of a file of JSON lines: each non-blank line is a row.
 
     Raises:
         DataError: the file cannot be read, or has a line that is too long.
@@ -124,10 +124,10 @@ def _parsed(line: bytes) -> tuple[Any, str]:
 
 
 def array_rows(file: Path) -> Iterator[RawRow]:
-    """A JSON array: each of its values is a row.
+    """The rows of a JSON array: each of its values is a row.
 
     Raises:
-        DataError: the file cannot be read, or is no JSON array.
+        DataError: the file cannot be read, or is not a JSON array.
     """
     try:
         with opened(file) as stream:
@@ -135,13 +135,14 @@ def array_rows(file: Path) -> Iterator[RawRow]:
                 yield RawRow(f"{file}, row {number}", value, read)
     except ValueError as error:
         raise DataError(
-            f"data.path: {file} begins as a JSON array and is none ({error}); mend it, or write one object per line"
+            f"data.path: {file} begins like a JSON array but is not one ({error}). Correct it, or write one object "
+            "per line"
         ) from error
     except RecursionError as error:
         raise DataError(f"data.path: {file} is nested too deeply") from error
 
 
-# The first that fits. Every file may be one of JSON lines.
+# The first match wins. Any file may be one of JSON lines.
 _BY_BEGINNING: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
     (lambda head: head.startswith(b"PAR1"), parquet_rows),
     (lambda head: head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["), array_rows),

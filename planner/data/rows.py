@@ -1,4 +1,4 @@
-"""The rows of a data set in their order: over all of its files, or of one split."""
+"""The rows of a data set in order, over all of its files or of one split."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,10 +16,10 @@ _ROWS_PER_READ = 1000
 
 
 def read_rows(path: str, split: str | None) -> Iterator[Row]:
-    """Every row of `path` that is of the split, in the order of files and lines.
+    """Every row at `path` that belongs to the split, in the order of files and lines.
 
     Raises:
-        DataError: nothing is there, a file is broken, or the split is not there or not clear.
+        DataError: there is no data, a file is broken, or the split is missing or ambiguous.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -38,7 +38,7 @@ def _file_rows(files: list[Path]) -> Iterator[Row]:
 
 def _folder_rows(folder: Path, split: str | None) -> Iterator[Row]:
     loaded = load_folder(folder)
-    if isinstance(loaded, dict):  # a DatasetDict: its splits by their names
+    if isinstance(loaded, dict):  # a DatasetDict: split name -> table
         chosen = _chosen({str(name) for name in loaded}, split, str(folder))
         yield from _table_rows(loaded[chosen], f"{folder}/{chosen}")
     elif "split" not in loaded.column_names and split is not None and str(loaded.split) == split:
@@ -55,17 +55,17 @@ def _table_rows(table: Any, place: str) -> Iterator[Row]:
 
 
 def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -> Iterator[Row]:
-    """Rows may say which split they are of, as HALOs writes them: then all do, and all is read once more to know which.
+    """The rows of a split. Rows may name their split, as HALOs writes them: then all must, and all are read twice.
 
     Raises:
-        DataError: the split is not there or not clear.
+        DataError: the split is missing or ambiguous.
     """
     rows = read()
     first = list(islice(rows, _ROWS_PER_READ))
     whole = [row for row in first if not row.flaw]
     if not whole or not _split_of(whole[0]):
         if split is not None:
-            raise DataError(f"data.split: {split!r}, but the rows at {path!r} name no split; leave data.split out")
+            raise DataError(f"data.split is {split!r}, but the rows at {path!r} name no split. Leave data.split out")
         for row in chain(first, rows):
             yield replace(row, flaw="it names a split, and rows before it do not") if _split_of(row) else row
         return
@@ -86,10 +86,10 @@ def _chosen(splits: set[str], wanted: str | None, path: str) -> str:
     """The split to read.
 
     Raises:
-        DataError: it is not there, or none was named and there are several.
+        DataError: it is missing, or the job names none and there are several.
     """
     if wanted is None and len(splits) == 1:
         return next(iter(splits))
     if (chosen := wanted or "train") not in splits:
-        raise DataError(f"data.split: no {chosen!r} at {path!r}; write one of {', '.join(sorted(splits))}")
+        raise DataError(f"data.split: no {chosen!r} at {path!r}. Write one of {', '.join(sorted(splits))}")
     return chosen

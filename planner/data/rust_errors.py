@@ -1,4 +1,4 @@
-"""Errors of the tokenizers library, which is written in Rust: a panic is no `Exception`, and prints a backtrace."""
+"""Errors of the tokenizers library, which is written in Rust. A panic is not an `Exception`, and prints a backtrace."""
 
 import os
 import tempfile
@@ -13,9 +13,9 @@ _STDERR_LOCK = threading.Lock()
 
 @contextmanager
 def without_backtrace() -> Iterator[None]:
-    """Hold back what is written to file descriptor 2, and drop it if Rust panics: a panic prints a backtrace there.
+    """Buffer what is written to file descriptor 2, and drop it if Rust panics, since a panic prints a backtrace there.
 
-    One thread at a time: the descriptor belongs to the whole process.
+    One thread at a time, because the descriptor belongs to the whole process.
     """
     with _STDERR_LOCK, tempfile.TemporaryFile() as held:
         kept, is_panic = os.dup(2), False
@@ -29,17 +29,17 @@ def without_backtrace() -> Iterator[None]:
             os.dup2(kept, 2)
             os.close(kept)
             held.seek(0)
-            with suppress(OSError):  # nobody reads it
+            with suppress(OSError):  # stderr may be closed
                 if not is_panic:
                     os.write(2, held.read())
 
 
 @contextmanager
 def tokenizing(where: str) -> Iterator[None]:
-    """Translate the errors of the tokenizers library, which is written in Rust.
+    """Translate errors of the tokenizers library. `where` names the tokenizer.
 
     Raises:
-        DataError: the tokenizer's file makes it fail.
+        DataError: the library fails.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def tokenizing(where: str) -> Iterator[None]:
 
 
 def require_caught(error: BaseException) -> None:
-    """Raise the error again unless a library raised it. Rust's `PanicException` counts; it is not an `Exception`."""
+    """Raise the error again unless it is an `Exception` or Rust's `PanicException`, which is not an `Exception`."""
     if not isinstance(error, Exception) and not _is_panic(error):
         raise error
 

@@ -1,9 +1,9 @@
-"""Tokenized rows kept on this machine's disk: the first process tokenizes, all others and later ones map what it made.
+"""A cache of tokenized rows on this machine's disk: the first process tokenizes, later ones map its result.
 
-A folder for each data set, under a name made of everything that its samples depend on: the files with their sizes and
-times, the job's settings, the tokenizer, this code. What is found there is held against its digest; whatever is wrong
-with it, or with the disk, rows are tokenized anew. `PLANNER_CACHE` names another place. It is private, or as open as a
-place of that name that is there already; who can write to it can put other samples there.
+Each data set has a folder. Its name is a digest of everything that the samples depend on: the files with their sizes
+and times, the job's settings, the tokenizer, this code. The content is checked against its digest. If it is wrong, or
+the disk fails, rows are tokenized again. `PLANNER_CACHE` names another place. The cache is private unless its folder
+already exists with other permissions. Users who can write to it can replace samples.
 """
 
 import contextlib
@@ -22,29 +22,33 @@ from typing import IO, Any
 from planner.base.disk import expanded
 from planner.base.format_versions import STORED, refusal
 from planner.base.permissions import make_folder, opener_within
-from planner.base.reminders import Reminders
-from planner.data.columns import MappedArray
+from planner.base.wait_reports import WaitReports
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.data.shared_array import SharedArray
 
 _log = logging.getLogger(__name__)
 
-# Less is tokenized in a few seconds.
+# Smaller data is tokenized in a few seconds.
 LEAST_BYTES = 16 * 2**20
-# Data sets that are kept: those used last.
+# Number of data sets that are kept: the last used ones.
 _MOST = 8
-# Gigabytes of text are tokenized in it; and it is less than a group of workers has for its first step.
+# Enough to tokenize gigabytes of text, and less than the timeout of a worker group's first step.
 _LOCK_MOST_S = 1800.0
 _LOCK_AGAIN_S = 0.2
 _SAID_AFTER_S = 30.0
 _CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet)}
 
 
-def kept(
+def cached(
     facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet], waits: Callable[[], None] = lambda: None
 ) -> SampleSet:
-    """What `make` makes of `num_bytes` of files, or made before of the same facts. What it raises is raised.
+    """The cached samples, or the result of `make`, which is then cached.
 
-    `waits` is called now and then while another process makes the same: who watches this one sees that it lives.
+    Args:
+        facts: everything that the samples depend on, except this code.
+        num_bytes: size of the source files. Small data is not cached.
+        make: makes the samples. Its errors are not caught.
+        waits: called repeatedly while another process makes these samples, to show that this process is alive.
     """
     if num_bytes < LEAST_BYTES:
         return make()
@@ -63,7 +67,7 @@ def _folder() -> Path:
 
 
 def _code_digest() -> str:
-    """Another cut or another template of ours makes other samples, whether or not anybody thought of a version."""
+    """SHA-256 of this package's code, since a change of the code may change samples."""
     digest = sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
@@ -72,9 +76,9 @@ def _code_digest() -> str:
 
 @contextlib.contextmanager
 def _locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """One process of this machine at a time; on a disk that knows no locks, nobody waits.
+    """Let one process of this machine in at a time, if the disk supports locks.
 
-    Nor for ever for a process that hangs: the lock saves work, and what is kept is right without it.
+    A process that hangs is waited for at most `_LOCK_MOST_S`: the lock saves work, and the cache is correct without it.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -86,15 +90,15 @@ def _locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[N
 
 
 def _lock(file: IO[str], waits: Callable[[], None]) -> None:
-    began_s, reminders = time.monotonic(), Reminders(_SAID_AFTER_S)
+    began_s, reminders = time.monotonic(), WaitReports(_SAID_AFTER_S)
     while (waited_s := time.monotonic() - began_s) < _LOCK_MOST_S:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         if reminders.due(waited_s):
             _log.warning(
-                "another process of this machine tokenizes the same rows (it holds %s): waiting for %.0f s so far; "
-                "after %.0f s they are tokenized here, too",
+                "another process of this machine tokenizes the same rows (it holds %s): waiting for %.0f s so far. "
+                "After %.0f s this process tokenizes them, too",
                 file.name,
                 waited_s,
                 _LOCK_MOST_S,
@@ -104,39 +108,39 @@ def _lock(file: IO[str], waits: Callable[[], None]) -> None:
 
 
 def _load(place: Path) -> SampleSet | None:
-    """None if it is not there, or not what was written."""
+    """The samples in a folder, None if they are missing or altered."""
     with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
         facts = json.loads((place / "set.json").read_text(encoding="utf-8"))
         if why := refusal(facts.get("format"), STORED["samples"]):
-            _log.warning("%s: %s: rows are tokenized again", place / "set.json", why)
+            _log.warning("%s: %s, so rows are tokenized again", place / "set.json", why)
             return None
         if any(Path(name).name != name for name in facts["columns"]):
             return None
-        columns = {name: MappedArray.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
-        if samples_digest("kept", *columns.values()) == facts["digest"]:
+        arrays = {name: SharedArray.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
+        if samples_digest("kept", *arrays.values()) == facts["digest"]:
             os.utime(place)
-            fields: dict[str, Any] = {**facts["fields"], **columns, "notes": tuple(facts["fields"]["notes"])}
+            fields: dict[str, Any] = {**facts["fields"], **arrays, "notes": tuple(facts["fields"]["notes"])}
             return _CLASSES[facts["class"]](**fields)
     return None
 
 
 def _store(made: SampleSet, place: Path) -> SampleSet:
-    """The same as it lies on the disk; what was in memory is given back."""
-    columns = {name: value for name, value in vars(made).items() if isinstance(value, MappedArray)}
+    """Write the samples to `place`, and return them mapped from there. If the disk fails, return them from memory."""
+    arrays = {name: value for name, value in vars(made).items() if isinstance(value, SharedArray)}
     facts = {
         "format": STORED["samples"],
         "class": type(made).__name__,
-        "columns": {name: column.array.dtype.str for name, column in columns.items()},
-        "digest": samples_digest("kept", *columns.values()),
-        "fields": {name: value for name, value in vars(made).items() if name not in columns},
+        "columns": {name: mapped.array.dtype.str for name, mapped in arrays.items()},
+        "digest": samples_digest("kept", *arrays.values()),
+        "fields": {name: value for name, value in vars(made).items() if name not in arrays},
     }
     part = place.with_name(f"part-{uuid.uuid4().hex}")
     try:
         make_folder(part, _home())
         opener = opener_within(_home())
-        for name, column in columns.items():
+        for name, mapped in arrays.items():
             with open(part / name, "wb", opener=opener) as stream:
-                column.array.tofile(stream)
+                mapped.array.tofile(stream)
         with open(part / "set.json", "w", encoding="utf-8", opener=opener) as text:
             json.dump(facts, text)
         shutil.rmtree(place, ignore_errors=True)
@@ -149,7 +153,7 @@ def _store(made: SampleSet, place: Path) -> SampleSet:
 
 
 def _forget_old(folder: Path) -> None:
-    """Who maps one of them goes on reading it."""
+    """Remove all but the last used data sets. Processes that map one can continue to read it."""
     places = sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
     for place in places[_MOST:]:
         shutil.rmtree(place, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Rows of prompts and completions as token ids, ready to be asked for in any order."""
+"""Data sets of tokenized prompts and completions, with random access."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -6,66 +6,66 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.data.base import RowCounts, sample_evidence
-from planner.data.columns import MappedArray
+from planner.data.base import RowContribution, sample_row_counts
 from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_of
+from planner.data.shared_array import SharedArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _SampleSet(ABC):
-    """All tokens once, in flat columns, which the loader processes map."""
+    """All tokens in flat arrays, which loader processes map."""
 
-    tokens: MappedArray
+    tokens: SharedArray
     """int32: the parts of all rows, one after another"""
-    ends: MappedArray
-    """int64: where each part ends in that"""
+    ends: SharedArray
+    """int64: the end of each part in `tokens`"""
     context: int
     fingerprint: str
-    """over what the samples hold and nothing else: another tokenizer, template or cut makes other samples"""
+    """64 hex digits over the content of the samples. Another tokenizer, template or cut makes other samples."""
     notes: tuple[str, ...]
-    """what became of the rows, where not all of them are here as they were: left out, cut, packed"""
+    """a sentence for each change to rows: left out, cut, packed"""
 
     @abstractmethod
     def sample(self, row: int) -> Sample:
         """The row's sample."""
 
-    def evidence(self, row: int) -> RowCounts:
-        """Of the row's sample."""
-        return sample_evidence(row, self.sample(row))
+    def evidence(self, row: int) -> RowContribution:
+        """The counts of the row's sample."""
+        return sample_row_counts(row, self.sample(row))
 
     def _part(self, number: int) -> Ids:
-        """A copy, which may be written to."""
+        """A writable copy of one part."""
         part: Ids = self.tokens.array[_bounds(self.ends, number)].copy()
         return part
 
 
-def _bounds(ends: MappedArray, number: int) -> slice:
+def _bounds(ends: SharedArray, number: int) -> slice:
     return slice(int(ends.array[number - 1]) if number else 0, int(ends.array[number]))
 
 
-def samples_digest(kind: str, *columns: MappedArray) -> str:
-    """SHA-256 over the kind of samples and all that they hold: 64 hex digits."""
+def samples_digest(kind: str, *arrays: SharedArray) -> str:
+    """SHA-256 over the kind of samples and their arrays: 64 hex digits."""
     digest = hashlib.sha256(f"samples 1 {kind}".encode())
-    for column in columns:
-        digest.update(f" {column.array.dtype.str} {len(column.array)} ".encode())
-        digest.update(column.array.data)
+    for mapped in arrays:
+        digest.update(f" {mapped.array.dtype.str} {len(mapped.array)} ".encode())
+        digest.update(mapped.array.data)
     return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChatSet(_SampleSet):
-    """A part is a conversation, and so is a row."""
+    """Conversations. Each row has one part."""
 
-    marks: MappedArray
-    """bool: of each token, whether predicting it bears loss"""
+    marks: SharedArray
+    """bool: for each token, whether its prediction has loss"""
 
     @property
     def num_rows(self) -> int:
-        """Conversations."""
+        """Number of conversations."""
         return len(self.ends.array)
 
     def sample(self, row: int) -> Text:
-        """The conversation."""
+        """The row's conversation."""
         return self._conversation(row)
 
     def _conversation(self, number: int) -> Text:
@@ -75,20 +75,20 @@ class ChatSet(_SampleSet):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PackedSet(ChatSet):
-    """A part is a conversation, and a row holds one or more."""
+    """Conversations, one or more in a row. Each part is a conversation."""
 
-    packed: MappedArray
+    packed: SharedArray
     """int64: the numbers of the conversations, row by row"""
-    row_ends: MappedArray
-    """int64: where each row ends in that"""
+    row_ends: SharedArray
+    """int64: the end of each row in `packed`"""
 
     @property
     def num_rows(self) -> int:
-        """Packed rows."""
+        """Number of packed rows."""
         return len(self.row_ends.array)
 
     def sample(self, row: int) -> Text:
-        """Inputs and labels of each conversation as they are alone, one after another, and whose they are."""
+        """Inputs and labels of the row's conversations, concatenated, with their document numbers."""
         texts = [self._conversation(int(number)) for number in self.packed.array[_bounds(self.row_ends, row)]]
         return Text(
             inputs=np.concatenate([text.inputs for text in texts]),
@@ -99,33 +99,33 @@ class PackedSet(ChatSet):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairSet(_SampleSet):
-    """Parts are a prompt, its chosen and its rejected completion, in turn."""
+    """Pairs. A row has three parts: the prompt, its chosen and its rejected completion."""
 
     @property
     def num_rows(self) -> int:
-        """Pairs."""
+        """Number of pairs."""
         return len(self.ends.array) // 3
 
     def sample(self, row: int) -> Pair:
-        """The pair."""
+        """The row's pair."""
         prompt, chosen, rejected = (self._part(3 * row + i) for i in range(3))
         return Pair(chosen=text_of(prompt, chosen, self.context), rejected=text_of(prompt, rejected, self.context))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FeedbackSet(_SampleSet):
-    """Parts are a prompt and its completion, in turn."""
+    """Labelled completions. A row has two parts: the prompt and its completion."""
 
-    marks: MappedArray
-    """bool: of each row, whether its completion is desirable"""
+    marks: SharedArray
+    """bool: for each row, whether its completion is desirable"""
 
     @property
     def num_rows(self) -> int:
-        """Completions."""
+        """Number of completions."""
         return len(self.marks.array)
 
     def sample(self, row: int) -> Feedback:
-        """The completion with its prompt."""
+        """The row's completion with its prompt and label."""
         prompt, completion = self._part(2 * row), self._part(2 * row + 1)
         text = text_of(prompt, completion, self.context)
         return Feedback(text=text, is_desirable=bool(self.marks.array[row]), prompt=prompt)

@@ -1,4 +1,4 @@
-"""What a row of prompts and completions is, once it is tokens: the values between data and training."""
+"""Tokenized rows of prompts and completions: the values that data hands to training."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 NO_LOSS = -100
-"""the label that bears no loss (torch's default `ignore_index`)"""
+"""the label without loss (torch's default `ignore_index`)"""
 
 Ids = NDArray[np.int32]
-"""token ids, or labels, or numbers of documents"""
+"""token ids, labels or document numbers"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Text:
-    """A sequence that a model reads, with what it is to predict. All arrays have shape `(n,)`, n >= 1."""
+    """A sequence of inputs and labels. All arrays have shape `(n,)`, n >= 1."""
 
     inputs: Ids
     labels: Ids
-    """what follows each input; `NO_LOSS` where no loss is borne"""
+    """the token after each input, or `NO_LOSS`"""
     documents: Ids | None = None
-    """of a packed row: the number of the document that each input is of, from 0; attention never crosses"""
+    """in a packed row, the document number of each input, from 0. Attention stays within a document."""
 
     @property
     def num_tokens(self) -> int:
-        """Loss-bearing tokens."""
+        """Number of tokens with loss."""
         return int((self.labels != NO_LOSS).sum())
 
     def parts(self) -> tuple[bytes, ...]:
-        """What a checksum is taken over."""
+        """The bytes of all arrays, for a checksum."""
         documents = () if self.documents is None else (self.documents,)
         return tuple(array.astype("<i4").tobytes() for array in (self.inputs, self.labels, *documents))
 
@@ -43,37 +43,37 @@ class Pair:
 
     @property
     def num_tokens(self) -> int:
-        """Loss-bearing tokens of both."""
+        """Number of tokens with loss in both completions."""
         return self.chosen.num_tokens + self.rejected.num_tokens
 
     def parts(self) -> tuple[bytes, ...]:
-        """What a checksum is taken over."""
+        """The bytes of both texts, for a checksum."""
         return self.chosen.parts() + self.rejected.parts()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Feedback:
-    """A completion that is desirable or not."""
+    """A completion with a label: desirable or undesirable."""
 
     text: Text
-    """prompt and completion; labels are on the completion alone"""
+    """prompt and completion. Labels are on the completion alone."""
     is_desirable: bool
     prompt: Ids
-    """the prompt by itself, cut to what `text` has of it: the KL baseline puts another sample's completion behind it"""
+    """the prompt alone, cut as in `text`. The KL baseline appends another sample's completion to it."""
 
     @property
     def completion(self) -> Ids:
-        """The completion's token ids, shape `(k,)`, k >= 1: the labels that bear loss."""
+        """The completion's token ids, shape `(k,)`, k >= 1: the labels with loss."""
         found: Ids = self.text.labels[self.text.labels != NO_LOSS]
         return found
 
     @property
     def num_tokens(self) -> int:
-        """Loss-bearing tokens."""
+        """Number of tokens with loss."""
         return self.text.num_tokens
 
     def parts(self) -> tuple[bytes, ...]:
-        """What a checksum is taken over."""
+        """The bytes of the text and of the label, for a checksum."""
         return (*self.text.parts(), bytes([self.is_desirable]))
 
 
@@ -81,9 +81,9 @@ Sample = Text | Pair | Feedback
 
 
 def text_of(prompt: Ids, completion: Ids, context: int) -> Text:
-    """A prompt and its completion as one sequence, its end cut to `context` tokens; loss on the completion alone.
+    """A prompt and its completion as one sequence, cut at its end to `context` tokens. Loss is on the completion alone.
 
-    Shapes `(p,)` and `(k,)`, p >= 1, k >= 1 -> `(n,)`, n = min(p + k, context) - 1: a last token is no input.
+    Shapes `(p,)` and `(k,)`, p >= 1, k >= 1 -> `(n,)`, n = min(p + k, context) - 1. The last token is only a label.
     """
     tokens = np.concatenate([prompt, completion]).astype(np.int32)[:context]
     labels = tokens[1:].copy()
@@ -92,7 +92,7 @@ def text_of(prompt: Ids, completion: Ids, context: int) -> Text:
 
 
 def check_sum_of(row: int, parts: tuple[bytes, ...]) -> int:
-    """64 bits over a row's number and all parts of its sample; a step's checksum is their sum modulo 2^64."""
+    """64 bits over a row's number and all parts of its sample. A step's checksum is their sum modulo 2^64."""
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))

@@ -1,4 +1,4 @@
-"""Rows of tables: parquet files, and folders that `save_to_disk` of the datasets library wrote."""
+"""Reads rows of parquet files, and of folders that `save_to_disk` of the datasets library wrote."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from planner.data.row import RawRow, unreadable
 from planner.errors import DataError
 
 _ROWS_PER_READ = 1000
-# What `save_to_disk` leaves in a folder.
+# `save_to_disk` writes one of these.
 _SPLITS_FILE, _DATASET_FILE = "dataset_dict.json", "dataset_info.json"
 
 
@@ -18,7 +18,7 @@ def parquet_rows(file: Path) -> Iterator[RawRow]:
     """The rows of a parquet file.
 
     Raises:
-        DataError: pyarrow is not installed, the file is broken, or a column is of a type that runs code.
+        DataError: pyarrow is not installed, the file is broken, or a column has a type that runs code.
     """
     try:
         from pyarrow import parquet
@@ -35,7 +35,7 @@ def parquet_rows(file: Path) -> Iterator[RawRow]:
                     number += 1
     except DataError:
         raise
-    except Exception as error:  # pyarrow's, Python's of a value, those of a column's own type
+    except Exception as error:  # errors of pyarrow, of Python for a value, or of a column's own type
         raise unreadable(file, error) from error
 
 
@@ -43,12 +43,12 @@ def load_folder(folder: Path) -> Any:
     """The `Dataset` or `DatasetDict` in a folder.
 
     Raises:
-        DataError: the folder holds none, it is broken, or the datasets library is not installed.
+        DataError: the folder has none, it is broken, or the datasets library is not installed.
     """
     if not (folder / _SPLITS_FILE).is_file() and not (folder / _DATASET_FILE).is_file():
         raise DataError(
-            f"data.path: {folder} is no data set folder (one that `save_to_disk` of the datasets library wrote); for "
-            f"files in it write a glob, such as {folder}/*.jsonl"
+            f"data.path: {folder} is not a data set folder (written by `save_to_disk` of the datasets library). For "
+            f"files in it, write a glob such as {folder}/*.jsonl"
         )
     try:
         from datasets import load_from_disk
@@ -56,15 +56,15 @@ def load_folder(folder: Path) -> Any:
         raise _missing("datasets", f"{folder} is a data set folder") from error
     try:
         return load_from_disk(str(folder))
-    except Exception as error:  # its own errors, pyarrow's, the JSON's
+    except Exception as error:  # errors of the library, of pyarrow, or of its JSON
         raise unreadable(f"the data set folder {folder}", error) from error
 
 
 def table_rows(table: Any, place: str) -> Iterator[RawRow]:
-    """The rows of a `Dataset`; what is read is counted in rows.
+    """The rows of a `Dataset`. `RawRow.read` counts rows.
 
     Raises:
-        DataError: it is broken, or a column is of a type that runs code.
+        DataError: it is broken, or a column has a type that runs code.
     """
     require_plain(table.data.schema, place)
     number = 0
@@ -73,9 +73,9 @@ def table_rows(table: Any, place: str) -> Iterator[RawRow]:
             for value in plain_values(batch):
                 yield RawRow(f"{place}, row {number}", value, number)
                 number += 1
-    except Exception as error:  # its own errors, pyarrow's, Python's of a value
+    except Exception as error:  # errors of the library, of pyarrow, or of Python for a value
         raise unreadable(place, error) from error
 
 
 def _missing(library: str, why: str) -> DataError:
-    return DataError(f"data.path: {why}, and {library} is not installed: {how_to_install('hf')}")
+    return DataError(f"data.path: {why}, but {library} is not installed: {how_to_install('hf')}")

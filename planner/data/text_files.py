@@ -1,4 +1,4 @@
-"""Text files as one stream of bytes, cut into rows of `context` tokens."""
+"""The data set of `data.kind: text`: files as one stream of bytes, cut into rows of `context` tokens."""
 
 import os
 from bisect import bisect_right
@@ -9,43 +9,43 @@ from typing import ClassVar
 
 import numpy as np
 
-from planner.data.base import RowCounts, TokenIds, token_evidence
+from planner.data.base import RowContribution, TokenIds, token_row_counts
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
-# Source text holds no NUL, so this byte can stand between files.
+# Text has no NUL, so this byte can separate files.
 END_OF_FILE = b"\0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextDataset:
-    """Row i is the bytes `[i * context, (i + 1) * context + 1)` of all files joined; the last row may be shorter.
+    """Row i is the bytes `[i * context, (i + 1) * context + 1)` of all files joined. The last row may be shorter.
 
-    Neighbouring rows share one byte (the label of one is the first input of the next), so every byte of the
-    corpus but the first is predicted exactly once in an epoch. Rows are read from disk when asked for.
+    Neighbouring rows share one byte: the last label of one is the first input of the next. So every byte of the
+    corpus but the first is predicted exactly once per epoch. Rows are read from disk on demand.
     """
 
     files: tuple[Path, ...]
     starts: tuple[int, ...]
-    """where each file begins in the stream, in bytes, and the stream's end: one more than files"""
+    """byte offset of each file in the stream, and the stream's end"""
     context: int
     fingerprint: str
 
     notes: ClassVar[tuple[str, ...]] = ()
-    """every row is as it stands in the files"""
+    """no notes: rows are used as they are"""
 
     @classmethod
     def open(cls, path: str, context: int) -> "TextDataset":
-        """Find the files and read their sizes and content once.
+        """Find the files, and read their sizes and content once.
 
         Raises:
-            DataError: there is no file, or fewer than two bytes in all.
+            DataError: there is no file, or the files have fewer than two bytes in total.
         """
         root, files = resolve(path)
         sizes = [file.stat().st_size + len(END_OF_FILE) for file in files]
         starts = (0, *accumulate(sizes))
         if starts[-1] - len(files) < 2:
-            raise DataError(f"data.path: {path!r} holds no text; a sample needs at least two bytes")
+            raise DataError(f"data.path: {path!r} holds no text. A sample needs at least two bytes")
         return cls(
             files=tuple(files),
             starts=starts,
@@ -55,14 +55,14 @@ class TextDataset:
 
     @property
     def num_rows(self) -> int:
-        """Rows, the last of them possibly shorter: `ceil((bytes - 1) / context)`."""
+        """Number of rows, including a shorter last one: `ceil((bytes - 1) / context)`."""
         return -(-(self.starts[-1] - 1) // self.context)
 
     def tokens(self, row: int) -> TokenIds:
-        """Shape `(context + 1,)`, shorter in the last row.
+        """The row's token ids, shape `(context + 1,)`. The last row may be shorter.
 
         Raises:
-            DataError: a file has shrunk or gone since the data set was opened.
+            DataError: a file has shrunk or is gone since the data set was opened.
         """
         start = row * self.context
         stop = min(start + self.context + 1, self.starts[-1])
@@ -75,16 +75,16 @@ class TextDataset:
             index += 1
         return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
-    def evidence(self, row: int) -> RowCounts:
-        """Of the row's tokens, read now.
+    def evidence(self, row: int) -> RowContribution:
+        """The counts of the row's tokens, read now.
 
         Raises:
             DataError: the row cannot be read any more.
         """
-        return token_evidence(row, self.tokens(row))
+        return token_row_counts(row, self.tokens(row))
 
     def _read(self, index: int, offset: int, num_bytes: int) -> bytes:
-        """At most `num_bytes` of one file from `offset` on, its end mark included."""
+        """At most `num_bytes` of one file from `offset` on, including its end mark."""
         file = self.files[index]
         size = self.starts[index + 1] - self.starts[index] - len(END_OF_FILE)
         wanted = min(num_bytes, size - offset)
@@ -93,5 +93,5 @@ class TextDataset:
             with opened(file) as stream:
                 content = os.pread(stream.fileno(), wanted, offset)
         if len(content) < wanted:
-            raise DataError(f"data.path: {file} has changed while the run was reading it; start the run again")
+            raise DataError(f"data.path: {file} has changed while the run was reading it. Start the run again")
         return content if wanted == num_bytes else content + END_OF_FILE

@@ -1,4 +1,4 @@
-"""From words to token ids: what every tokenizer answers, and the one over bytes, which needs no library."""
+"""Text to token ids: the protocol of all tokenizers, and the tokenizer over bytes, which needs no library."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from planner.data.examples import (
 from planner.data.samples import Ids
 
 Marks = NDArray[np.bool_]
-"""of a sequence's tokens: which are the assistant's, shape `(n,)`"""
+"""for each token of a sequence, whether it is the assistant's, shape `(n,)`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,55 +33,57 @@ class MarkedText:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptText:
-    """A prompt as text, up to where the assistant goes on, and what may follow there."""
+    """A prompt as text, up to where the assistant begins, with its completions."""
 
     prompt: str
     completions: tuple[str, ...]
 
 
 class Tokenizer(Protocol):
-    """Renders a row into text, and turns many texts into tokens at once."""
+    """Renders a row as text, and turns many texts into tokens at once."""
 
     @property
     def num_begin(self) -> int:
-        """Tokens that it begins every sequence with: 0 or 1."""
+        """Number of tokens that begin every sequence: 0 or 1."""
         ...
 
     @property
     def vocabulary(self) -> int | None:
-        """Ids that the model knows are `[0, vocabulary)`; None: all that the tokenizer has."""
+        """The model knows ids in `[0, vocabulary)`. None: all ids of the tokenizer."""
         ...
 
     @property
     def digest(self) -> str:
-        """Of all that its answers depend on."""
+        """A digest of everything that the tokens depend on."""
         ...
 
     def render(self, example: Example, *, is_marked: bool) -> MarkedText | PromptText:
-        """Messages in their chat template, texts as they are. Without marks, all is taken for the assistant's.
+        """Render an example: messages by the chat template, texts unchanged. Unless `is_marked`, all has loss.
 
         Raises:
-            BadRow: the chat template refuses the messages, or what is the assistant's cannot be told.
+            BadRow: the chat template refuses the messages, or does not show which text is the assistant's.
         """
         ...
 
-    def sequences(self, scripts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
-        """Each with its beginning and its end, both exactly once: ids and marks of shape `(n,)`.
+    def sequences(self, texts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
+        """Tokenize each text, with beginning and end token exactly once.
 
-        And whether its tokens are those of its whole text: not where one would run over from one piece into another.
+        Returns:
+            For each text its ids `(n,)`, its marks `(n,)`, and whether it was tokenized as a whole. It is tokenized
+            piece by piece if a token would cross the edge between two pieces.
         """
         ...
 
-    def exchanges(self, exchanges: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
-        """Of each the prompt with its beginning, `(p,)`, and every completion with its end, `(k,)`."""
+    def prompt_completions(self, texts: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
+        """For each text: the prompt with a beginning token, `(p,)`, and each completion with an end token, `(k,)`."""
         ...
 
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """Ids are the bytes of UTF-8; a NUL begins every sequence and ends it.
+    """Ids are the bytes of UTF-8. A NUL begins and ends every sequence.
 
-    Messages are lines of `role: content`, and every one of the assistant's ends with a NUL:
+    Messages are lines of `role: content`. Each message of the assistant ends with a NUL:
 
         <0>user: What is 2 + 2?
         assistant: 4<0>
@@ -94,10 +96,10 @@ class ByteTokenizer:
     digest: str = "bytes"
 
     def render(self, example: Example, *, is_marked: bool) -> MarkedText | PromptText:
-        """The assistant's is what stands behind `assistant: `, each NUL included.
+        """Render an example. The assistant's text follows `assistant: ` and includes the NUL.
 
         Raises:
-            BadRow: a message's content is no text.
+            BadRow: the content of a message is not a text.
         """
         match example:
             case PlainText():
@@ -109,38 +111,38 @@ class ByteTokenizer:
                 completions = tuple(_completion(each) for each in example.completions)
                 return PromptText(prompt=_prompt(example.prompt), completions=completions)
 
-    def sequences(self, scripts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
-        """NUL, text, NUL; the last one is the assistant's."""
-        return [(*self._sequence(script), True) for script in scripts]
+    def sequences(self, texts: Sequence[MarkedText]) -> list[tuple[Ids, Marks, bool]]:
+        """Tokenize each text as NUL, text, NUL. The last NUL is the assistant's."""
+        return [(*self._sequence(marked), True) for marked in texts]
 
-    def _sequence(self, script: MarkedText) -> tuple[Ids, Marks]:
-        pieces = [(BOUNDARY, False), *((text.encode(), is_assistant) for text, is_assistant in script.pieces)]
+    def _sequence(self, marked: MarkedText) -> tuple[Ids, Marks]:
+        pieces = [(BOUNDARY, False), *((text.encode(), is_assistant) for text, is_assistant in marked.pieces)]
         if not pieces[-1][0].endswith(BOUNDARY) or len(pieces) == 1:
             pieces.append((BOUNDARY, True))
         marks = np.repeat([is_assistant for _, is_assistant in pieces], [len(content) for content, _ in pieces])
         return _ids(b"".join(content for content, _ in pieces)), marks
 
-    def exchanges(self, exchanges: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
-        """NUL and prompt; each completion and NUL."""
+    def prompt_completions(self, texts: Sequence[PromptText]) -> list[tuple[Ids, ...]]:
+        """Tokenize each prompt as NUL, prompt, and each completion as completion, NUL."""
         return [
             (
                 _ids(BOUNDARY + each.prompt.encode()),
                 *(_ids(c.encode().removesuffix(BOUNDARY) + BOUNDARY) for c in each.completions),
             )
-            for each in exchanges
+            for each in texts
         ]
 
 
-def _prompt(words: TextOrTurns) -> str:
-    if isinstance(words, str):
-        return words
-    return "".join(text for text, _ in _pieces(words)) + f"\n{ASSISTANT}: "
+def _prompt(prompt: TextOrTurns) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "".join(text for text, _ in _pieces(prompt)) + f"\n{ASSISTANT}: "
 
 
-def _completion(words: TextOrTurns) -> str:
-    if isinstance(words, str):
-        return words
-    return "".join(text for text, _ in _pieces(words)).removeprefix(f"{ASSISTANT}: ")
+def _completion(completion: TextOrTurns) -> str:
+    if isinstance(completion, str):
+        return completion
+    return "".join(text for text, _ in _pieces(completion)).removeprefix(f"{ASSISTANT}: ")
 
 
 def _pieces(messages: Turns) -> list[tuple[str, bool]]:
@@ -148,7 +150,7 @@ def _pieces(messages: Turns) -> list[tuple[str, bool]]:
     for number, turn in enumerate(messages):
         role, content = turn["role"], turn.get("content")
         if not isinstance(content, str):
-            raise BadRow(f"message {number} has a content that is no text, and models over bytes read nothing else")
+            raise BadRow(f"message {number} has no text as content, and models over bytes read only text")
         is_assistant = role == ASSISTANT
         pieces += [("\n" * (number > 0) + f"{role}: ", False), (content + "\0" * is_assistant, is_assistant)]
     return pieces

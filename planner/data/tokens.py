@@ -1,11 +1,11 @@
-"""Token files: prepared once (`planner.data.prepare_tokens`), opened in the same time at any size, read through memory.
+"""Token files: prepared once (`planner.data.prepare_tokens`), opened in constant time, read through a memory map.
 
-    4096 bytes  one line, padded with blanks: the magic, a seal (SHA-256 of what follows it), and the header as JSON
+    4096 bytes  one line, padded with blanks: the magic, a seal (SHA-256 of the rest), and the header as JSON
     tokens      `num_tokens` times `dtype`, little-endian, and zeros up to the next multiple of 8
     starts      rows: `num_rows + 1` times uint64, where each row begins and where the last one ends, in tokens
                 a stream has none: `model.context` cuts it
 
-All stands in the file as it does in `text` or `jsonl` rows, whatever the context: one file serves every job.
+The tokens are those of `text` or `jsonl` rows before the cut to a context, so one file serves every job.
 """
 
 import json
@@ -22,23 +22,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.format_versions import STORED, refusal
-from planner.data.base import RowCounts, TokenIds, token_evidence
+from planner.data.base import RowContribution, TokenIds, token_row_counts
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
 
 FORMAT = STORED["tokens"]
 HEADER_BYTES = 4096
 _MAGIC = b"planner-tokens "
-# What `dtype` may be; a tokenizer's vocabulary will want the wider ones. Bytes are all that a model takes so far.
-_ITEM_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
-# Read at each opening: enough to notice another file's content or a copy that broke off, and milliseconds anywhere.
+# The possible values of `dtype`. Models read only uint8 so far. The wider types are for a tokenizer's vocabulary.
+_ITEM_SIZES = {"uint8": 1, "uint16": 2, "uint32": 4}
+# Read at each opening in milliseconds: enough to notice the content of another file or an incomplete copy.
 _BLOCK_BYTES = 4096
 _NUM_BLOCKS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a token file says of itself."""
+    """The header of a token file."""
 
     kind: Literal["stream", "rows"]
     dtype: str
@@ -46,14 +46,14 @@ class Header:
     num_rows: int
     """0 in a stream"""
     sha256: str
-    """of everything behind the header, taken when the file was prepared"""
+    """SHA-256 of everything after the header, computed when the file was prepared"""
     blocks_sha256: str
-    """of `_NUM_BLOCKS` blocks of that, taken again at every opening"""
+    """SHA-256 of `_NUM_BLOCKS` blocks after the header, checked at every opening"""
     format: int = FORMAT
 
     @property
     def is_sound(self) -> bool:
-        """Whether every value is of its type: JSON knows true, null and 1.5, too."""
+        """Whether every value has the right type. JSON may hold true, null or 1.5 instead."""
         counts, digests = (self.num_tokens, self.num_rows), (self.sha256, self.blocks_sha256)
         return (
             all(isinstance(text, str) for text in (self.kind, self.dtype, *digests))
@@ -64,59 +64,59 @@ class Header:
 
     @property
     def starts_at(self) -> int:
-        """Where the table of rows begins, in bytes."""
-        return HEADER_BYTES + -(-self.num_tokens * _ITEM_BYTES[self.dtype] // 8) * 8
+        """Byte offset of the table of rows."""
+        return HEADER_BYTES + -(-self.num_tokens * _ITEM_SIZES[self.dtype] // 8) * 8
 
     @property
     def num_bytes(self) -> int:
-        """The whole file's size."""
+        """Size of the whole file in bytes."""
         return self.starts_at + (8 * (self.num_rows + 1) if self.kind == "rows" else 0)
 
     def encode(self) -> bytes:
-        """The first `HEADER_BYTES` of the file."""
+        """The header as the first `HEADER_BYTES` of the file."""
         text = json.dumps(asdict(self), sort_keys=True).encode()
         rest = b" " + text.ljust(HEADER_BYTES - len(_MAGIC) - 64 - 2) + b"\n"
         return _MAGIC + sha256(rest).hexdigest().encode() + rest
 
 
 def read_header(file: Path, stream: BinaryIO) -> Header:
-    """The header of a whole file.
+    """The header of a token file, after checks of its seal, the file's size and some blocks.
 
     Raises:
-        DataError: it is no token file, of another format, torn or altered.
+        DataError: the file is not a token file, has another format, or is torn or altered.
     """
     head = stream.read(HEADER_BYTES)
     if not head.startswith(_MAGIC):
         raise DataError(
-            f"data.path: {file} is no token file; make one with `planner prepare`, or write data.kind: text or jsonl"
+            f"data.path: {file} is not a token file. Make one with `planner prepare`, or write data.kind: text or jsonl"
         )
     seal, rest = head[len(_MAGIC) :][:64], head[len(_MAGIC) + 64 :]
     if sha256(rest).hexdigest().encode() != seal:
-        raise DataError(f"data.path: {file}: its header is torn or altered; prepare it again")
-    # Sealed: what stands here was written by some version of planner.
+        raise DataError(f"data.path: {file}: its header is torn or altered. Prepare it again")
+    # The seal is right, so some version of planner wrote this header.
     try:
         value: dict[str, Any] = json.loads(rest)
         if why := refusal(value.get("format"), FORMAT):
-            raise DataError(f"data.path: {file}: {why}; use the version that prepared it, or prepare it again")
+            raise DataError(f"data.path: {file}: {why}. Use the version that prepared it, or prepare it again")
         header = Header(**value)
     except (AttributeError, RecursionError, TypeError, ValueError):
         header = None
     if header is None or not header.is_sound:
-        raise DataError(f"data.path: {file}: its header is not one that planner writes; prepare it again")
+        raise DataError(f"data.path: {file}: its header is not one that planner writes. Prepare it again")
     if header.dtype != "uint8":
-        raise DataError(f"data.path: {file} holds {header.dtype} tokens; models here take bytes (uint8)")
+        raise DataError(f"data.path: {file} holds {header.dtype} tokens, and models here read only bytes (uint8)")
     if (size := os.fstat(stream.fileno()).st_size) != header.num_bytes:
         raise DataError(
-            f"data.path: {file} has {size} bytes, and its header says {header.num_bytes}: a copy that broke off? "
-            "copy or prepare it again"
+            f"data.path: {file} has {size} bytes, and its header says {header.num_bytes}, as after an incomplete copy. "
+            "Copy or prepare it again"
         )
     if blocks_digest(stream, header.num_bytes) != header.blocks_sha256:
-        raise DataError(f"data.path: {file} is not what was prepared: its content was altered; prepare it again")
+        raise DataError(f"data.path: {file}: its content was altered after it was prepared. Prepare it again")
     return header
 
 
 def blocks_digest(stream: BinaryIO, num_bytes: int) -> str:
-    """SHA-256 over evenly spaced blocks behind the header, the first and the last one among them."""
+    """SHA-256 over evenly spaced blocks after the header, including the first and the last one."""
     last = max(num_bytes - _BLOCK_BYTES, HEADER_BYTES)
     digest = sha256()
     for number in range(_NUM_BLOCKS):
@@ -127,7 +127,7 @@ def blocks_digest(stream: BinaryIO, num_bytes: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokensDataset:
-    """The rows of `TextDataset` (a stream) or of `JsonlDataset` (rows), read where they lie."""
+    """The rows of a token file: those of `TextDataset` (a stream) or of `JsonlDataset` (rows)."""
 
     file: Path
     header: Header
@@ -136,21 +136,21 @@ class TokensDataset:
     ids: TokenIds
     """all tokens, shape `(num_tokens,)`"""
     starts: NDArray[np.uint64]
-    """shape `(num_rows + 1,)`; empty for a stream"""
+    """shape `(num_rows + 1,)`, empty for a stream"""
 
     notes: ClassVar[tuple[str, ...]] = ()
-    """every row is as it stands in the file, or cut to the context as the job says"""
+    """no notes: rows are used as they are, or cut to the context"""
 
     @classmethod
     def open(cls, path: str, context: int) -> "TokensDataset":
-        """Map the file, and check its header, its size and some blocks of it: nothing is read whole.
+        """Map the file, and check its header, its size and some of its blocks.
 
         Raises:
-            DataError: it is not one file, no token file, torn or altered.
+            DataError: the path is not one file, or the file is not a token file, torn or altered.
         """
         _, files = resolve(path)
         if len(files) != 1:
-            raise DataError(f"data.path: {path!r} names {len(files)} files; write the one that `planner prepare` made")
+            raise DataError(f"data.path: {path!r} names {len(files)} files. Write the one that `planner prepare` made")
         with opened(files[0]) as stream:
             header = read_header(files[0], stream)
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -166,50 +166,50 @@ class TokensDataset:
 
     @property
     def num_rows(self) -> int:
-        """As many as the `text` or `jsonl` kind would have."""
+        """Number of rows, equal to that of the source read as `text` or `jsonl`."""
         if self.header.kind == "rows":
             return self.header.num_rows
         return -(-(self.header.num_tokens - 1) // self.context)
 
     @property
     def fingerprint(self) -> str:
-        """64 hex digits over what the header says of the content, and the cut. Names count for nothing."""
+        """64 hex digits over the header's facts about the content, and the context. File names do not count."""
         h = self.header
         facts = ("tokens", h.kind, h.dtype, h.num_tokens, h.num_rows, h.sha256, self.context)
         return sha256(repr(facts).encode()).hexdigest()
 
     def tokens(self, row: int) -> TokenIds:
-        """Shape `(n,)`, 2 <= n <= context + 1.
+        """The row's token ids, shape `(n,)`, 2 <= n <= context + 1.
 
         Raises:
             DataError: the file has shrunk, or its table of rows was altered.
         """
-        # To touch a page behind the end of the file would kill the process.
+        # Reading a page beyond the end of the file would kill the process (SIGBUS).
         if self.mapped.size() != self.header.num_bytes:
-            raise DataError(f"data.path: {self.file} has changed while the run was reading it; start the run again")
+            raise DataError(f"data.path: {self.file} has changed while the run was reading it. Start the run again")
         if self.header.kind == "stream":
             start = row * self.context
             return self.ids[start : start + self.context + 1]
         start, stop = int(self.starts[row]), int(self.starts[row + 1])
         if not start + 2 <= stop <= self.header.num_tokens:
-            raise DataError(f"data.path: {self.file}: its table of rows was altered at row {row}; prepare it again")
+            raise DataError(f"data.path: {self.file}: its table of rows was altered at row {row}. Prepare it again")
         return self.ids[start : min(stop, start + self.context + 1)]
 
-    def evidence(self, row: int) -> RowCounts:
-        """Of the row's tokens, read now.
+    def evidence(self, row: int) -> RowContribution:
+        """The counts of the row's tokens, read now.
 
         Raises:
             DataError: the row cannot be read any more.
         """
-        return token_evidence(row, self.tokens(row))
+        return token_row_counts(row, self.tokens(row))
 
     def __reduce__(self) -> tuple[Callable[[str, int, str], "TokensDataset"], tuple[str, int, str]]:
-        """For another process, which maps the file itself."""
+        """Pickle the path and fingerprint, so that another process maps the file itself."""
         return _reopen, (str(self.file), self.context, self.fingerprint)
 
 
 def _reopen(path: str, context: int, fingerprint: str) -> TokensDataset:
     dataset = TokensDataset.open(path, context)
     if dataset.fingerprint != fingerprint:
-        raise DataError(f"data.path: {path} was replaced while the run was reading it; start the run again")
+        raise DataError(f"data.path: {path} was replaced while the run was reading it. Start the run again")
     return dataset

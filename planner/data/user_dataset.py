@@ -1,4 +1,4 @@
-"""A user's own data set: whatever map their Python file returns, with a fingerprint and checksums of its samples."""
+"""A user's own data set: the map that their Python file returns, with a fingerprint and checksums of its samples."""
 
 import hashlib
 import importlib
@@ -13,62 +13,62 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from planner.data.base import RowCounts
+from planner.data.base import RowContribution
 from planner.errors import DataError
 
-# Samples that the fingerprint is taken from, evenly spaced: to read them all could take an hour at each start.
+# Number of evenly spaced samples in the fingerprint. Reading all of them could take an hour at each start.
 _FINGERPRINTED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnDataset:
-    """`samples[row]` is row `row`: the same one at every call, since a resumed run and the audit ask again."""
+    """A data set of the user. `samples[row]` must be equal at every call: resumed runs and audits read rows again."""
 
     samples: Any
     num_rows: int
     fingerprint: str
-    """the data set's own attribute `fingerprint` where it has one; else over its length and some of its samples"""
+    """the user's attribute `fingerprint`, else a digest of the length and some samples"""
 
     notes: ClassVar[tuple[str, ...]] = ()
-    """planner does nothing to the user's samples"""
+    """no notes: planner does not change the user's samples"""
 
     @classmethod
     def open(cls, path: str) -> "OwnDataset":
         """Call the file's `dataset()`.
 
         Raises:
-            DataError: the file or its function is not there, fails, or returns no map.
+            DataError: the file or its function is missing, fails, or does not return a map.
         """
         make = function_of(path, "dataset")
-        with _told(f"{path}: dataset() failed"):
+        with _errors_of_user(f"{path}: dataset() failed"):
             samples = make()
             num_rows = len(samples)
             given = getattr(samples, "fingerprint", "")
         if num_rows < 1:
-            raise DataError(f"{path}: dataset() has no samples; return a map with at least one")
+            raise DataError(f"{path}: dataset() has no samples. Return a map with at least one")
         if not isinstance(given, str):
             raise DataError(
-                f"{path}: the data set's fingerprint is {type(given).__name__}; make it text, or leave it out"
+                f"{path}: the fingerprint of the data set is {type(given).__name__}. Make it text, or leave it out"
             )
         dataset = cls(samples=samples, num_rows=num_rows, fingerprint="")
         return cls(samples=samples, num_rows=num_rows, fingerprint=given or dataset._sampled_fingerprint())
 
     def sample(self, row: int) -> Any:
-        """One sample, as the data set returns it.
+        """The sample as the user's data set returns it.
 
         Raises:
-            DataError: it raised.
+            DataError: the user's data set raised an error.
         """
-        with _told(f"sample {row} of your data set"):
+        with _errors_of_user(f"sample {row} of your data set"):
             return self.samples[row]
 
-    def evidence(self, row: int) -> RowCounts:
-        """Of the sample, read now. How many tokens a sample has, only the user's own loop knows.
+    def evidence(self, row: int) -> RowContribution:
+        """The counts of the sample, read now. `tokens` is 0, since only the user's loop knows them.
 
         Raises:
-            DataError: the data set raised, or the sample holds what has no bytes of its own.
+            DataError: the user's data set raised an error, or the sample has a value without bytes.
         """
-        return RowCounts(tokens=0, check_sum=check_sum(row, self.sample(row)))
+        return RowContribution(tokens=0, check_sum=check_sum(row, self.sample(row)))
 
     def _sampled_fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.num_rows} samples".encode())
@@ -78,19 +78,19 @@ class OwnDataset:
 
 
 def check_sum(row: int, sample: Any) -> int:
-    """64 bits over a row's number and everything in its sample; a step's checksum is their sum modulo 2^64.
+    """64 bits over a row's number and everything in its sample. A step's checksum is their sum modulo 2^64.
 
     Raises:
-        DataError: the sample holds what has no bytes of its own.
+        DataError: the sample has a value that is not made of bytes, such as an object.
     """
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
-    with _told(f"sample {row} of your data set"):
+    with _errors_of_user(f"sample {row} of your data set"):
         _update(digest, sample, row)
     return int.from_bytes(digest.digest(), "little")
 
 
 def _update(digest: "hashlib.blake2b", value: Any, row: int) -> None:
-    """Types, shapes and bytes, so that no two different samples look alike."""
+    """Add types, shapes and bytes to the digest, so that different samples have different digests."""
     if isinstance(value, Mapping):
         for key in value:
             digest.update(f"{key!r}:".encode())
@@ -108,52 +108,52 @@ def _update(digest: "hashlib.blake2b", value: Any, row: int) -> None:
 
 
 def _array(value: Any, row: int) -> Any:
-    """A tensor, an array or a number of some library's."""
+    """A tensor, an array or a number as a numpy array."""
     array = np.asarray(value)
     if array.dtype == object:
         raise DataError(
-            f"sample {row} of your data set holds {type(value).__name__}; samples are tensors, arrays, numbers and "
-            "strings, or tuples, lists and dicts of them"
+            f"sample {row} of your data set holds {type(value).__name__}. Return tensors, arrays, numbers and strings, "
+            "or tuples, lists and dicts of them"
         )
     return array
 
 
 def function_of(path: str, name: str) -> Any:
-    """A function of a user's Python file.
+    """The function `name` of a user's Python file.
 
     Raises:
         DataError: the file cannot be imported, or has no such function.
     """
     found = getattr(_module(path), name, None)
     if not callable(found):
-        raise DataError(f"{path}: it has no function {name}; a loop of your own has dataset() and train(run)")
+        raise DataError(f"{path}: it has no function {name}. A loop of your own has dataset() and train(run)")
     return found
 
 
 def _module(path: str) -> ModuleType:
-    """By its name and not as a stranger: loader processes find its classes again when they unpickle a data set."""
+    """Import the file under its own name, so that loader processes find its classes when they unpickle a data set."""
     file = Path(path).resolve()
     if not file.is_file() or file.suffix != ".py" or not file.stem.isidentifier():
         raise DataError(
-            f"data.path: no Python file at {path!r} that can be imported; write NAME.py, without dots or dashes"
+            f"data.path: no Python file at {path!r} that can be imported. Write NAME.py, without dots or dashes"
         )
     found = sys.modules.get(file.stem) or importlib.util.find_spec(file.stem)
     origin = getattr(found, "origin", None) or getattr(found, "__file__", None)
     if found is not None and Path(origin or "").resolve() != file:
-        raise DataError(f"{path}: another module is called {file.stem}, too ({origin or 'built in'}); rename the file")
+        raise DataError(f"{path}: another module is called {file.stem}, too ({origin or 'built in'}). Rename the file")
     if str(file.parent) not in sys.path:
-        # Last: a neighbour of the file must not take the place of a library.
+        # At the end, so that other files in the folder do not shadow a library.
         sys.path.append(str(file.parent))
-    with _told(f"{path}: it cannot be imported"):
+    with _errors_of_user(f"{path}: it cannot be imported"):
         return importlib.import_module(file.stem)
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """The user's code may raise anything, `SystemExit` too, which would end a command as if all were well.
+def _errors_of_user(what: str) -> Iterator[None]:
+    """Translate errors of the user's code. It may raise anything, also a `SystemExit` that looks like success.
 
     Raises:
-        DataError: it did.
+        DataError: the user's code raised.
     """
     try:
         yield
@@ -161,7 +161,7 @@ def _told(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         try:
-            words = str(error).splitlines()[0] if str(error) else ""
-        except Exception:  # noqa: BLE001  # even that is the user's code
-            words = ""
-        raise DataError(f"{what}: {type(error).__name__}: {words}") from error
+            reason = str(error).splitlines()[0] if str(error) else ""
+        except Exception:  # noqa: BLE001  # `__str__` is the user's code, too
+            reason = ""
+        raise DataError(f"{what}: {type(error).__name__}: {reason}") from error

@@ -1,1 +1,1 @@
-"""Runs plans on Ray Train. The room knows nothing of tensors, files or flags."""
+"""Runs a job on Ray Train. This room does not know tensors, file formats or flags."""

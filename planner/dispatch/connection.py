@@ -1,4 +1,4 @@
-"""The driver's connection to a Ray cluster: found within seconds, and let go of without an endless wait."""
+"""The driver's connection to a Ray cluster. Connecting fails within seconds, and disconnecting has a timeout."""
 
 import atexit
 import contextlib
@@ -9,23 +9,28 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 
+from planner.dispatch.connection_errors import refusal
 from planner.dispatch.ray_internal import keeps_loopback, quiet
-from planner.dispatch.refused import refusal
 from planner.errors import RunError, UserError
 from planner.local_cluster.embedded import how_busy
 
-# A cluster that is there answers at once, and one behind a slow link in seconds.
+# A running cluster answers at once, or within seconds over a slow link.
 CONNECT_S = 5.0
-# One that answers lets a driver go within a second or two; for one that is gone, Ray looks for a minute.
+# A running cluster disconnects a driver within 2 s. If the cluster is gone, Ray looks for it for a minute.
 _LEAVE_S = 90.0
 
 
 @contextlib.contextmanager
 def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterator[None]:
-    """A connection to the cluster at `address`; `embedded` says that this process started that cluster.
+    """Connect to the cluster at `address` while the context is open.
+
+    Args:
+        address: host:port of the head, or what Ray resolves, such as `auto`.
+        verbose: show Ray's own log.
+        embedded: this process started that cluster.
 
     Raises:
-        UserError: there is no cluster, it does not let us in, or ray was imported too early to reach an embedded one.
+        UserError: there is no cluster, it refuses the connection, or ray was imported too early for an embedded one.
         RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
@@ -34,8 +39,8 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
 
     if embedded and not keeps_loopback():
         raise UserError(
-            "ray was imported before planner.run could set the variables that a local cluster needs; import it later, "
-            "or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before it is imported"
+            "ray was imported before planner.run could set the variables that a local cluster needs. Import ray later, "
+            "or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before you import it"
         )
     try:
         ray.init(
@@ -46,8 +51,8 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
         )
     except (OSError, RuntimeError, ValueError, RayError) as error:
         if embedded:
-            words = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
-            raise RunError(f"the local Ray cluster does not answer (Ray: {words}); {how_busy()}") from error
+            reason = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+            raise RunError(f"the local Ray cluster does not answer (Ray: {reason}). {how_busy()}") from error
         raise UserError(f"no Ray cluster at {address}: {refusal(error)}") from error
     with contextlib.nullcontext() if verbose else quiet():
         try:
@@ -57,20 +62,20 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
 
 
 def require_free() -> None:
-    """Check that this process has no connection to a cluster yet: Ray holds one at a time.
+    """Check that this process is not connected to a cluster. Ray allows one connection at a time.
 
     Raises:
-        UserError: it has one.
+        UserError: this process is connected.
     """
-    ray = sys.modules.get("ray")  # not imported for it
+    ray = sys.modules.get("ray")  # do not import ray for this check
     if ray is not None and ray.is_initialized():
-        raise UserError("this process is connected to a Ray cluster already; call ray.shutdown() first")
+        raise UserError("this process is already connected to a Ray cluster. Call ray.shutdown() first")
 
 
 def ray_listeners() -> tuple[str, str]:
-    """Where the two Ray processes listen without which a driver ends: the head's GCS and its own node's raylet.
+    """Where the head's GCS ("host:port") and this node's raylet (path of a Unix socket) listen.
 
-    The first is "host:port", the second the path of a Unix socket.
+    The driver ends when either of them dies.
     """
     import ray
 
@@ -80,24 +85,24 @@ def ray_listeners() -> tuple[str, str]:
 
 
 def _leave(address: str, shutdown: Callable[[], None]) -> None:
-    """Let go of the cluster, but wait for no answer that does not come: Ray's own wait for a hung head has no end."""
+    """Disconnect from the cluster, with a timeout: Ray would wait for a hung head without end."""
     leaving = threading.Thread(target=shutdown, name="planner-leave", daemon=True)
     leaving.start()
     leaving.join(_LEAVE_S)
     if leaving.is_alive():
-        atexit.unregister(shutdown)  # Ray would do the same again at the interpreter's end
-        text = f"the Ray cluster at {address} has not let go of this driver for {_LEAVE_S:.0f} s: its head hangs"
+        atexit.unregister(shutdown)  # Ray would try the same again when the interpreter exits
+        text = f"the Ray cluster at {address} did not disconnect this driver within {_LEAVE_S:.0f} s: its head hangs"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _require_listener(address: str) -> None:
-    """Ray tries a dead address for more than ten minutes; a connection shows in seconds that nobody is there."""
+    """Check that something listens at the address. Ray itself tries a dead address for more than ten minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdigit():
-        return  # `auto` and the like: Ray's to resolve
+        return  # Ray resolves `auto` and similar values
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError, UnicodeError) as error:
         raise UserError(
-            f"no Ray cluster at {address}: {error}; check --address (or RAY_ADDRESS), or leave it out"
+            f"no Ray cluster at {address}: {error}. Check --address (or RAY_ADDRESS), or omit it"
         ) from error

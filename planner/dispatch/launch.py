@@ -1,4 +1,4 @@
-"""From a job to a running Ray Train v2 trainer, and back with what came of it."""
+"""Runs a job with a Ray Train v2 trainer, and raises an error if the run does not finish."""
 
 import itertools
 import os
@@ -13,7 +13,7 @@ from planner.base.disk import expanded, local_folder
 from planner.base.text import last_line
 from planner.data.paths import absolute as absolute_path
 from planner.dispatch.connection import CONNECT_S
-from planner.dispatch.heartbeat import Listener
+from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.mailbox import heartbeat_key, state_key
 from planner.dispatch.ray_internal import kv_get, kv_put
@@ -26,7 +26,7 @@ from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.errors import ClusterLost, RunError, TrainingFailed
 from planner.job import HfModel, Job, batch_sizes, workers_of
-from planner.local_cluster.environment import PATIENCE, driver_environment, token_environment
+from planner.local_cluster.environment import START_TIMEOUT, driver_environment, token_environment
 from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -34,58 +34,58 @@ from planner.train.setup import Launch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timings:
-    """How quickly Ray Train looks at its workers and at the cluster, in seconds."""
+class PollSettings:
+    """How often Ray Train polls its workers and the cluster."""
 
     poll_s: float
-    """between two polls of the workers; a report waits for one"""
+    """between two polls of the workers. A report waits for the next poll"""
     start_timeout_s: float
-    """for a worker group's placement; after a node's death the stock policy may wait this long for it"""
+    """for a worker group's placement. After a node's death Ray's own policy may wait this long"""
     resize_monitor_s: float
-    """between two looks for more nodes. Every change of capacity restarts the group from the last commit"""
+    """between two looks for more nodes by Ray's own policy, which restarts the group at every change of capacity"""
 
 
-# With these, Ray's own policy trains on about 30 s after a node was killed; with its defaults, 74 s (bench/resize.py).
-EMBEDDED = Timings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
-CLUSTER = Timings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
+# With these, Ray's own policy resumes about 30 s after a node was killed. Its defaults take 74 s (bench/resize.py).
+EMBEDDED = PollSettings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
+CLUSTER = PollSettings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
 
 
-# Controllers that die one after another, without a commit in between.
+# This many controllers may die in a row, without a commit in between.
 _MOST_DEAD_CONTROLLERS = 5
 
 
 def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
-    """A launch with a name of its own, which every generation of it carries."""
+    """A launch with a new id, which all of its generations share."""
     return Launch(job=job, url=url, launch_id=uuid.uuid4().hex[:12], accept=accept)
 
 
-def set_environment(timings: Timings, *, embedded: bool) -> None:
-    """What Ray reads from the environment, set before it is imported.
+def set_environment(timings: PollSettings, *, embedded: bool) -> None:
+    """Set the environment variables that Ray reads. Call it before ray is imported.
 
-    A user's own settings win, except for the token: theirs is for another cluster.
+    Variables that the user has set stay, except for the token of an embedded cluster.
     """
     settings = {
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": str(timings.poll_s),
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(timings.start_timeout_s),
         "RAY_TRAIN_METRICS_ENABLED": "0",
-        # Notices are the controller's: Ray's own watcher would wait until the node is gone.
+        # The controller handles notices. Ray's own watcher would wait until the node is gone.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-        # A worker's process answers at once, also while its model loads. Ray's ten minutes would be waited out in full.
+        # A worker's process answers at once, also while its model loads. Ray's default would wait ten minutes.
         "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "180",
     }
     if embedded:
         os.environ.update(token_environment())
-        settings |= {**driver_environment(), **PATIENCE}
+        settings |= {**driver_environment(), **START_TIMEOUT}
     else:
-        # Ray tries again every second: a token that is wrong now is wrong 20 s later.
+        # Ray tries again every second for 20 s, but a wrong token stays wrong.
         settings["RAY_gcs_server_port_wait_time_s"] = f"{CONNECT_S:.0f}"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 
 
-def fit(
+def train_on_ray(
     launch: Launch,
-    timings: Timings,
+    timings: PollSettings,
     *,
     on_cpu: bool,
     embedded: bool,
@@ -93,16 +93,17 @@ def fit(
     eager: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> None:
-    """Train until the job is done, refused or interrupted. Call it in the main thread, connected.
+    """Train until the job is done, refused or interrupted. Call it in the main thread, connected to a cluster.
 
-    The first interrupt makes all workers commit, and `say` says so; the second ends them at once. On an `embedded`
-    cluster the workers' process group stays on loopback, as the cluster does. An `eager` run takes every node that
-    comes, worth it or not. `hooks` are made in each worker: a rehearsal has its own.
+    The first interrupt makes all workers commit, and `say` shows that. The second ends them at once. With `embedded`,
+    this process started the cluster, and torch's process group also stays on loopback. `eager` uses every new node,
+    even if the resize does not pay. `hooks` is called in each worker. A rehearsal has its own.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the workers have been ended.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP. The workers have ended.
         ClusterLost: the cluster has ended.
-        TrainingFailed: the workers refuse to go on, or Ray does.
+        RunError: the workers refuse to continue.
+        TrainingFailed: Ray gave up, or the controller died too often.
     """
     from ray.exceptions import RayError
     from ray.train import TrainingFailedError
@@ -110,15 +111,15 @@ def fit(
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, hooks=hooks)
     interrupts = Interrupts(launch.launch_id, say)
     run = RunFolder(Storage(launch.url))
-    run.storage.make_folder("ray")  # by Ray, it would be made for one member of a team alone
-    commits, num_dead, why = run.commits(), 0, ""
+    run.storage.make_folder("ray")  # Ray would make it accessible to one user only
+    commits, num_dead, reason = run.commits(), 0, ""
     with interrupts:
         for number in itertools.count(1):
-            for key in (heartbeat_key, state_key):  # what the last one left
+            for key in (heartbeat_key, state_key):  # clear what the last controller left
                 kv_put(key(launch.launch_id), "")
-            with Listener(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
+            with HeartbeatMonitor(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
                 trainer = _trainer(
-                    worker, timings, interrupts, listener, embedded=embedded, eager=eager, number=number, why=why
+                    worker, timings, interrupts, listener, embedded=embedded, eager=eager, number=number, reason=reason
                 )
                 try:
                     trainer.fit()
@@ -131,56 +132,57 @@ def fit(
                     num_dead = num_dead + 1 if commits == before else 1
                     if num_dead == _MOST_DEAD_CONTROLLERS:
                         raise TrainingFailed(
-                            f"the process that controls the workers died {num_dead} times in a row, and nothing was "
-                            "committed in between; look at the memory of the node that runs the driver, then run again"
+                            f"the controller of the workers died {num_dead} times in a row without a commit in "
+                            "between. Check the memory of the node that runs the driver, then run again"
                         ) from error
-            why = listener.verdict or "the process that controls the workers has died (killed, or out of memory)"
-            why = f"{why}; another one is started"
-            say(why)
+            reason = listener.verdict or "the controller of the workers has died (killed, or out of memory)"
+            reason = f"{reason}: planner starts another one"
+            say(reason)
 
     if refusal := kv_get(worker_refusal_key(launch.launch_id)):
         raise RunError(refusal)
 
 
 def state_of(launch: Launch) -> str:
-    """What the controller is about while no step is done, in words; empty where that is not known."""
+    """The controller's status while no group trains, as a text. Empty if it is not known."""
     try:
         return kv_get(state_key(launch.launch_id))
-    except Exception:  # noqa: BLE001  # Ray may be ending; it is only shown
+    except Exception:  # noqa: BLE001  # Ray may be ending, and the status is only shown
         return ""
 
 
 def _require_that_only_the_controller_died(error: Exception) -> None:
-    """Check that another controller may do better.
+    """Check that only the controller died, so that another one can continue.
 
     Raises:
         ClusterLost: the cluster does not answer.
-        TrainingFailed: the controller could not even begin (its disk is full, say).
+        TrainingFailed: the controller could not start (a full disk, for example), or Ray failed in another way.
     """
     from ray.exceptions import ActorDiedError
 
-    words = last_line(str(error))
+    reason = last_line(str(error))
     if "creation task" in str(error):
-        raise TrainingFailed(f"the process that controls the workers cannot begin: {words}") from error
+        raise TrainingFailed(f"the controller of the workers cannot start: {reason}") from error
     try:
         kv_get("")
-    except Exception:  # noqa: BLE001  # whatever it says, nobody is there
-        raise ClusterLost(f"the Ray cluster is gone: {words}") from error
+    except Exception:  # noqa: BLE001  # any error means that the head does not answer
+        raise ClusterLost(f"the Ray cluster is gone: {reason}") from error
     if not isinstance(error, ActorDiedError):
-        raise TrainingFailed(f"Ray gave up: {words}") from error
+        raise TrainingFailed(f"Ray gave up: {reason}") from error
 
 
 def _trainer(
     worker: WorkerConfig,
-    timings: Timings,
+    timings: PollSettings,
     interrupts: Interrupts,
-    listener: Listener,
+    listener: HeartbeatMonitor,
     *,
     embedded: bool,
     eager: bool,
     number: int,
-    why: str,
+    reason: str,
 ) -> Any:
+    """The trainer with a new controller. `reason` is why the last controller ended, empty for the first."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
@@ -195,8 +197,8 @@ def _trainer(
     )
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
     controller = ElasticController(rules, cost=cost, clock=time.monotonic)
-    if why:
-        controller.note(why)
+    if reason:
+        controller.note(reason)
     return make_trainer(
         controller,
         train_worker,
@@ -207,18 +209,18 @@ def _trainer(
         warm_up=partial(warm_up, job),
         keep_processes=keep_processes,
         train_loop_config={"worker": worker},
-        # The job asks for GPUs by logical resource even where a CPU stands in for them.
+        # The job asks for logical GPUs, even if a CPU stands in for them.
         scaling_config=ScalingConfig(
             num_workers=(wanted.least, wanted.most),
             use_gpu=workers.gpus > 0,
             resources_per_worker=taken_by_a_worker(workers, node_each=embedded and worker.on_cpu),
-            elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # of Ray's own policy
+            elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # for Ray's own policy
         ),
         run_config=RunConfig(
-            # A name of its own for every controller: Ray would reload its own list of checkpoints for an old one.
+            # Each controller needs a new name: for an old one Ray would reload its own list of checkpoints.
             name=f"{job.name}-{launch.launch_id}-{number}",
             storage_path=f"{launch.url}/ray",
-            # Losses are what spot nodes do. Crash loops are stopped by the controller, and by `train.resume`.
+            # Spot nodes are lost often. The controller and `train.resume` stop crash loops.
             failure_config=FailureConfig(max_failures=-1),
         ),
         torch_config=_torch_config(on_gpu=workers.gpus > 0 and not worker.on_cpu, embedded=embedded),
@@ -226,9 +228,10 @@ def _trainer(
 
 
 def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
+    """Ray's `TorchConfig`. On an embedded cluster, torch's store listens on loopback only."""
     from ray.train.torch import TorchConfig
 
-    # gloo beside nccl: the control messages and checkpoint coordination travel on the CPU.
+    # gloo beside nccl: control messages and checkpoint coordination use the CPU.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     return (
         loopback_torch_config(backend, FIRST_COLLECTIVES_S)
@@ -238,7 +241,7 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
 
 
 def absolute(job: Job, url: str) -> Job:
-    """The job as processes with other working directories can read it."""
+    """A copy of the job with absolute paths, for processes with another working directory."""
     data = job.data.model_copy(update={"path": absolute_path(job.data.path)})
     checkpoint = job.checkpoint.model_copy(update={"path": url})
     job = job.model_copy(update={"data": data, "checkpoint": checkpoint})
@@ -246,7 +249,7 @@ def absolute(job: Job, url: str) -> Job:
 
 
 def _with_absolute_models(job: Job) -> Job:
-    """The same for the model that is trained, and for the one that it is held to."""
+    """A copy with absolute paths of the model, its chat template and the reference model."""
     objective, model = job.objective, job.model
     if (reference := job.reference.model) is not None:
         objective = objective.model_copy(update={"reference_model": str(local_folder(reference) or reference)})

@@ -1,8 +1,7 @@
-"""What the controller says to a worker while it trains, and the driver to the controller. Plain Python.
+"""Messages from the controller to a worker that trains, and keys for messages between driver and controller.
 
-A worker process has one inbox. The driver and the controller leave each other words in the cluster's key-value store.
-
-Ray runs these functions in the worker's main thread (`actor.execute`), while training has a thread of its own.
+Each worker process has one inbox. Ray runs its functions in the worker's main thread (`actor.execute`), while training
+has its own thread. The driver and the controller exchange messages in the cluster's key-value store.
 """
 
 import sys
@@ -17,52 +16,52 @@ _lock = threading.Lock()
 _messages: list[str] = []
 
 PARKED = "planner_parked"
-"""key of the report that says: all is committed, and this worker waits"""
+"""metric key of a report: this worker has committed everything and waits"""
 _POLL_S = 0.2
 
 
 def end_request_key(launch_id: str) -> str:
-    """Where the driver of a launch says that it wants to end the run."""
+    """Key under which the driver of a launch requests the end of the run."""
     return f"end-{launch_id}"
 
 
 def end_reply_key(launch_id: str) -> str:
-    """Where the controller answers that all workers have committed, or that there is nothing to wait for."""
+    """Key under which the controller replies that all workers have committed, or that none has to."""
     return f"ended-{launch_id}"
 
 
 def state_key(launch_id: str) -> str:
-    """Where the controller says what it is about while no step is done."""
+    """Key under which the controller publishes its status while no group trains."""
     return f"state-{launch_id}"
 
 
 def heartbeat_key(launch_id: str) -> str:
-    """Where the controller shows that it lives: see `planner.dispatch.heartbeat`."""
+    """Key under which the controller publishes its heartbeat (`planner.dispatch.controller_heartbeat`)."""
     return f"heartbeat-{launch_id}"
 
 
-class Released(BaseException):
-    """Unwinds the training thread of a worker whose process lives on. No `except Exception` swallows it."""
+class UnwindTraining(BaseException):
+    """Unwinds the training thread of a worker whose process is kept. `except Exception` does not catch it."""
 
 
 def request_stop() -> None:
-    """Stop at the next step that all workers agree on, commit, and park."""
+    """Ask this worker to stop at the next step that all workers agree on, commit, and park."""
     _stop.set()
 
 
 def stop_requested() -> bool:
-    """Whether somebody wants this worker to stop."""
+    """Whether this worker was asked to stop."""
     return _stop.is_set()
 
 
 def post_note(message: str) -> None:
-    """Leave words for the run's ledger."""
+    """Queue a note for the run's ledger."""
     with _lock:
         _messages.append(message)
 
 
 def messages() -> list[str]:
-    """The words that have come since the last call."""
+    """The notes queued since the last call, oldest first."""
     with _lock:
         found = _messages.copy()
         _messages.clear()
@@ -70,9 +69,9 @@ def messages() -> list[str]:
 
 
 def current_location() -> str:
-    """Where this worker's training is: in our code, and below it. For a group that has fallen silent.
+    """Where this worker's training thread is in planner's code, and in the code that planner called.
 
-    Asked in the main thread, it sees what the training thread waits for, be it a disk or another worker.
+    Used to diagnose a group that makes no progress: it shows what the thread waits for, a disk or another worker.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = []
@@ -90,37 +89,38 @@ _OTHER_THREADS = {"planner-remind"}
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame and its callers."""
+    """The frame and its callers, innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _place(frame: FrameType) -> str:
+    """The function, file and line of a frame."""
     code = frame.f_code
     return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"
 
 
 def park() -> None:
-    """Wait for the end of the process, or for `release`.
+    """Wait until the process ends or `release` is called. Never returns.
 
-    Never returns: all workers returning would mean that the job is done, and raising an error that it failed.
+    Ray would take a return for a finished job, and an error for a failed one.
 
     Raises:
-        Released: the process goes on with the next generation.
+        Released: the process continues with the next generation.
     """
     while not _release.wait(_POLL_S):
         pass
-    raise Released
+    raise UnwindTraining
 
 
 def release() -> None:
-    """Unwind a parked worker."""
+    """Make `park` raise `Released`."""
     _release.set()
 
 
 def reset() -> None:
-    """Forget the last generation."""
+    """Clear stop requests, releases and notes of the last generation."""
     _stop.clear()
     _release.clear()
     messages()

@@ -1,4 +1,4 @@
-"""What the connected cluster's nodes have, and how many workers fit on them."""
+"""The resources of the connected cluster's nodes, and how many workers fit on them."""
 
 import math
 from collections.abc import Sequence
@@ -8,36 +8,37 @@ from planner.plan import Resources, workers_on_node
 
 
 def taken_by_a_worker(workers: Workers, *, node_each: bool) -> dict[str, float]:
-    """What one worker takes: Ray's name of a resource -> amount.
+    """The resources of one worker: Ray's name of a resource -> amount.
 
-    With `node_each`, every worker has a node of the local cluster to itself. Nodes offer whole amounts, so it takes
-    whole ones, too: otherwise two workers of 0.5 CPUs would share the node that was started for one.
+    With `node_each`, every worker has its own node of the local cluster. Nodes offer whole amounts, so amounts are
+    rounded up: otherwise two workers of 0.5 CPUs would share the node that was started for one.
     """
     return {name: math.ceil(amount) if node_each else amount for name, amount in workers.taken.items()}
 
 
 def alive_nodes() -> list[Resources]:
-    """What each node of the connected cluster has in all, whatever runs there."""
+    """The total resources of each living node of the connected cluster, used or not."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def room_for(wanted: Resources, nodes: Sequence[Resources]) -> int:
-    """How many workers fit on all of them together."""
+    """How many workers with the resources `wanted` fit on all nodes together."""
     return sum(workers_on_node(node, wanted) for node in nodes)
 
 
 def shortage(wanted: Resources, nodes: Sequence[Resources]) -> str:
-    """Why not even one worker fits, in words; empty if one does."""
+    """Why not even one worker fits. Empty if one does."""
     if room_for(wanted, nodes):
         return ""
     most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in wanted}
     lacking = [_lack(name, amount, most[name]) for name, amount in wanted.items() if most[name] < amount]
     together = ", ".join(f"{name} {amount:g}" for name, amount in wanted.items())
-    return "; ".join(lacking) or f"no node has all that a worker takes ({together})"
+    return ", and ".join(lacking) or f"no node has everything that a worker needs ({together})"
 
 
 def _lack(name: str, amount: float, most: float) -> str:
+    """Which resource no node has enough of, with the job's key."""
     key = {"CPU": "workers.cpus", "GPU": "workers.gpus"}.get(name, f"workers.resources.{name}")
-    return f"no node has {'any' if most == 0 else f'more than {most:g}'} {name}, and {key} is {amount:g}"
+    return f"no node has {'any' if most == 0 else f'more than {most:g}'} {name}, but {key} is {amount:g}"

@@ -1,4 +1,4 @@
-"""The file with a cluster's token. Every user who can read it can do what its owner can."""
+"""The file with a cluster's token. Every user who can read it can use the cluster."""
 
 import stat
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ _OF_OTHERS = stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
 
 
 def token_warning(environment: Mapping[str, str]) -> str:
-    """One sentence if others may read or write the file that Ray takes the token from; else nothing.
+    """A warning if other users can read or write the file that Ray reads the token from. Empty otherwise.
 
-    `ray get-auth-token --generate` makes it with the shell's umask, so usually for everybody to read.
+    `ray get-auth-token --generate` creates it with the shell's umask, so usually every user can read it.
     """
-    # In Ray's order: the variable itself, the path, the default; without a mode it uses a token that it finds.
+    # Ray looks at the variable, then the path, then the default. Without a mode it uses any token that it finds.
     if environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_MODE", "token").lower() != "token":
         return ""
     file = expanded(environment.get("RAY_AUTH_TOKEN_PATH") or _DEFAULT)
     try:
         found = file.stat().st_mode
     except OSError:
-        return ""  # that there is none is Ray's to say
+        return ""  # Ray reports a missing file
     if not stat.S_ISREG(found) or not found & _OF_OTHERS:
         return ""
     mode = f"{stat.S_IMODE(found):04o}"
     return (
-        f"{file}: other users of this machine may use this token (mode {mode}), and with it run what they like on the "
-        f"cluster; chmod 600 {file}"
+        f"{file}: other users of this machine can use this token (mode {mode}) and run any code on the cluster. "
+        f"Run: chmod 600 {file}"
     )

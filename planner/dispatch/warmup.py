@@ -1,4 +1,4 @@
-"""What a newcomer does while the others still train: all that is slow the first time, on a job of its own."""
+"""What a newcomer does while the group still trains: everything that is slow the first time, on a tiny job."""
 
 import contextlib
 import tempfile
@@ -11,12 +11,12 @@ from planner.train.setup import Launch, open_data_once
 
 
 def warm_up(coming: Job) -> None:
-    """Open the coming job's data, and train a tiny one on the CPU, in a process group of one that is gone afterwards.
+    """Train a tiny job on the CPU in a process group of one, then open the coming job's data.
 
-    torch imports much of FSDP and of its checkpoints only when they are first used: seconds on a busy core.
+    torch imports much of FSDP and of its checkpoints on first use, which takes seconds on a busy core.
     """
     import ray.train.torch
-    import ray.tune  # noqa: F401  # both are named by what a group is started with: 0.6 s of a resize
+    import ray.tune  # noqa: F401  # Ray needs both to start a group: 0.6 s of a resize
     import torch
     import torch.distributed as dist
 
@@ -38,15 +38,15 @@ def warm_up(coming: Job) -> None:
                 "workers": {"gpus": 0},
             }
         )
-        torch.set_num_threads(1)  # the others are at work
+        torch.set_num_threads(1)  # the group still trains on this machine
         dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=0, world_size=1)
         try:
-            # Twice: a commit is loaded, too.
+            # The second run loads the first one's commit.
             for steps in (1, 2):
                 longer = job.model_copy(update={"train": job.train.model_copy(update={"steps": steps})})
                 train(Launch(job=longer, url=str(folder / "run")), cpu_device, Hooks())
         finally:
             dist.destroy_process_group()
             torch.set_num_threads(threads)
-    with contextlib.suppress(PlannerError):  # it will be told when all workers look
+    with contextlib.suppress(PlannerError):  # the generation itself will report it
         open_data_once(coming)

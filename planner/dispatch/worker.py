@@ -1,4 +1,4 @@
-"""What runs inside a Ray Train worker: choose a device, train one generation, tell the driver why not."""
+"""What runs in a Ray Train worker: choose a device, train one generation, report a refusal to the driver."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 
 MakeHooks = Callable[[Launch], Hooks]
-"""called in each worker, in every generation; a function of a module or a partial of one, since Ray pickles it"""
+"""called in each worker, in every generation. Must be picklable: a module's function, or a partial of one"""
 
 
 def worker_hooks(_launch: Launch) -> Hooks:
-    """What a Ray worker does besides training: it reports metrics, obeys a stop, and hands messages to the ledger."""
+    """The hooks of a Ray worker: report metrics, stop on request, and pass notes to the ledger."""
     import ray.train
 
     return Hooks(report=ray.train.report, should_stop=lambda _step: mailbox.stop_requested(), messages=mailbox.messages)
@@ -24,19 +24,20 @@ def worker_hooks(_launch: Launch) -> Hooks:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """What the driver hands to every worker."""
+    """What the driver sends to every worker."""
 
     launch: Launch
     on_cpu: bool
-    """train on the CPU even if the job asks for GPUs: the embedded cluster of a machine without one"""
+    """train on the CPU even if the job asks for GPUs, on an embedded cluster without GPUs"""
     hooks: MakeHooks = worker_hooks
 
 
 def train_worker(config: dict[str, Any]) -> None:
-    """Ray Train's entry. Returning ends the run, raising restarts the worker group, parking waits for a resize.
+    """The function that Ray Train calls in each worker.
 
-    So a refusal, which trying again would not mend, returns: every worker has agreed on it. Anything else
-    propagates, and Ray starts the next generation from the last commit.
+    Returning ends the run, raising restarts the worker group, and parking waits for a resize. A refusal
+    (`PlannerError`) is final and all workers agree on it, so it returns. Any other error propagates, and Ray starts
+    the next generation from the last commit.
     """
     import ray.train
 
@@ -50,17 +51,18 @@ def train_worker(config: dict[str, Any]) -> None:
             kv_put(worker_refusal_key(worker.launch.launch_id), str(error))
         return
     if not outcome.finished:
-        # All workers stopped at the same step, and committed it.
+        # All workers stopped at the same step and committed it.
         ray.train.report({mailbox.PARKED: True, "commit_s": outcome.commit_s})
         mailbox.park()
 
 
 def worker_refusal_key(launch_id: str) -> str:
-    """Where the workers of a launch say why they will not go on."""
+    """Key under which the workers of a launch publish why they refuse to continue."""
     return f"refusal-{launch_id}"
 
 
 def _device(worker: WorkerConfig) -> Any:
+    """The torch device of this worker."""
     import ray.train.torch
     import torch
 
@@ -68,6 +70,6 @@ def _device(worker: WorkerConfig) -> Any:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise TrainingFailed(
-            "the job asks for a GPU per worker, and this worker has none; set workers.gpus to 0 to train on the CPU"
+            "the job asks for a GPU per worker, but this worker has none. Set workers.gpus to 0 to train on the CPU"
         )
     return ray.train.torch.get_device()

@@ -1,1 +1,1 @@
-"""How many workers a run should have, and when: pure decisions, without Ray."""
+"""Decides how many workers a run should have, and when. Pure functions, without Ray."""

@@ -1,7 +1,8 @@
-"""The elastic controller: decides for a worker group while it runs, and before it is started.
+"""The elastic controller decides when to start, resize or stop a worker group.
 
-It knows no Ray: its caller observes and acts (`planner.dispatch.ray_internal.policy`). `planner.elastic.step` decides,
-as a pure function of a state, a view and the time. This class keeps the state between two looks and takes in events.
+It does not know Ray: its caller observes and acts (`planner.dispatch.ray_internal.policy`). The pure function
+`planner.elastic.step` decides from a state, a view and the time. This class keeps the state between two views and
+records events.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,61 +12,67 @@ from typing import Any
 from planner.base.text import counted, duration
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import UnmeasuredPause, price
-from planner.elastic.states import Ending, Idle, Known, Rules, Running, State, WithGroup
+from planner.elastic.pause import NotAResize, price
+from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, WithGroup
 from planner.elastic.step import after_failure, forced_pause, step
 from planner.elastic.view import Act, View
 from planner.plan import ResizeCost
 
 
 class ElasticController:
-    """One per launch, in the process that controls the workers."""
+    """Holds the state of one launch, in the process that controls the workers."""
 
     def __init__(self, rules: Rules, *, cost: ResizeCost, clock: Callable[[], float]) -> None:
-        """Begin a launch. `cost` is that of a resize, until this launch has measured its own."""
+        """Begin a launch.
+
+        Args:
+            rules: what the job and the launch fix.
+            cost: expected cost of a resize, used until this launch has measured one.
+            clock: seconds, never going back.
+        """
         history = History(sizes=rules.sizes, default_cost=cost)
         self._clock = clock
-        self.state: State = Idle(known=Known(rules=rules, history=history))
+        self.state: State = Idle(known=ControllerContext(rules=rules, history=history))
 
-    # -- what to do
+    # -- decisions
 
     def step(self, view: View) -> Act:
-        """What to do now.
+        """Advance the state with what is seen now, and return what to do.
 
         Raises:
-            TrainingFailed: the group hangs, and failures that no lost node explains come too often.
+            TrainingFailed: the group hangs, and there were too many failures that no lost node explains.
         """
         self.state, act = step(self.state, view, self._clock())
         return act
 
     @property
     def history(self) -> History:
-        """What the launch has learned so far."""
+        """Speeds, costs and failures that this launch has measured so far."""
         return self.state.known.history
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What waits to be told, until a group runs that can write it into its ledger."""
+        """Notes not yet in a ledger, oldest first. The next group that runs writes them."""
         return self.state.known.texts
 
     @property
     def bad_nodes(self) -> tuple[str, ...]:
-        """Nodes whose workers die again and again; no worker is to be placed there."""
+        """Nodes whose workers die again and again. No worker should be placed there."""
         return self.history.bad_nodes(self._clock())
 
     @property
     def worth_asking(self) -> tuple[int, ...]:
-        """How many workers to ask an autoscaler for, the last best, rising: no count that a smaller one equals."""
+        """Worker counts to ask an autoscaler for, ascending: each is faster than all smaller ones."""
         return self.state.known.rules.worth_asking
 
-    # -- what the caller saw happen
+    # -- events
 
     def note(self, text: str) -> None:
-        """Something for the ledger, of the group that runs or of the next one."""
+        """Queue a text for the ledger of the group that runs, or of the next one."""
         self._know(self.state.known.telling(text))
 
     def started(self, nodes: tuple[str, ...]) -> None:
-        """A group was started; `nodes` by rank."""
+        """Record that a group was started. `nodes[rank]` is the node of each worker."""
         state, known = self.state, self.state.known
         known = replace(known, history=known.history.after_placement(len(nodes)))
         if isinstance(state, Ending):
@@ -75,7 +82,7 @@ class ElasticController:
         self.state = Running(known=known, group=Group.started(nodes, pause, self._clock()))
 
     def reported(self, metrics: Mapping[str, Any]) -> None:
-        """Rank 0 reported a step: see `planner.train.loop`."""
+        """Record a step that rank 0 reported. `planner.train.loop` has the keys."""
         self._know_history(self.history.after_report(metrics))
         if isinstance(self.state, Idle | Ending):
             return
@@ -83,23 +90,28 @@ class ElasticController:
         if self.state.group.num_steps == 1:
             self._measure_resize(self.state, int(metrics["step"]), float(metrics["seconds"]))
         else:
-            # The first step of a group also pays for caches, compilation and, in `bitwise`, a repetition.
+            # The first step of a group is slower: caches, compilation and, in `bitwise`, a repetition.
             self._know_history(self.history.after_step(int(metrics["world_size"]), float(metrics["seconds"])))
 
     def committed(self, seconds: float) -> None:
-        """The group has parked. Its commit took so many seconds; 0 if everything was committed already."""
+        """Record that the group has parked after a commit of `seconds`. 0 if all was committed already."""
         if not isinstance(self.state, Idle | Ending):
             self._know_history(self.history.after_commit(self.state.group.size, seconds))
 
     def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str) -> None:
-        """The group failed. `dead`: nodes that are gone; `blamed`: nodes that live, and whose worker died.
+        """Record that the group failed.
+
+        Args:
+            dead: nodes that are gone.
+            blamed: nodes that are alive, but whose worker died.
+            reason: how the first worker failed.
 
         Raises:
-            TrainingFailed: failures that no lost node explains come too often.
+            TrainingFailed: there were too many failures that no lost node explains.
         """
         state, now_s = self.state, self._clock()
         if dead:
-            known = state.known.telling(f"{counted(len(dead), 'node')} lost; on from the last commit")
+            known = state.known.telling(f"{counted(len(dead), 'node')} lost: training resumes from the last commit")
         else:
             known = after_failure(state.known, blamed, reason, now_s)
         if isinstance(state, Ending):
@@ -110,24 +122,24 @@ class ElasticController:
             self.state = Idle(known=known)
 
     def unplaced(self, placed: int, asked: int) -> None:
-        """A group was to start with `asked` workers, and only `placed` of them got their place in time."""
-        why = f"only {placed} of {asked} workers got a place"
-        history, text = self.history.with_hold(placed, why, self._clock())
+        """Record that only `placed` of `asked` workers got a place in time, so the group did not start."""
+        reason = f"only {placed} of {asked} workers got a place"
+        history, text = self.history.with_hold(placed, reason, self._clock())
         self._know(replace(self.state.known, history=history).telling(text))
 
     # -- the state
 
-    def _know(self, known: Known) -> None:
+    def _know(self, known: ControllerContext) -> None:
         self.state = replace(self.state, known=known)
 
     def _know_history(self, history: History) -> None:
         self._know(replace(self.state.known, history=history))
 
     def _measure_resize(self, state: WithGroup, step: int, first_step_s: float) -> None:
-        """Record the price of the resize that made this group. Its first step took `first_step_s`."""
+        """Record what the resize that made this group cost. Its first step took `first_step_s`."""
         group, history = state.group, self.history
-        pause, group = group.pause, replace(group, pause=UnmeasuredPause())
-        if not isinstance(pause, UnmeasuredPause):
+        pause, group = group.pause, replace(group, pause=NotAResize())
+        if not isinstance(pause, NotAResize):
             cost = price(
                 pause,
                 size=group.size,

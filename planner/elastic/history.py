@@ -1,6 +1,6 @@
-"""What one launch has learned from its worker groups: speeds, costs, failures, and how capacity came and went.
+"""What one launch has measured on its worker groups: speeds, costs, failures, and changes of capacity.
 
-A `History` never changes: each event makes a new one. Times are seconds on one clock that never goes back.
+A `History` is frozen: each event makes a new one. Times are seconds on one clock that never goes back.
 """
 
 from collections.abc import Mapping
@@ -15,22 +15,23 @@ from planner.plan import BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
 _REMEMBERED_RESIZES = 5
-# Failures that no lost node explains.
+# These limits count failures that no lost node explains.
 _MOST_FRUITLESS = 6
 _MOST_FAILURES = 20
 _FAILURES_WITHIN_S = 3600.0
-# A node whose workers die so often within an hour is left out.
+# A node whose workers die this often within an hour is left out.
 _NODE_FAILURES = 3
-# Places that are counted but cannot be had (something else runs there, or workers do not come up) are tried again after
-# so long, twice as long each time.
+# Some places are counted but cannot be used: another job runs there, or workers do not start. planner waits this long
+# before it tries them again, and twice as long each time.
 _HOLD_S, _HOLD_MOST_S = 30.0, 1800.0
 
-Seconds = tuple[float, ...]
+Times = tuple[float, ...]
+"""in seconds, oldest first"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastCommit:
-    """The last commit: its seconds, and how many workers wrote it. 0 seconds: there was none yet."""
+    """How long the last commit took, and how many workers wrote it. `seconds` is 0 before the first commit."""
 
     seconds: float = 0.0
     world_size: int = 1
@@ -38,7 +39,7 @@ class LastCommit:
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthHold:
-    """No more than `world_size` workers are tried before `until_s`; the last hold was `seconds` long."""
+    """Before `until_s`, planner tries no more than `world_size` workers. This hold lasts `seconds`."""
 
     world_size: int = 0
     until_s: float = 0.0
@@ -47,41 +48,42 @@ class GrowthHold:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """One per launch."""
+    """The measurements of one launch. Sequences keep the last values only, oldest first."""
 
     sizes: BatchSizes
     default_cost: ResizeCost
-    """of a resize, until one was measured"""
+    """expected cost of a resize, used until one was measured"""
     capacity: tuple[CapacityAt, ...] = ()
-    seconds: Mapping[int, Seconds] = field(default_factory=dict)
-    """world size -> seconds per step, the last ones"""
-    grow_s: Seconds = ()
-    shrink_s: Seconds = ()
-    """without training, that the last growths and shrinks cost"""
-    lead_s: Seconds = ()
-    """until the last newcomers were ready"""
+    step_times: Mapping[int, Times] = field(default_factory=dict)
+    """world size -> seconds per step"""
+    growth_costs: Times = ()
+    """seconds of training that each growth cost"""
+    shrink_costs: Times = ()
+    """seconds of training that each shrink cost"""
+    lead_times: Times = ()
+    """seconds until newcomers were ready"""
     num_late_newcomers: int = 0
     """times in a row that newcomers were not ready in time"""
     eval_s: float = 0.0
-    """of the last evaluation in any group; 0 before the first one"""
+    """duration of the last evaluation in any group. 0 before the first evaluation"""
     first_step_s: float = 0.0
-    """the longest that a group took from its start to its first step; 0 before the first of all"""
+    """the longest time from a group's start to its first step. 0 before any step"""
     step: int = 0
     total_steps: int = 0
     commit: LastCommit = LastCommit()
     hold: GrowthHold = GrowthHold()
     best_step: int = 0
     num_fruitless: int = 0
-    """failures in a row without a step that was never done before"""
-    failures_s: Seconds = ()
-    """when the last of them were"""
-    node_failures_s: Mapping[str, Seconds] = field(default_factory=dict)
+    """failures in a row without a step beyond `best_step`"""
+    failure_times: Times = ()
+    """when the workers failed"""
+    node_failure_times: Mapping[str, Times] = field(default_factory=dict)
     """node -> when workers died on it"""
 
     # -- progress and speed
 
     def after_report(self, metrics: Mapping[str, Any]) -> Self:
-        """Rank 0 reported a step: see `planner.train.loop`."""
+        """A copy after a step that rank 0 reported. `planner.train.loop` has the keys."""
         step = int(metrics["step"]) + 1
         history = replace(
             self,
@@ -91,42 +93,42 @@ class History:
             best_step=max(step, self.best_step),
             num_fruitless=0 if step > self.best_step else self.num_fruitless,
         )
-        # A new group reports 0 until it has made a commit.
+        # A new group reports 0 until its first commit.
         return history.after_commit(int(metrics["world_size"]), float(metrics["commit_s"]))
 
     def after_commit(self, world_size: int, seconds: float) -> Self:
-        """A group of this size made a commit in so many seconds; 0 if it made none."""
+        """A copy after a commit by `world_size` workers. 0 seconds means that there was none."""
         return replace(self, commit=LastCommit(seconds=seconds, world_size=world_size)) if seconds > 0 else self
 
     def commit_s(self, world_size: int) -> float:
-        """Seconds that a commit takes at this size: those of the last one, scaled up if fewer workers write it.
+        """Expected duration of a commit: that of the last one, scaled up if fewer workers write it.
 
-        0 before the first of all.
+        0 before the first commit.
         """
         return self.commit.seconds * max(1.0, self.commit.world_size / world_size)
 
     def after_step(self, world_size: int, seconds: float) -> Self:
-        """A step whose time says something of the next ones."""
-        known = (*self.seconds.get(world_size, ()), seconds)[-_REMEMBERED_STEPS:]
-        return replace(self, seconds={**self.seconds, world_size: known})
+        """A copy after a step of `seconds`. Leave out steps whose time is not typical."""
+        known = (*self.step_times.get(world_size, ()), seconds)[-_REMEMBERED_STEPS:]
+        return replace(self, step_times={**self.step_times, world_size: known})
 
     def after_first_step(self, seconds: float) -> Self:
-        """A group took so long from its start to its first step."""
+        """A copy after a group that took `seconds` from its start to its first step."""
         return replace(self, first_step_s=max(self.first_step_s, seconds))
 
     @property
     def speeds(self) -> Speeds:
-        """Medians of all world sizes seen."""
-        return Speeds(measured={size: median(seconds) for size, seconds in self.seconds.items()})
+        """The median seconds per step of every world size seen."""
+        return Speeds(measured={size: median(times) for size, times in self.step_times.items()})
 
     def step_s(self, world_size: int) -> float:
-        """Measured at this size, or fitted from others; 0 before the first step of all."""
-        if not self.seconds:
+        """Seconds per step, measured at this size or fitted from others. 0 before any step."""
+        if not self.step_times:
             return 0.0
         return self.speeds.seconds_per_step(make_plan(self.sizes, world_size))
 
     def round_s(self, world_size: int) -> float:
-        """The longest round's share of a step at this size; 0 before the first step of all."""
+        """Seconds of the longest round of a step at this size. 0 before any step."""
         plan = make_plan(self.sizes, world_size)
         return self.step_s(world_size) * plan.max_micro_batch / plan.step_cost
 
@@ -134,50 +136,53 @@ class History:
 
     @property
     def cost(self) -> ResizeCost:
-        """Of resizes, as measured here or as known beforehand."""
+        """The median cost of a resize in this launch. `default_cost` stands in for what was not measured."""
         default = self.default_cost
         return ResizeCost(
-            grow_s=median(self.grow_s) if self.grow_s else default.grow_s,
-            shrink_s=median(self.shrink_s) if self.shrink_s else default.shrink_s,
-            lead_s=median(self.lead_s) if self.lead_s else default.lead_s,
+            grow_s=median(self.growth_costs) if self.growth_costs else default.grow_s,
+            shrink_s=median(self.shrink_costs) if self.shrink_costs else default.shrink_s,
+            lead_s=median(self.lead_times) if self.lead_times else default.lead_s,
         )
 
     def after_resize(self, seconds: float, *, is_growth: bool) -> Self:
-        """A resize cost so many seconds of training."""
+        """A copy after a resize that cost `seconds` of training."""
         if is_growth:
-            return replace(self, grow_s=(*self.grow_s, seconds)[-_REMEMBERED_RESIZES:])
-        return replace(self, shrink_s=(*self.shrink_s, seconds)[-_REMEMBERED_RESIZES:])
+            return replace(self, growth_costs=(*self.growth_costs, seconds)[-_REMEMBERED_RESIZES:])
+        return replace(self, shrink_costs=(*self.shrink_costs, seconds)[-_REMEMBERED_RESIZES:])
 
     def after_newcomers(self, seconds: float) -> Self:
-        """Newcomers were ready after so long."""
-        return replace(self, lead_s=(*self.lead_s, seconds)[-_REMEMBERED_RESIZES:], num_late_newcomers=0)
+        """A copy after newcomers that were ready in `seconds`."""
+        return replace(self, lead_times=(*self.lead_times, seconds)[-_REMEMBERED_RESIZES:], num_late_newcomers=0)
 
     def after_late_newcomers(self) -> Self:
-        """Newcomers were not ready in time."""
+        """A copy after newcomers that were not ready in time."""
         return replace(self, num_late_newcomers=self.num_late_newcomers + 1)
 
     # -- room
 
     def with_room(self, room: int, now_s: float) -> Self:
-        """There is room for so many workers now. The same object, if that is nothing new."""
+        """A copy that says how many workers there is room for now. Returns `self` if nothing changed."""
         if self.capacity and self.capacity[-1].world_size == room:
             return self
         change = CapacityAt(time_s=now_s, world_size=room)
         return replace(self, capacity=(*self.capacity, change)[-_REMEMBERED_CHANGES:])
 
-    def with_hold(self, world_size: int, why: str, now_s: float) -> tuple[Self, str]:
-        """Try no more workers than so many for a while, twice as long as the last time; and the text that says so."""
+    def with_hold(self, world_size: int, reason: str, now_s: float) -> tuple[Self, str]:
+        """A copy that limits growth to `world_size` for a while, and the text that says so.
+
+        Each hold is twice as long as the last one.
+        """
         hold_s = min(max(2 * self.hold.seconds, _HOLD_S), _HOLD_MOST_S)
         hold = GrowthHold(world_size=world_size, until_s=now_s + hold_s, seconds=hold_s)
-        text = f"{why}; no more than {counted(world_size, 'worker')} for {duration(hold_s)}"
+        text = f"{reason}, so planner uses no more than {counted(world_size, 'worker')} for {duration(hold_s)}"
         return replace(self, hold=hold), text
 
     def held(self, room: int, now_s: float) -> int:
-        """Of places that are counted, those that may be tried."""
+        """How many of `room` places may be tried now."""
         return min(room, self.hold.world_size) if now_s < self.hold.until_s else room
 
     def after_placement(self, world_size: int) -> Self:
-        """So many workers have got their places."""
+        """A copy after `world_size` workers got a place. More than the hold allowed ends the hold."""
         return (
             replace(self, hold=GrowthHold(world_size=self.hold.world_size))
             if world_size > self.hold.world_size
@@ -187,17 +192,17 @@ class History:
     # -- failures
 
     def after_failure(self, blamed: frozenset[str], reason: str, now_s: float) -> tuple[Self, tuple[str, ...]]:
-        """Workers failed, and no lost node explains it; `blamed` are nodes that live. With what to tell of it.
+        """A copy after a failure that no lost node explains, and the notes about it. `blamed` nodes are alive.
 
         Raises:
-            TrainingFailed: that comes too often.
+            TrainingFailed: there were too many such failures.
         """
-        nodes = {node: (*self.node_failures_s.get(node, ()), now_s)[-_NODE_FAILURES:] for node in blamed}
+        nodes = {node: (*self.node_failure_times.get(node, ()), now_s)[-_NODE_FAILURES:] for node in blamed}
         history = replace(
             self,
-            node_failures_s={**self.node_failures_s, **nodes},
+            node_failure_times={**self.node_failure_times, **nodes},
             num_fruitless=self.num_fruitless + 1,
-            failures_s=(*self.failures_s, now_s)[-_MOST_FAILURES:],
+            failure_times=(*self.failure_times, now_s)[-_MOST_FAILURES:],
         )
         _check_failures(history, reason, now_s)
         bad = [node for node in blamed if history.is_bad(node, now_s)]
@@ -205,17 +210,18 @@ class History:
         return history, (f"the workers failed: {reason}", *left_out)
 
     def bad_nodes(self, now_s: float) -> tuple[str, ...]:
-        """Nodes whose workers die again and again."""
-        return tuple(sorted(node for node in self.node_failures_s if self.is_bad(node, now_s)))
+        """Nodes whose workers died three times within an hour, sorted."""
+        return tuple(sorted(node for node in self.node_failure_times if self.is_bad(node, now_s)))
 
     def is_bad(self, node: str, now_s: float) -> bool:
-        """Whether this is one of them."""
-        times_s = self.node_failures_s.get(node, ())
-        return len(times_s) == _NODE_FAILURES and now_s - times_s[0] < _FAILURES_WITHIN_S
+        """Whether workers on `node` died three times within an hour."""
+        times = self.node_failure_times.get(node, ())
+        return len(times) == _NODE_FAILURES and now_s - times[0] < _FAILURES_WITHIN_S
 
 
 def _check_failures(history: History, reason: str, now_s: float) -> None:
     if history.num_fruitless >= _MOST_FRUITLESS:
         raise TrainingFailed(f"the workers failed {history.num_fruitless} times in a row without progress: {reason}")
-    if len(history.failures_s) == _MOST_FAILURES and now_s - history.failures_s[0] < _FAILURES_WITHIN_S:
+    times = history.failure_times
+    if len(times) == _MOST_FAILURES and now_s - times[0] < _FAILURES_WITHIN_S:
         raise TrainingFailed(f"the workers failed {_MOST_FAILURES} times within the hour: {reason}")

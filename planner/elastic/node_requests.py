@@ -1,19 +1,19 @@
-"""How many workers to ask an autoscaler for, when it takes the whole of a request or none of it.
+"""How many workers to ask an autoscaler for, when it accepts a request as a whole or not at all.
 
-Ray's newer autoscaler (v2: KubeRay, and wherever RAY_enable_autoscaler_v2 is set) starts nothing at all for a request
-that is more than the cluster may ever have. That bound is in the cluster's own file, which a job cannot read. So
-planner binary-searches for the largest count that the autoscaler accepts, among the counts that help.
+Ray's newer autoscaler (v2: KubeRay, or with RAY_enable_autoscaler_v2 set) starts no node for a request that exceeds the
+cluster's maximum. That maximum is in the cluster's own file, which a job cannot read. So planner binary-searches for
+the largest count that the autoscaler accepts, among the counts that make steps faster.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
-# A refused count is tried again after so long: others' requests end, and bounds are raised.
+# A refused count is tried again after this time: other requests end, and maxima are raised.
 _AGAIN_S = 600.0
 
 
 class NodeRequests:
-    """One per launch. It knows no Ray: the caller says what became of each request."""
+    """Chooses the requests of one launch. It does not know Ray: the caller reports the outcome of each request."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -22,10 +22,10 @@ class NodeRequests:
         self._refused_s = 0.0
 
     def count(self, counts: Sequence[int]) -> int:
-        """What to ask for, of rising `counts`: the last, or the most that is not refused.
+        """The count to ask for: the last of the ascending `counts`, or the next one of the binary search below it.
 
         Raises:
-            ValueError: there are none.
+            ValueError: `counts` is empty.
         """
         if not counts:
             raise ValueError("no counts to choose from")
@@ -38,13 +38,13 @@ class NodeRequests:
         return unknown[len(unknown) // 2] if unknown else max(allowed, default=counts[0])
 
     def mark_accepted(self, asked: int) -> None:
-        """The autoscaler does what it can for `asked`."""
+        """Record that the autoscaler accepted a request for `asked` workers."""
         self._taken = max(self._taken, asked)
         if self._refused <= asked:
             self._refused = math.inf
 
     def mark_rejected(self, asked: int) -> None:
-        """It can never have so many."""
+        """Record that the autoscaler refused a request for `asked` workers."""
         self._refused, self._refused_s = min(self._refused, asked), self._clock()
         if self._taken >= asked:
             self._taken = 0

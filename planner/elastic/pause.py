@@ -1,63 +1,64 @@
-"""What a resize costs: how long training stands still, and which work is done again."""
+"""What a resize costs: the time without training, and the steps that are done again."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnmeasuredPause:
-    """The next group is not the outcome of a resize whose cost says something of the next one."""
+class NotAResize:
+    """A pause that is not measured: it says nothing about the cost of the next resize."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPause:
-    """All workers have parked, and another group is to be started."""
+    """A pause in which all workers have parked and committed."""
 
     from_size: int
     commit_s: float
     decided_s: float
-    """when the new group was decided on"""
+    """when the controller decided on the new group"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForcedPause:
-    """Workers were lost, or given up: steps since the last commit are done again."""
+    """A pause after workers were lost or given up. Steps since the last commit are done again."""
 
     from_size: int
     in_vain_s: float
-    """work on a step that was not finished"""
+    """seconds of work on the unfinished step"""
     decided_s: float
-    """when the new group was decided on; time spent waiting for nodes before that is no cost of a resize"""
+    """when the controller decided on the new group. Waiting for nodes before that is no cost of a resize"""
     num_steps: int
-    """steps that were done then"""
+    """steps done when the group ended"""
 
 
-Pause = UnmeasuredPause | PlannedPause | ForcedPause
+Pause = NotAResize | PlannedPause | ForcedPause
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a resize cost, known after the first step of the new group."""
+    """The measured cost of one resize."""
 
     seconds: float
+    """of training"""
     num_again: int
-    """steps that are done again"""
+    """steps done again"""
     is_growth: bool
 
 
 def price(
     pause: PlannedPause | ForcedPause, *, size: int, step: int, step_ended_s: float, first_step_s: float, step_s: float
 ) -> Price:
-    """What a resize cost, when the first step after it is done.
+    """The cost of a resize, computed after the first step of the new group.
 
-        price = commit, or work in vain + decision to the first step's begin + steps done again
+        price = (commit or work in vain) + time from decision to start of the first step + steps done again
 
     Args:
-        pause: how the group before it ended.
+        pause: how the previous group ended.
         size: workers of the new group.
         step: the number of its first step.
-        step_ended_s: when that step was done.
-        first_step_s: how long it took.
-        step_s: seconds of a step at the size before.
+        step_ended_s: when that step ended.
+        first_step_s: how long that step took.
+        step_s: seconds per step at the previous size.
     """
     stood_still_s = max(step_ended_s - first_step_s - pause.decided_s, 0.0)
     if isinstance(pause, PlannedPause):

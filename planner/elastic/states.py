@@ -1,4 +1,4 @@
-"""The states of the elastic controller: a sum type. Each has the fields that it needs and no other."""
+"""The states of the elastic controller, as a sum type. Each state has only the fields that it needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,33 +7,33 @@ from typing import Self
 
 from planner.elastic.group import Group
 from planner.elastic.history import History
-from planner.elastic.pause import Pause, UnmeasuredPause
+from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
 from planner.plan import BatchSizes, WorkerRange, make_plan, worth_asking
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What the job and the launch say; it never changes."""
+    """What the job and the launch fix. It never changes."""
 
     sizes: BatchSizes
     workers: WorkerRange
     has_eval: bool
     eager: bool = False
-    """take every node that comes, worth it or not, as rehearsals want"""
+    """use every new node, even if the resize does not pay: rehearsals need this"""
     on_one_machine: bool = False
-    """the nodes share its cores, so what was measured at one size says nothing of nodes of their own at another: the
-    plan's cost does"""
+    """the nodes share one machine's cores, so a step time measured at one size does not predict another size. The
+    plan's cost is used instead"""
 
     def useful(self, usable: int) -> int:
-        """The least count that is as fast as all that may be used."""
+        """The smallest worker count that is as fast as `usable` workers."""
         if self.eager:
             return usable
         return max(self.workers.least, worth_asking(make_plan(self.sizes, self.workers.most), usable))
 
     @cached_property
     def worth_asking(self) -> tuple[int, ...]:
-        """How many workers to ask an autoscaler for, the last best, rising: no count that a smaller one equals."""
+        """Worker counts to ask an autoscaler for, ascending: each is faster than all smaller ones."""
         counts = [self.useful(self.workers.most)]
         while counts[-1] > self.workers.least:
             counts.append(self.useful(counts[-1] - 1))
@@ -41,18 +41,18 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class ControllerContext:
     """What the controller knows in every state."""
 
     rules: Rules
     history: History
     texts: tuple[str, ...] = ()
-    """what waits to be told, oldest first: a group that runs writes it into its ledger"""
+    """notes not yet in a ledger, oldest first. A group that runs writes them"""
     topic: str = ""
-    """what was told last of those that are not told again until the room changes"""
+    """topic of the last note that is not repeated until the room changes"""
 
     def telling(self, *texts: str) -> Self:
-        """A copy with something more to tell."""
+        """A copy with more notes for the ledger."""
         return replace(self, texts=(*self.texts, *texts))
 
     def with_room(self, room: int, now_s: float) -> Self:
@@ -61,29 +61,29 @@ class Known:
         return self if history is self.history else replace(self, history=history, topic="")
 
     def room(self, view: View, now_s: float) -> int:
-        """For so many workers, as far as is known."""
+        """How many workers there is room for, without nodes on hold and bad nodes."""
         return self.history.held(sum(self._usable(view.room, now_s).values()), now_s)
 
     def _usable(self, room: Mapping[str, int], now_s: float) -> Mapping[str, int]:
-        """Room without the nodes whose workers keep dying, as long as enough is left."""
+        """Room without the bad nodes, if that is enough for `workers.min`."""
         good = {node: count for node, count in room.items() if not self.history.is_bad(node, now_s)}
         return good if sum(good.values()) >= self.rules.workers.least else room
 
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """No group runs. One is started as soon as there is room."""
+    """No group runs. The controller starts one as soon as there is room."""
 
-    known: Known
-    pause: Pause = field(default_factory=UnmeasuredPause)
-    """the one that the next group ends"""
+    known: ControllerContext
+    pause: Pause = field(default_factory=NotAResize)
+    """the pause that the next group ends"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
     """A group trains."""
 
-    known: Known
+    known: ControllerContext
     group: Group
 
 
@@ -91,11 +91,11 @@ class Running:
 class Warming:
     """A group trains, and newcomers start beside it."""
 
-    known: Known
+    known: ControllerContext
     group: Group
     since_s: float
     world_size: int
-    """of the group that is to come"""
+    """of the next group"""
     reason: str
 
 
@@ -103,30 +103,30 @@ class Warming:
 class Stopping:
     """A group was told to finish its step, commit and park."""
 
-    known: Known
+    known: ControllerContext
     group: Group
     since_s: float
     most: int
-    """workers of the next group: who was not started beforehand would keep all the others waiting"""
+    """largest world size of the next group: a worker that was not warmed up would keep all others waiting"""
     is_growth: bool
     """whether newcomers are ready"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """All workers have parked, all is committed, and there is room for fewer than `workers.min`."""
+    """All workers have parked and committed, and there is room for fewer than `workers.min`."""
 
-    known: Known
+    known: ControllerContext
     group: Group
     most: int
-    """as in `Stopping`"""
+    """largest world size of the next group"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """All that could be saved is, and the driver may end the run. Nothing is started any more."""
+    """Everything that could be saved is committed. The driver may end the run, and no group starts any more."""
 
-    known: Known
+    known: ControllerContext
 
 
 State = Idle | Running | Warming | Stopping | Waiting | Ending

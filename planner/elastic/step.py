@@ -1,51 +1,51 @@
-"""The decisions of the elastic controller: `step` is a pure function from a state and a view to a state and an act.
+"""The decisions of the elastic controller. `step` is a pure function from a state and a view to a state and an act.
 
     Idle -> Running -> (Warming ->) Stopping, until every worker has parked -> Idle, for the next group
 
-`planner.plan.revise` says what a change is worth. The docstring of each function names the states that it leads to.
+`planner.plan.revise` computes whether a change pays. Each docstring names the states that its function can return.
 """
 
 from dataclasses import replace
 
 from planner.base.text import counted, duration
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
-from planner.elastic.pause import ForcedPause, Pause, PlannedPause, UnmeasuredPause
-from planner.elastic.states import Ending, Idle, Known, Running, State, Stopping, Waiting, Warming
+from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
+from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
 from planner.elastic.view import Act, View
 from planner.plan import Decision, Situation, Speeds, make_plan, revise
 
-# A second notice often follows the first: spot capacity is taken back in batches. Notices give 30 s at least.
+# A second notice often follows the first: spot capacity is taken back in batches. Clouds give at least 30 s.
 _COALESCE_S = 1.0
 _COALESCE_MOST_S = 5.0
-# Workers park within a step and a commit. Who does not within this time has a reason that waiting will not mend.
+# Workers park within a step and a commit. If a worker takes longer than this, waiting more does not help.
 _PARK_AT_LEAST_S = 60.0
-# Newcomers that are not ready by then are called off, and the next ones have twice as long: some machines have to
-# tokenize a data set first, on others something else holds the place.
+# Newcomers that are not ready by then are called off. The next ones get twice as long: some machines first have to
+# tokenize a data set, and on others another process holds the place.
 _WARM_AT_LEAST_S = 60.0
 _WARM_MOST_S = 3600.0
-# Where too few nodes will be left, the notice is used up but for this much.
+# If too few nodes will remain, the group trains until this long before the last moment to stop.
 _SPARE_S = 5.0
-# A machine often lives on for some seconds after the moment that was named, or with a notice that names the present
-# (AWS hibernates so). Who waits in vain loses this much; who does not wait loses the steps since the last commit.
+# A machine often lives for some seconds after its deadline, also if the notice's deadline is now (AWS hibernation).
+# Waiting in vain costs this much. Not waiting costs the steps since the last commit.
 _GRACE_MOST_S = 10.0
 _GRACE_LEAST_S = 2.0
 
 
 def step(state: State, view: View, now_s: float) -> tuple[State, Act]:
-    """The next state, and what to do now.
+    """The next state, and what to do now. Any state.
 
     Raises:
-        TrainingFailed: the group hangs, and failures that no lost node explains come too often.
+        TrainingFailed: the group hangs, and there were too many failures that no lost node explains.
     """
     state, act = _next(_seen(state, view, now_s), view, now_s)
     if not view.nodes or isinstance(state, Idle):
-        return state, act  # no group can write what waits to be told
+        return state, act  # no group runs that could write the notes
     act = replace(act, texts=(*state.known.texts, *act.texts))
     return replace(state, known=replace(state.known, texts=())), act
 
 
 def _seen(state: State, view: View, now_s: float) -> State:
-    """The state, with what is seen of its group; `Idle` if that has ended."""
+    """The state with the view's progress of its group. `Idle` if the group has ended."""
     if isinstance(state, Idle | Ending):
         return state
     if not view.nodes:
@@ -71,17 +71,17 @@ def _next(state: State, view: View, now_s: float) -> tuple[State, Act]:
 
 
 def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
-    """Start a group, or wait for nodes. Stays `Idle` until the caller says that a group was started; `Ending`."""
+    """Start a group, or wait for nodes. `Idle` until the caller reports that a group was started, or `Ending`."""
     if view.is_ending:
         return Ending(known=state.known), Act(kind="end")
     if view.nodes:
-        return state, Act()  # the group that was given up is still being ended
+        return state, Act()  # the abandoned group has not ended yet
     workers, room = state.known.rules.workers, state.known.room(view, now_s)
     known = state.known.with_room(room, now_s)
     if room < workers.least:
         return _telling_once(replace(state, known=known), _waiting(known, room))
-    # A planned change that failed has no price.
-    pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else UnmeasuredPause()
+    # A planned resize that failed gives no cost to measure.
+    pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else NotAResize()
     size = known.rules.useful(min(room, workers.most))
     return Idle(known=known, pause=pause), Act(kind="resize", world_size=size)
 
@@ -90,9 +90,9 @@ def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
 
 
 def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, Act]:
-    """Leave the group alone, prepare a change, or make it. `Running`, `Warming`, `Stopping`, `Idle`, `Ending`."""
+    """Keep the group, prepare a change, or make it. `Running`, `Warming`, `Stopping`, `Idle`, or `Ending`."""
     if view.is_ending and not state.group.num_steps:
-        return Ending(known=state.known), Act(kind="end")  # nothing was done yet that could be lost
+        return Ending(known=state.known), Act(kind="end")  # no step is done, so nothing is lost
     if view.is_ending:
         return _stop(state, now_s, "the driver stops the run")
     if is_hung(state.group, state.known.history, now_s):
@@ -100,7 +100,7 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
     room = state.known.room(view, now_s)
     if view.leaving:
         return _leave(state, view, room, now_s)
-    # A node that has just died is told by the failure of its workers; our own places are never taken by others.
+    # If a node of the group has just died, its workers fail. Until then, the group's own places count as room.
     room = max(room, state.group.size)
     group = replace(state.group, notice=GroupNotice())
     state = replace(state, known=state.known.with_room(room, now_s), group=group)
@@ -110,14 +110,14 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
 
 
 def _consider(state: Running, room: int, now_s: float) -> tuple[State, Act]:
-    """Whether more workers are worth a resize. `Running`, or `Warming`."""
+    """Start newcomers if more workers pay. `Running` or `Warming`."""
     size = state.group.size
     decision = _decide(state, room, now_s)
     if decision.kind == "wait":
         return _telling_once(state, f"wait: {decision.reason}")
     if decision.kind != "resize":
         return state, Act()
-    # Newcomers start and import while the others train on; only then is anybody stopped.
+    # Newcomers start and import while the group still trains. The group stops only when they are ready.
     warming = Warming(
         known=state.known,
         group=state.group,
@@ -129,20 +129,20 @@ def _consider(state: Running, room: int, now_s: float) -> tuple[State, Act]:
 
 
 def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tuple[State, Act]:
-    """The decision stands while there is room for it: to ask again and again would start and end processes.
+    """Stop the group when the newcomers are ready, or call them off. `Warming`, `Running`, or `Stopping`.
 
-    `Warming`, `Running`, or `Stopping`.
+    The decision is not revised while there is room for it: otherwise processes would start and end again and again.
     """
     known, took_s = state.known, now_s - state.since_s
     is_late = view.newcomers == "warming" and took_s > _longest_warming_s(known)
     if is_late:
         known = replace(known, history=known.history.after_late_newcomers())
     if room < state.world_size:
-        return _call_off(state, known, f"room for {room} is left")
+        return _call_off(state, known, f"there is room for only {counted(room, 'worker')} now")
     if view.newcomers == "failed" or is_late:
-        failed = f"they were not ready after {duration(took_s)}" if is_late else "one failed while it started"
-        history, why = known.history.with_hold(state.group.size, failed, now_s)
-        return _call_off(state, replace(known, history=history), why)
+        failure = f"they were not ready after {duration(took_s)}" if is_late else "one failed while it started"
+        history, reason = known.history.with_hold(state.group.size, failure, now_s)
+        return _call_off(state, replace(known, history=history), reason)
     if view.newcomers == "warming":
         return state, Act()
     known = replace(known, history=known.history.after_newcomers(took_s))
@@ -150,20 +150,22 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
     return stopping, Act(kind="stop")
 
 
-def _call_off(state: Warming, known: Known, why: str) -> tuple[State, Act]:
-    """Let go of the newcomers, and train on. `Running`."""
-    act = Act(kind="abandon_newcomers", texts=(f"newcomers were called off: {why}",))
+def _call_off(state: Warming, known: ControllerContext, reason: str) -> tuple[State, Act]:
+    """End the newcomers and continue training. `Running`."""
+    act = Act(kind="abandon_newcomers", texts=(f"newcomers were called off: {reason}",))
     return Running(known=known, group=state.group), act
 
 
 def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tuple[State, Act]:
-    """Notice was given to nodes of the group: everybody stops before they go. As it is, or `Stopping`."""
+    """Stop all workers before the nodes with notice go. The same state, or `Stopping`."""
     notice = state.group.notice.with_nodes(view.leaving, now_s)
     state = replace(state, group=replace(state.group, notice=notice))
     needed_s = _stop_s(state.known, state.group)
     if room < state.known.rules.workers.least and view.leaves_in_s > needed_s + _SPARE_S:
-        # To stop now would only wait: what is left of the notice is trained.
-        return _telling_once(state, f"notice, and room for {room} will be left: training goes on while it can")
+        # The group could not start again, so it trains for the rest of the notice.
+        return _telling_once(
+            state, f"notice, and only {counted(room, 'worker')} will fit: training continues as long as possible"
+        )
     in_time = view.leaves_in_s - needed_s > _COALESCE_S
     if in_time and now_s - notice.last_s < _COALESCE_S and now_s - notice.first_s < _COALESCE_MOST_S:
         return state, Act()
@@ -172,31 +174,31 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
 
 
 def _stop(state: Running | Warming, now_s: float, *texts: str) -> tuple[State, Act]:
-    """Tell the group to stop, and let go of the newcomers. `Stopping`."""
+    """Tell the group to stop, and end the newcomers. `Stopping`."""
     most = state.known.rules.workers.most
     stopping = Stopping(known=state.known, group=state.group, since_s=now_s, most=most, is_growth=False)
     return stopping, Act(kind="stop", texts=texts)
 
 
 def _end_hung(state: Running | Warming, view: View, now_s: float) -> tuple[State, Act]:
-    """End a group of which no worker makes progress and none failed. `Idle`.
+    """End a group in which no worker makes progress and none has failed. `Idle`.
 
     Collectives would time out much later.
     """
     found = hang(state.group, state.known.history, now_s)
     deaf = f", and {counted(len(found.deaf_ranks), 'worker')} did not answer" if found.deaf_ranks else ""
-    reason = f"no progress for {duration(found.silence_s)}{deaf}; the limit was {duration(found.limit_s)}"
+    reason = f"no progress for {duration(found.silence_s)} (limit {duration(found.limit_s)}){deaf}"
     blamed = frozenset(view.nodes[rank] for rank in found.deaf_ranks)
     known = after_failure(state.known, blamed, reason, now_s)
     room = known.room(view, now_s)
-    return _start_again(known.with_room(room, now_s), state.group, room, UnmeasuredPause())
+    return _start_again(known.with_room(room, now_s), state.group, room, NotAResize())
 
 
 # -- a group stops
 
 
 def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
-    """All have parked: on to what the cluster holds by now. Too late: on without those who have not.
+    """Wait for all workers to park, but not for too long. Then start a group that fits the cluster.
 
     `Stopping`, `Waiting`, `Idle`, or `Ending`.
     """
@@ -210,21 +212,21 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     known, room = _room_after_stop(state, view, now_s)
     waited = duration(now_s - state.since_s)
     if gives_up:
-        text = f"the first step is not done after {waited} more: it is begun again with more workers"
-        return _start_again(known.telling(text), state.group, room, UnmeasuredPause())
+        text = f"the first step is not done after {waited} more: it starts again with more workers"
+        return _start_again(known.telling(text), state.group, room, NotAResize())
     missing = counted(len(view.nodes) - len(view.parked), "worker")
-    text = f"{missing} had not parked after {waited}: steps since the last commit are done again"
+    text = f"{missing} had not parked after {waited}: the steps since the last commit are done again"
     return _start_again(known.telling(text), state.group, room, forced_pause(known, state.group, now_s))
 
 
 def _go_on(state: Stopping | Waiting, view: View, now_s: float) -> tuple[State, Act]:
-    """All have parked, and all is committed. `Idle`, for the next group; `Waiting`; `Ending`."""
+    """Start the next group now that all have parked and committed. `Idle`, `Waiting`, or `Ending`."""
     if view.is_ending:
         return Ending(known=state.known), Act(kind="end")
     known, room = _room_after_stop(state, view, now_s)
     rules, group = known.rules, state.group
     if room < rules.workers.least:
-        # Nothing is lost: new nodes may come before the old ones go. The wait for them is no part of any price.
+        # Nothing is lost: new nodes may come before the old ones go. The wait is no part of a resize's cost.
         waiting = Waiting(known=known, group=replace(group, stepped_s=now_s), most=state.most)
         return _telling_once(waiting, _waiting(known, room))
     size = min(rules.useful(min(room, rules.workers.most)), state.most)
@@ -232,35 +234,36 @@ def _go_on(state: Stopping | Waiting, view: View, now_s: float) -> tuple[State, 
     return Idle(known=known, pause=pause), Act(kind="resize", world_size=size, planned=True)
 
 
-def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tuple[Known, int]:
+def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tuple[ControllerContext, int]:
+    """The room for the next group, at least the old group's size if none of its nodes has notice."""
     room = state.known.room(view, now_s)
     if not view.leaving:
         room = max(room, state.group.size)
     return state.known.with_room(room, now_s), room
 
 
-def _start_again(known: Known, group: Group, room: int, pause: Pause) -> tuple[State, Act]:
-    """`Idle`: another group starts from the last commit; of the same size where no other is known to have room."""
+def _start_again(known: ControllerContext, group: Group, room: int, pause: Pause) -> tuple[State, Act]:
+    """Start another group from the last commit, of the same size if no other is known to fit. `Idle`."""
     workers = known.rules.workers
     size = known.rules.useful(min(room, workers.most)) if room >= workers.least else group.size
     return Idle(known=known, pause=pause), Act(kind="resize", world_size=size)
 
 
 def _is_late(state: Stopping, view: View, now_s: float) -> bool:
-    """Whether to stop waiting for workers to park: their node goes away, or they hang."""
+    """Whether to stop waiting for workers to park, because their node goes or they hang."""
     known, group, waited_s = state.known, state.group, now_s - state.since_s
     if view.leaves_in_s <= 0 and waited_s > _grace_s(known, group):
         return True
-    # Also before a node goes: notices of hours are given, and a hang has no use for them.
+    # A notice can be hours long, so a hang must not wait for its deadline.
     longest_s = max(_PARK_AT_LEAST_S, 10 * _stop_s(known, group))
     return waited_s > longest_s and is_hung(group, known.history, now_s)
 
 
 def _gives_up_first_step(state: Stopping, view: View, now_s: float) -> bool:
-    """Whether a growth has waited for a group's first step for as long as that group had lived before.
+    """Whether a growth has waited for the group's first step as long as the group had run before.
 
-    Nothing is done yet but a part of that step. To wait as long again at most doubles what is lost (ski rental).
-    Who has lost the places for more meanwhile, or was given notice, gains nothing by beginning it again.
+    Only a part of that step is done. Waiting as long again at most doubles the loss (ski rental). If the places for
+    more workers are gone meanwhile, starting the step again gains nothing.
     """
     known, group = state.known, state.group
     if not state.is_growth or group.num_steps:
@@ -272,19 +275,20 @@ def _gives_up_first_step(state: Stopping, view: View, now_s: float) -> bool:
     return waited_s > max(lived_s, known.history.cost.grow_s)
 
 
-# -- what a change is worth, and how long things take
+# -- costs and durations
 
 
 def _decide(state: Running, room: int, now_s: float) -> Decision:
+    """Whether to resize now, by `planner.plan.revise` or by the eager rule."""
     rules, size = state.known.rules, state.group.size
     target = min(room, rules.workers.most)
     if rules.eager and target != size:
-        reason = f"{size} -> {target}: every node is taken"
+        reason = f"{size} -> {target}: this run uses every node"
         return Decision(kind="resize", world_size=target, until_s=now_s, reason=reason)
     return revise(_situation(state.known, size, now_s))
 
 
-def _situation(known: Known, size: int, now_s: float) -> Situation:
+def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
     rules, history = known.rules, known.history
     return Situation(
         plan=make_plan(rules.sizes, size),
@@ -298,7 +302,7 @@ def _situation(known: Known, size: int, now_s: float) -> Situation:
     )
 
 
-def _speeds(known: Known, size: int) -> Speeds:
+def _speeds(known: ControllerContext, size: int) -> Speeds:
     speeds = known.history.speeds
     if not known.rules.on_one_machine:
         return speeds
@@ -306,19 +310,19 @@ def _speeds(known: Known, size: int) -> Speeds:
     return Speeds(measured=present, on_one_machine=True)
 
 
-def _longest_warming_s(known: Known) -> float:
+def _longest_warming_s(known: ControllerContext) -> float:
     usual_s = max(_WARM_AT_LEAST_S, 3 * known.history.cost.lead_s)
     return min(usual_s * 2.0**known.history.num_late_newcomers, _WARM_MOST_S)
 
 
-def _stop_s(known: Known, group: Group) -> float:
-    """What it takes to finish a step, or an evaluation, and commit."""
+def _stop_s(known: ControllerContext, group: Group) -> float:
+    """Seconds to finish a step or an evaluation, and commit."""
     history = known.history
     return 2 * history.step_s(group.size) + 1.5 * (history.commit_s(group.size) + history.eval_s)
 
 
-def _grace_s(known: Known, group: Group) -> float:
-    """From the signal to stop, whatever was named: as long as it is likely to be enough, else not at all."""
+def _grace_s(known: ControllerContext, group: Group) -> float:
+    """Seconds to wait for a commit although the deadline has passed. 0 if it is likely to take too long."""
     history = known.history
     is_eval_known = history.eval_s or not known.rules.has_eval
     if not (history.step_s(group.size) and history.commit_s(group.size) and is_eval_known):
@@ -329,7 +333,7 @@ def _grace_s(known: Known, group: Group) -> float:
     return min(max(_GRACE_LEAST_S, 2 * stop_s), _GRACE_MOST_S)
 
 
-def forced_pause(known: Known, group: Group, now_s: float) -> ForcedPause:
+def forced_pause(known: ControllerContext, group: Group, now_s: float) -> ForcedPause:
     """The pause after a group that ended without a commit."""
     return ForcedPause(
         from_size=group.size,
@@ -339,11 +343,11 @@ def forced_pause(known: Known, group: Group, now_s: float) -> ForcedPause:
     )
 
 
-def after_failure(known: Known, blamed: frozenset[str], reason: str, now_s: float) -> Known:
-    """Workers failed, and no lost node explains it.
+def after_failure(known: ControllerContext, blamed: frozenset[str], reason: str, now_s: float) -> ControllerContext:
+    """A copy after workers failed and no lost node explains it.
 
     Raises:
-        TrainingFailed: that comes too often.
+        TrainingFailed: there were too many such failures.
     """
     history, texts = known.history.after_failure(blamed, reason, now_s)
     return replace(known, history=history).telling(*texts)
@@ -353,27 +357,27 @@ def after_failure(known: Known, blamed: frozenset[str], reason: str, now_s: floa
 
 
 def _telling_once(state: State, text: str) -> tuple[State, Act]:
-    """Nothing to do. The text is told, unless its topic (what stands before the colon) was told last."""
+    """Do nothing, and note the text unless its topic (the part before the colon) was noted last."""
     topic = text.partition(":")[0]
     if topic == state.known.topic:
         return state, Act()
     return replace(state, known=replace(state.known, topic=topic)), Act(texts=(text,))
 
 
-def _waiting(known: Known, room: int) -> str:
+def _waiting(known: ControllerContext, room: int) -> str:
     workers = known.rules.workers
-    return f"waiting: room for {min(room, workers.most)}, and workers.min is {workers.least}"
+    return f"waiting: room for {min(room, workers.most)}, but workers.min is {workers.least}"
 
 
 def _notice_texts(state: Running | Warming, view: View, room: int) -> tuple[str, ...]:
-    """That a notice was given; and if it is too short for a commit, that."""
+    """The note about a notice, and a second one if the notice is too short for a commit."""
     group, deadline_s = state.group, view.leaves_in_s
     needed_s, grace_s = _stop_s(state.known, group), _grace_s(state.known, group)
     gone = sum(node in view.leaving for node in view.nodes)
-    told = f"resize: notice for {counted(gone, 'worker')} of {group.size}, {duration(deadline_s)} left; room for {room}"
+    note = f"resize: notice for {counted(gone, 'worker')} of {group.size}, {duration(deadline_s)} left, room for {room}"
     if needed_s <= deadline_s:
-        return (told,)
+        return (note,)
     took = f"a step and a commit take {duration(needed_s)}" if needed_s else "no step was measured yet"
     if deadline_s < grace_s:
-        return told, f"{took}: a commit is tried for {duration(grace_s)} all the same"
-    return told, f"{took}: the notice is too short to keep all steps"
+        return note, f"{took}: planner still tries a commit for {duration(grace_s)}"
+    return note, f"{took}: the notice is too short to keep all steps"

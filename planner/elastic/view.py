@@ -1,4 +1,4 @@
-"""What the controller sees at one moment, and what it decides: plain values."""
+"""What the controller sees at one moment (`View`), and what it decides (`Act`): plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,33 +7,33 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What there is to see at one moment."""
+    """The cluster and the group at one moment."""
 
     room: Mapping[str, int]
-    """node -> workers of this job that it holds or could hold; nodes that are dead or about to go are left out"""
+    """node -> workers of this job that it holds or could hold, without nodes that are dead or have notice"""
     draining: Mapping[str, float]
-    """node -> seconds until it goes; infinite if nobody said when"""
+    """node -> seconds until it goes. Infinite if the notice has no deadline"""
     nodes: tuple[str, ...] = ()
-    """the node of each rank; empty where no group runs"""
+    """the node of each rank. Empty if no group runs"""
     parked: frozenset[int] = frozenset()
     """ranks that have committed and wait"""
     silent: frozenset[int] = frozenset()
-    """ranks whose process has not answered the last question yet; a busy one is late now and then"""
+    """ranks whose process has not answered the last query yet. A busy process is sometimes late"""
     progress: int = 0
-    """units of work that the group's workers have done; a change of this number is progress"""
+    """units of work that the group has done. Any change of this number is progress"""
     newcomers: Literal["none", "warming", "ready", "failed"] = "none"
-    """processes that were started beside the group"""
+    """state of the processes that were started beside the group"""
     is_ending: bool = False
-    """the driver wants to end the run; once true, it stays so"""
+    """the driver wants to end the run. Stays true once set"""
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Nodes of the group that are about to go."""
+        """Nodes of the group that have notice."""
         return frozenset(self.nodes) & frozenset(self.draining)
 
     @property
     def leaves_in_s(self) -> float:
-        """Until the first node of the group goes; infinite if none does, or nobody said when."""
+        """Seconds until the first node of the group goes. Infinite without a notice or without a deadline."""
         return min((self.draining[node] for node in self.leaving), default=float("inf"))
 
     @property
@@ -44,13 +44,13 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """What to do now."""
+    """What the caller must do now."""
 
     kind: Literal["nothing", "warm", "stop", "resize", "abandon_newcomers", "end"] = "nothing"
-    """`end`: all that could be saved is, and the driver may end the run"""
+    """`end`: everything that could be saved is committed, and the driver may end the run"""
     world_size: int = 0
-    """for `resize`; for `warm` the number of newcomers"""
+    """for `resize`: workers of the new group. For `warm`: the number of newcomers"""
     planned: bool = False
-    """for `resize`: every worker is parked, all is committed"""
+    """for `resize`: every worker has parked and committed"""
     texts: tuple[str, ...] = ()
-    """for the ledger of the group that runs; for the driver's terminal, where none does"""
+    """notes for the ledger of the group that runs, or for the driver's terminal if no group runs"""

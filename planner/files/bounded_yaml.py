@@ -1,6 +1,6 @@
-"""Reads YAML within bounds: by aliases and merge keys (`<<`), a file of 700 bytes can expand beyond all memory.
+"""A YAML loader with limits. With aliases and merge keys (`<<`), a file of 700 bytes can expand beyond all memory.
 
-Each alias is counted as all the values that it repeats, while the file is read.
+Each alias counts as all the values that it repeats, while the file is read.
 """
 
 from typing import Any
@@ -9,8 +9,8 @@ import yaml
 
 MAX_DEPTH = 40
 MAX_VALUES = 50_000
-"""what aliases repeat included; the largest cluster file that is known to us has 6,000"""
-# PyYAML reads `1:1:1` as a number to the base 60, in quadratic time.
+"""including what aliases repeat. The largest cluster file known to us has 6,000."""
+# PyYAML reads `1:1:1` as a number in base 60, in quadratic time.
 _MAX_NUMBER = 100
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
@@ -22,15 +22,15 @@ class BoundedLoader(yaml.SafeLoader):
         super().__init__(stream)
         self._depth = self._num_values = 0
         self._sizes: dict[int, int] = {}
-        """id of a node -> number of values in it, including those that aliases repeat"""
+        """id of a node -> number of values in it, including what aliases repeat"""
 
     def compose_document(self) -> yaml.Node | None:
-        """The nodes of one document. Earlier documents are forgotten: Python may use their ids again."""
+        """The nodes of one document. Sizes of earlier documents are dropped, since Python may reuse their ids."""
         self._sizes.clear()
         return super().compose_document()
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """One node with all below it."""
+        """One node with everything below it."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self._depth += 1
         if self._depth > MAX_DEPTH:
@@ -39,7 +39,7 @@ class BoundedLoader(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         if is_alias and id(node) not in self._sizes:
-            raise _too_much("an alias to what it stands in", mark)
+            raise _too_much("an alias to a value that contains it", mark)
         self._num_values += self._sizes[id(node)] if is_alias else 1
         if self._num_values > MAX_VALUES:
             raise _too_much(f"more than {MAX_VALUES} values, counting what aliases repeat", mark)
@@ -49,7 +49,7 @@ class BoundedLoader(yaml.SafeLoader):
         return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        """A scalar. Numbers to the base 60 must be short."""
+        """A scalar. Numbers in base 60 must be short."""
         node = super().compose_scalar_node(anchor)
         if node.tag in _NUMBERS and ":" in node.value and len(node.value) > _MAX_NUMBER:
             raise _too_much(f"a number of {len(node.value)} characters", node.start_mark)

@@ -1,6 +1,6 @@
-"""A cluster file of Ray's (`ray up`) or KubeRay's -> the Cluster.
+"""A cluster file of Ray (`ray up`) or KubeRay -> the `Cluster`.
 
-These files are not ours: what we do not need is Ray's business, and YAML is read as Ray reads it, anchors included.
+Keys that planner does not need are not checked. YAML is read as Ray reads it, with anchors and aliases.
 """
 
 from pathlib import Path
@@ -11,32 +11,32 @@ import yaml
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError
 from planner.files.bounded_yaml import BoundedLoader
-from planner.files.cluster_section import FileSection, shown
+from planner.files.cluster_section import CheckedMapping, shown
 from planner.files.ec2_types import known_resources
 from planner.files.kuberay import KINDS, read_kuberay
 from planner.files.messages import Mistake, cut, escape, listed, quote
 from planner.files.text_file import Unreadable, read_text
 
-# What Ray fills in (autoscaler/<provider>/defaults.yaml).
+# Ray's default (autoscaler/<provider>/defaults.yaml).
 _MAX_WORKERS = 2
-# Their mixes are counted type by type; nobody's cluster has a tenth as many.
+# Mixes are counted type by type. Real clusters have less than a tenth of this.
 _MOST_TYPES = 300
-# PyYAML's constructors stumble over a wrong tag (`!!int x`), over a date that is none, and over 1,000 brackets.
+# What PyYAML's constructors raise for a wrong tag (`!!int x`), an invalid date, or 1,000 brackets.
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster in a `ray up` file of any provider, or in a KubeRay RayCluster or RayJob.
 
-    A file may hold other Kubernetes objects beside it.
+    The file may also hold other Kubernetes objects.
 
     Raises:
-        ClusterError: the file cannot be read, is neither, or is wrong; the message has one line per mistake.
+        ClusterError: the file cannot be read, is neither kind, or is wrong. The message has one line per mistake.
     """
     source = escape(str(path))
     mistakes: list[Mistake] = []
     try:
-        root = FileSection(values=_document(read_text(path, "cluster file")), mistakes=mistakes)
+        root = CheckedMapping(values=_document(read_text(path, "cluster file")), mistakes=mistakes)
     except Unreadable as error:
         raise ClusterError(listed(source, [Mistake(text=str(error))])) from None
     cluster = read_kuberay(root) if root.values.get("kind") in KINDS else _read_ray_up(root)
@@ -53,21 +53,21 @@ def _document(text: str) -> dict[Any, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem or '', 200)}); mend it") from None
+        raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem or '', 200)}). Correct it") from None
     except _NO_YAML as error:
         reason = escape(next(iter(str(error).splitlines()), type(error).__name__)[:100])
         raise Unreadable(
-            f"found what YAML cannot read ({reason}); mend it, or write the path of a cluster file"
+            f"found what YAML cannot read ({reason}). Correct it, or write the path of a cluster file"
         ) from None
     found = [document for document in documents if isinstance(document, dict)]
     clusters = [document for document in found if _is_ray_up(document) or document.get("kind") in KINDS]
     if len(clusters) == 1:
         return clusters[0]
     if clusters:
-        raise Unreadable(f"found {len(clusters)} clusters; write one per file")
+        raise Unreadable(f"found {len(clusters)} clusters. Write one per file")
     what = shown((found or documents or [None])[0])
     raise Unreadable(
-        f"found {what}; write a file for `ray up` (with provider and available_node_types) or for KubeRay "
+        f"found {what}. Write a file for `ray up` (with provider and available_node_types) or for KubeRay "
         f"(with kind: {' or '.join(KINDS)})"
     )
 
@@ -76,18 +76,18 @@ def _is_ray_up(document: dict[Any, Any]) -> bool:
     return "kind" not in document and ("provider" in document or "available_node_types" in document)
 
 
-def _read_ray_up(root: FileSection) -> Cluster | None:
-    name = root.text("cluster_name", "write a name, such as my-cluster")
-    cloud = root.section("provider", "write the cloud, such as {type: aws, region: us-west-2}").text(
-        "type", "write the cloud, such as aws"
+def _read_ray_up(root: CheckedMapping) -> Cluster | None:
+    name = root.text("cluster_name", "Write a name, such as my-cluster")
+    cloud = root.section("provider", "Write the cloud, such as {type: aws, region: us-west-2}").text(
+        "type", "Write the cloud, such as aws"
     )
-    types = root.section("available_node_types", "write the node types, each with the resources of a node")
+    types = root.section("available_node_types", "Write the node types, each with the resources of a node")
     if len(types.values) > _MOST_TYPES:
-        root.refuse("available_node_types", f"write at most {_MOST_TYPES} types, not {len(types.values)}")
+        root.refuse("available_node_types", f"Write at most {_MOST_TYPES} types, not {len(types.values)}")
         return None
-    head_name = root.text("head_node_type", "write the name of one of available_node_types")
+    head_name = root.text("head_node_type", "Write the name of one of available_node_types")
     if head_name and types.values and head_name not in types.values:
-        root.refuse("head_node_type", f"write one of {cut(', '.join(map(str, types.values)))}")
+        root.refuse("head_node_type", f"Write one of {cut(', '.join(map(str, types.values)))}")
     max_nodes = root.whole("max_workers", _MAX_WORKERS)
     head, groups = None, []
     for type_name, node_type in types.named():
@@ -95,7 +95,7 @@ def _read_ray_up(root: FileSection) -> Cluster | None:
         least = node_type.whole("min_workers", 0)
         most = node_type.whole("max_workers", 0 if is_head else max_nodes)
         if least > most:
-            node_type.refuse("min_workers", f"write at most the type's max_workers, {most}")
+            node_type.refuse("min_workers", f"Write at most the type's max_workers, {most}")
         resources = _resources(node_type, cloud) if is_head or most else {}
         shown_name = escape(type_name)
         groups.append(NodeGroup(name=shown_name, min_nodes=min(least, most), max_nodes=most, resources=resources))
@@ -103,21 +103,21 @@ def _read_ray_up(root: FileSection) -> Cluster | None:
             head = NodeGroup(name=shown_name, min_nodes=1, max_nodes=1, resources=resources)
     least = sum(group.min_nodes for group in groups)
     if least > max_nodes:
-        root.refuse("max_workers", f"all min_workers together are {least}; write at least {least}")
+        root.refuse("max_workers", f"Write at least {least}, the sum of all min_workers")
     if root.mistakes or head is None:
         return None
     return Cluster(name=escape(name), head=head, groups=tuple(groups), max_nodes=max_nodes)
 
 
-def _resources(node_type: FileSection, cloud: str) -> dict[str, float]:
-    """What a node of the type offers: as written, and on AWS what Ray would ask AWS for."""
+def _resources(node_type: CheckedMapping, cloud: str) -> dict[str, float]:
+    """What a node of the type offers: the amounts in the file, and on AWS also those of its known instance types."""
     written = node_type.optional("resources")
     instance = node_type.optional("node_config").values.get("InstanceType")
-    # Other clouds are not asked: without GPU in the file, Ray counts none.
+    # Ray asks only AWS. Elsewhere a file without GPU means no GPU.
     known = known_resources(instance) if cloud == "aws" else {"GPU": 0}
     resources: dict[str, float] = {**known, **{name: written.whole(name) for name in written.values}}
     for name in ("CPU", "GPU"):
         if name not in resources:
             of = f" of the type {quote(instance)}, which planner does not know" if isinstance(instance, str) else ""
-            written.refuse(name, f"write how many a node has{of}")
+            written.refuse(name, f"Write how many a node has{of}")
     return resources

@@ -1,4 +1,4 @@
-"""A mapping in a file of a foreign format: the keys that we need, each checked; the others are not our business."""
+"""A mapping in a cluster file of Ray or KubeRay. Each key that planner needs is checked, the others are ignored."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,15 +6,16 @@ from typing import Any
 
 from planner.files.messages import KeyPath, Mistake, show
 
-# Memory is counted in bytes; past it nothing is counted at all.
+# Memory is counted in bytes, so no amount is larger.
 _MAX_WHOLE = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileSection:
-    """A mapping, where it stands, and the mistakes found so far in the whole file.
+class CheckedMapping:
+    """A mapping, its place in the file, and the mistakes found so far in the whole file.
 
-    Whoever asks for a key that is missing or wrong gets a stand-in, and the mistake is noted: one reading tells all.
+    For a key that is missing or wrong, a method adds a mistake and returns an empty value. So one read of the file
+    finds all mistakes.
     """
 
     values: Mapping[Any, Any]
@@ -22,49 +23,50 @@ class FileSection:
     path: KeyPath = ()
 
     def refuse(self, key: str, fix: str) -> None:
-        """Note what stands at `key`, and what should."""
+        """Add a mistake: what was found at `key`, and the sentence `fix` that says what to write."""
         found = shown(self.values[key]) if key in self.values else "nothing"
-        self.mistakes.append(Mistake(path=(*self.path, key), text=f"found {found}; {fix}"))
+        self.mistakes.append(Mistake(path=(*self.path, key), text=f"found {found}. {fix}"))
 
-    def section(self, key: str, fix: str) -> "FileSection":
-        """The section at `key`, which must be there; `fix` says what to write."""
+    def section(self, key: str, fix: str) -> "CheckedMapping":
+        """The section at the required `key`. `fix` says what to write if it is missing."""
         if isinstance(self.values.get(key), dict):
             return self.optional(key)
         self.refuse(key, fix)
-        # Nothing is said of what would stand below a section that is not there.
-        return FileSection(values={}, mistakes=[], path=(*self.path, key))
+        # Mistakes below a missing section are not reported, so they go to another list.
+        return CheckedMapping(values={}, mistakes=[], path=(*self.path, key))
 
-    def optional(self, key: str) -> "FileSection":
-        """The section at `key`; empty where there is none."""
+    def optional(self, key: str) -> "CheckedMapping":
+        """The section at `key`, empty if there is none."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, dict):
-            self.refuse(key, "write a section of keys and values")
-        return FileSection(
+            self.refuse(key, "Write a section of keys and values")
+        return CheckedMapping(
             values=value if isinstance(value, dict) else {}, mistakes=self.mistakes, path=(*self.path, key)
         )
 
-    def sections(self, key: str, fix: str) -> list["FileSection"]:
-        """The list of sections at `key`, of which there must be one at least."""
+    def sections(self, key: str, fix: str) -> list["CheckedMapping"]:
+        """The list of one or more sections at `key`."""
         values = self.values.get(key)
         if not isinstance(values, list) or not values or not all(isinstance(value, dict) for value in values):
             self.refuse(key, fix)
             return []
         path = (*self.path, key)
         return [
-            FileSection(values=value, mistakes=self.mistakes, path=(*path, index)) for index, value in enumerate(values)
+            CheckedMapping(values=value, mistakes=self.mistakes, path=(*path, index))
+            for index, value in enumerate(values)
         ]
 
-    def named(self) -> Iterator[tuple[str, "FileSection"]]:
-        """The keys of this section, each with the section that stands there."""
+    def named(self) -> Iterator[tuple[str, "CheckedMapping"]]:
+        """The keys of this section, each with its section."""
         for name in self.values:
             if isinstance(name, str):
-                yield name, self.section(name, "write a section of keys and values")
+                yield name, self.section(name, "Write a section of keys and values")
             else:
-                text = f"found the key {shown(name)}; write a name that is text"
+                text = f"found the key {shown(name)}. Write a name that is text"
                 self.mistakes.append(Mistake(path=self.path, text=text))
 
     def text(self, key: str, fix: str) -> str:
-        """The text at `key`, which must be there."""
+        """The text at the required `key`."""
         value = self.values.get(key)
         if isinstance(value, str) and value:
             return value
@@ -72,15 +74,15 @@ class FileSection:
         return ""
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """The whole number of at least 0 at `key`; without a default it must be there."""
+        """The whole number of at least 0 at `key`. Without a default, the key is required."""
         value = self.values.get(key, default)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_WHOLE:
             return value
-        self.refuse(key, "write a whole number from 0 to 2**63 - 1")
+        self.refuse(key, "Write a whole number from 0 to 2**63 - 1")
         return 0
 
 
 def shown(value: Any) -> str:
-    """A value as `show` has it; dates and bytes, which our own files do not know, as text."""
+    """A value for a message. Dates and bytes are shown as text."""
     known = value is None or isinstance(value, str | dict | list | bool | int | float)
     return show(value if known else str(value))

@@ -1,8 +1,8 @@
-"""What well-known EC2 instance types have: Ray asks AWS when a cluster file does not say it; we do not ask anybody."""
+"""CPUs and GPUs of well-known EC2 instance types. If a cluster file omits them, Ray asks AWS. planner does not."""
 
 import re
 
-# vCPUs and GPUs, as EC2's list of instance types has them.
+# vCPUs and GPUs, from EC2's list of instance types.
 _WITH_GPUS = {
     "g4dn.xlarge": (4, 1),
     "g4dn.2xlarge": (8, 1),
@@ -51,7 +51,7 @@ _WITHOUT = re.compile(r"[cmr][5-8][a-z]*(?:-flex)?\.(?:(?P<large>large)|(?P<time
 
 
 def known_resources(instance_type: object) -> dict[str, int]:
-    """CPU and GPU of an instance type; empty where it is none that we know."""
+    """CPU and GPU of an instance type, empty if planner does not know it."""
     if not isinstance(instance_type, str):
         return {}
     if instance_type in _WITH_GPUS:

@@ -10,35 +10,38 @@ import yaml
 from pydantic import ValidationError
 
 from planner.base.format_versions import STORED, refusal
-from planner.files.messages import KeyPath, Mistake, Unusable, dotted, escape, job_error, quote, show
+from planner.files.messages import InvalidValue, KeyPath, Mistake, dotted, escape, job_error, quote, show
 from planner.files.text_file import Unreadable, read_text
 from planner.files.validation_errors import translate
 from planner.files.yaml_reader import MAX_DEPTH, Reader, resolve
 from planner.job import Job
 
-# What YAML 1.2 does not allow in a file; and what PyYAML takes for a line break (next line, the separators)
-# or drops (a byte order mark after the start) where YAML 1.2 sees a character.
+# Characters that YAML 1.2 does not allow in a file. Also those that YAML 1.2 takes as characters, but PyYAML as a line
+# break (next line, the separators) or as nothing (a byte order mark after the start).
 _FORBIDDEN = re.compile("[^\t\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _BARE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 Hint = Callable[[str, Collection[str]], str]
-"""(source, top-level keys) -> the error for a file that is something else than a job; empty if it may be a job"""
+"""(source, top-level keys) -> the error for a file that is not a job, such as a recipe. Empty if it may be a job."""
 
 
 def no_hint(_source: str, _keys: Collection[str]) -> str:
-    """Every file may be a job."""
+    """A hint that takes every file for a job."""
     return ""
 
 
 def read_job(path: str | Path, overrides: Sequence[str] = (), *, hint: Hint = no_hint) -> Job:
     """The job in a YAML file of UTF-8 text, at most 1 MiB.
 
-    An override is `key.path=value`, laid over the file in the order given before all is checked; missing
-    sections are made. A value that starts with a quote, `[` or `{` is read as YAML; any other is one plain
-    scalar, so `data.path=*.txt` needs no quotes. `hint` is asked only without overrides.
+    Args:
+        path: the file.
+        overrides: each is `key.path=value`. They are applied in order before the job is checked, and add missing
+            sections. A value that starts with a quote, `[` or `{` is read as YAML. Any other is one plain scalar, so
+            `data.path=*.txt` needs no quotes.
+        hint: recognises files that are not jobs. Only used without overrides.
 
     Raises:
-        JobError: the file cannot be read, or is wrong; the message has one line per mistake.
+        JobError: the file cannot be read, or is wrong. The message has one line per mistake.
     """
     source = escape(str(path))
     try:
@@ -49,16 +52,22 @@ def read_job(path: str | Path, overrides: Sequence[str] = (), *, hint: Hint = no
 
 
 def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = (), hint: Hint = no_hint) -> Job:
-    """The job in a YAML text; `source` opens each line of an error. Overrides and `hint` are as in `read_job`.
+    """The job in a YAML text.
+
+    Args:
+        text: the YAML.
+        source: the name that begins each line of an error.
+        overrides: `key.path=value`, applied in order before the job is checked, as in `read_job`.
+        hint: recognises texts that are not jobs. Only used without overrides.
 
     Raises:
-        JobError: the text or an override is wrong; the message has one line per mistake.
+        JobError: the text or an override is wrong. The message has one line per mistake.
     """
     source = escape(source)
     reader = Reader(source=source, text=_readable(text, source))
     mapping = reader.document()
-    if not overrides and (words := hint(source, mapping.keys())):
-        raise job_error(source, [Mistake(text=words)])
+    if not overrides and (not_a_job := hint(source, mapping.keys())):
+        raise job_error(source, [Mistake(text=not_a_job)])
     _take_format(mapping, reader)
     for override in overrides:
         _lay_over(mapping, override, reader)
@@ -73,36 +82,36 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = (), 
 
 
 def _take_format(mapping: dict[str, Any], reader: Reader) -> None:
-    """A job that a run has kept says its format; a person need not write one."""
-    if "format" not in mapping or isinstance(found := mapping.pop("format"), Unusable):
+    """Remove and check the key `format`, which only jobs stored by a run have."""
+    if "format" not in mapping or isinstance(found := mapping.pop("format"), InvalidValue):
         return
     if why := refusal(found, STORED["jobs"]):
-        reader.mistakes.append(Mistake(path=("format",), text=f"{why}; use the version that wrote it"))
+        reader.mistakes.append(Mistake(path=("format",), text=f"{why}. Use the version that wrote it"))
 
 
 def dump_job(job: Job) -> str:
-    """The job as YAML, every default written out; `parse_job` reads an equal job from it."""
+    """The job as YAML with every default. `parse_job` reads an equal job from it."""
     values = job.model_dump(by_alias=True)
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
 
 
 def _readable(text: str, source: str, base: KeyPath = ()) -> str:
-    """The text with LF line ends and no byte order mark; refused if it holds what YAML does not allow."""
+    """The text with LF line ends and without a byte order mark. Characters that YAML does not allow are refused."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if bad := _FORBIDDEN.search(text):
         line, column = text.count("\n", 0, bad.start()) + 1, bad.start() - text.rfind("\n", 0, bad.start())
         found = f"line {line}, column {column}: found the control character {escape(bad[0])}"
-        fix = 'remove it, or write it as an escape in "quotes"'
-        raise job_error(source, [Mistake(path=base, text=f"{found}; {fix}")])
+        fix = 'Remove it, or write it as an escape in "quotes"'
+        raise job_error(source, [Mistake(path=base, text=f"{found}. {fix}")])
     return text
 
 
 def _lay_over(mapping: dict[str, Any], override: str, reader: Reader) -> None:
-    """Sets one `key.path=value` in the mapping; a mistake is added to the reader's."""
+    """Set one `key.path=value` in the mapping, or add a mistake to the reader."""
     key, sign, text = override.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not sign or not all(path) or len(path) > MAX_DEPTH:
-        found = f"found the override {quote(override)}; write key.path=value, such as train.steps=400"
+        found = f"found the override {quote(override)}. Write key.path=value, such as train.steps=400"
         reader.mistakes.append(Mistake(text=found, hides=False))
         return
     value = _override_value(text.strip(), path, reader)
@@ -111,10 +120,10 @@ def _lay_over(mapping: dict[str, Any], override: str, reader: Reader) -> None:
         if section.get(name) is None:
             section[name] = {}
         if not isinstance(section[name], dict):
-            if not isinstance(section[name], Unusable):  # of that, a line is certain already
-                found = f"found {show(section[name])}, which {dotted(path)} cannot go into"
-                fix = f"write the override {dotted(path[:depth])}=value"
-                reader.mistakes.append(Mistake(path=path[:depth], text=f"{found}; {fix}"))
+            if not isinstance(section[name], InvalidValue):  # an `InvalidValue` value already has its own mistake
+                found = f"found {show(section[name])}, which cannot hold {dotted(path)}"
+                fix = f"Write the override {dotted(path[:depth])}=value"
+                reader.mistakes.append(Mistake(path=path[:depth], text=f"{found}. {fix}"))
             return
         section = section[name]
     section[path[-1]] = value
@@ -128,7 +137,7 @@ def _override_value(text: str, path: KeyPath, reader: Reader) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `Reader` reads: no aliases, and quotes around any text that could be read as a number."""
+    """Writes YAML that `Reader` reads: no aliases, and quotes around text that could be read as a number."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 the name and arguments are PyYAML's
         return True

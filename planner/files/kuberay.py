@@ -1,6 +1,6 @@
-"""A KubeRay RayCluster, or the one within a RayJob -> the Cluster; a pod is a node.
+"""A KubeRay RayCluster, or the one in a RayJob -> the `Cluster`. A pod is a node.
 
-What a pod offers is found as Ray's autoscaler finds it (autoscaler/_private/kuberay/autoscaling_config.py).
+A pod's resources are found as Ray's autoscaler finds them (autoscaler/_private/kuberay/autoscaling_config.py).
 """
 
 import json
@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.files.cluster_section import FileSection
+from planner.files.cluster_section import CheckedMapping
 from planner.files.messages import escape
 
 KINDS = ("RayCluster", "RayJob")
@@ -29,20 +29,20 @@ _UNITS = {
 }
 
 
-def read_kuberay(root: FileSection) -> Cluster | None:
-    """The cluster; None if something is wrong, which `root.mistakes` says."""
-    spec = root.section("spec", "write the cluster")
+def read_kuberay(root: CheckedMapping) -> Cluster | None:
+    """The cluster, or None if something is wrong. `root.mistakes` then says what."""
+    spec = root.section("spec", "Write the cluster")
     if root.values["kind"] == "RayJob":
-        fix = "write the cluster; of a running one, chosen by clusterSelector, the job does not say how large it is"
+        fix = "Write the cluster: with clusterSelector, the job does not say how large it is"
         spec = spec.section("rayClusterSpec", fix)
     autoscaling = spec.values.get("enableInTreeAutoscaling", False)
     if not isinstance(autoscaling, bool):
-        spec.refuse("enableInTreeAutoscaling", "write true or false")
-    head = _node_group(spec.section("headGroupSpec", "write the head's pod"), "head", (1, 1, 1))
-    workers = spec.sections("workerGroupSpecs", "write a list of groups") if spec.values.get("workerGroupSpecs") else []
+        spec.refuse("enableInTreeAutoscaling", "Write true or false")
+    head = _node_group(spec.section("headGroupSpec", "Write the head's pod"), "head", (1, 1, 1))
+    workers = spec.sections("workerGroupSpecs", "Write a list of groups") if spec.values.get("workerGroupSpecs") else []
     groups = []
     for worker in workers:
-        name = worker.text("groupName", "write the group's name")
+        name = worker.text("groupName", "Write the group's name")
         groups.append(_node_group(worker, escape(name), _sizes(worker, autoscaling=bool(autoscaling))))
     if root.mistakes:
         return None
@@ -55,22 +55,22 @@ def read_kuberay(root: FileSection) -> Cluster | None:
     )
 
 
-def _sizes(worker: FileSection, *, autoscaling: bool) -> tuple[int, int, int]:
-    """The least and the most replicas, and the pods of one. Without an autoscaler the operator keeps `replicas`."""
+def _sizes(worker: CheckedMapping, *, autoscaling: bool) -> tuple[int, int, int]:
+    """`(least replicas, most replicas, pods per replica)`. Without an autoscaler, least and most are `replicas`."""
     hosts = worker.whole("numOfHosts", 1)
     if hosts == 0:
-        worker.refuse("numOfHosts", "write at least 1")
+        worker.refuse("numOfHosts", "Write at least 1")
     least = worker.whole("minReplicas", 0)
     replicas = max(worker.whole("replicas", least), least)
     most = worker.whole("maxReplicas", None if autoscaling else replicas)
     if least > most:
-        worker.refuse("minReplicas", f"write at most maxReplicas, {most}")
+        worker.refuse("minReplicas", f"Write at most maxReplicas, {most}")
     if not autoscaling:
         least = most = min(replicas, most)
     return min(least, most), most, max(hosts, 1)
 
 
-def _node_group(group: FileSection, name: str, sizes: tuple[int, int, int]) -> NodeGroup:
+def _node_group(group: CheckedMapping, name: str, sizes: tuple[int, int, int]) -> NodeGroup:
     least, most, hosts = sizes
     return NodeGroup(
         name=name,
@@ -81,12 +81,12 @@ def _node_group(group: FileSection, name: str, sizes: tuple[int, int, int]) -> N
     )
 
 
-def _resources(group: FileSection) -> dict[str, float]:
-    """What a pod offers: the group's own `resources`, else `rayStartParams`, else its first container's limits."""
+def _resources(group: CheckedMapping) -> dict[str, float]:
+    """What a pod offers: the group's `resources`, else `rayStartParams`, else the limits of its first container."""
     written, start = group.optional("resources"), group.optional("rayStartParams")
-    pod = group.section("template", "write the pod").section("spec", "write the pod's containers")
-    containers = pod.sections("containers", "write a list of containers, Ray's first")
-    container = containers[0] if containers else FileSection(values={}, mistakes=[])
+    pod = group.section("template", "Write the pod").section("spec", "Write the pod's containers")
+    containers = pod.sections("containers", "Write a list of containers, Ray's first")
+    container = containers[0] if containers else CheckedMapping(values={}, mistakes=[])
     offered = container.optional("resources")
     limits, requests = offered.optional("limits"), offered.optional("requests")
     gpus = [
@@ -97,18 +97,18 @@ def _resources(group: FileSection) -> dict[str, float]:
     ]
     places = [(written, "CPU"), (start, "num-cpus"), (limits, "cpu"), (requests, "cpu")]
     if not any(key in section.values for section, key in places):
-        limits.refuse("cpu", "write the CPUs of Ray's container")
+        limits.refuse("cpu", "Write the CPUs of Ray's container")
     cpu, gpu = _first(places), _first([(written, "GPU"), (start, "num-gpus"), *gpus])
     return {**_custom(written, start), "CPU": cpu, "GPU": gpu}
 
 
-def _first(places: list[tuple[FileSection, str]]) -> float:
-    """The amount at the first place where there is one; else 0."""
+def _first(places: list[tuple[CheckedMapping, str]]) -> float:
+    """The amount at the first of `places` that has one, else 0."""
     return next((_amount(section, key) for section, key in places if key in section.values), 0)
 
 
-def _custom(written: FileSection, start: FileSection) -> dict[str, float]:
-    """Custom resources: the group's own, or those of `rayStartParams.resources`."""
+def _custom(written: CheckedMapping, start: CheckedMapping) -> dict[str, float]:
+    """Custom resources: those in the group's `resources`, else those in `rayStartParams.resources`."""
     if written.values:
         return {key: _amount(written, key) for key in written.values if isinstance(key, str)}
     text = start.values.get("resources")
@@ -116,13 +116,13 @@ def _custom(written: FileSection, start: FileSection) -> dict[str, float]:
         return {}
     custom = _parsed(text)
     if custom is None:
-        start.refuse("resources", """write JSON in two pairs of quotes, such as '"{\\\\"name\\\\": 1}"'""")
+        start.refuse("resources", """Write JSON in two pairs of quotes, such as '"{\\\\"name\\\\": 1}"'""")
         return {}
     return custom
 
 
 def _parsed(text: Any) -> dict[str, float] | None:
-    """The JSON in `rayStartParams.resources`, found by Ray's own rule: less the outer quotes and all backslashes."""
+    """The JSON in `rayStartParams.resources`, or None. By Ray's rule, outer quotes and all backslashes are removed."""
     try:
         custom = json.loads(str(text)[1:-1].replace("\\", ""))
     except (ValueError, RecursionError):
@@ -134,11 +134,11 @@ def _parsed(text: Any) -> dict[str, float] | None:
     return {name: float(amount) for name, amount in custom.items()}
 
 
-def _amount(section: FileSection, key: str) -> float:
+def _amount(section: CheckedMapping, key: str) -> float:
     """A Kubernetes quantity, `4` or `3500m`, rounded up."""
     value = section.values[key]
     quantity = _QUANTITY.fullmatch(str(value)) if isinstance(value, str | int | float) else None
     if quantity is None or isinstance(value, bool):
-        section.refuse(key, "write a quantity, such as 4 or 3500m")
+        section.refuse(key, "Write a quantity, such as 4 or 3500m")
         return 0
     return math.ceil(Decimal(quantity["number"]) * _UNITS.get(quantity["unit"], Decimal(1)))

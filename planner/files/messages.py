@@ -1,4 +1,4 @@
-"""Values -> text on one line, and the lines of an error; knows neither YAML nor the model."""
+"""Values as text on one line, and the lines of an error. It knows neither YAML nor the model."""
 
 import math
 import re
@@ -19,32 +19,32 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """One line of an error; `path` is where, or empty for the file itself.
-
-    With `hides`, nothing else is said of the value at `path`: what the model thinks of it is noise.
-    """
+    """One line of an error."""
 
     path: KeyPath = ()
+    """the place in the file, empty for the file itself"""
     text: str
     hides: bool = True
+    """errors of the model about the value at `path` are not reported"""
 
 
 @dataclass(frozen=True)
-class Unusable:
-    """Stands for a value that no field takes, so that the model's refusal can say what was found."""
+class InvalidValue:
+    """Stands for a value that no field accepts, so that the model's error can say what was found."""
 
     found: str
+    """the value as text"""
 
 
 def job_error(source: str, mistakes: Sequence[Mistake]) -> JobError:
-    """What is wrong with a job file."""
+    """The error for a job file with these mistakes."""
     return JobError(listed(source, mistakes))
 
 
 def listed(source: str, mistakes: Sequence[Mistake]) -> str:
-    """One line per mistake, each opened by `source` and the key's path, in `MAX_CHARS` together.
+    """One line per mistake, each beginning with `source` and the key's path, at most `MAX_CHARS` together.
 
-    Where they would be longer, the longest are shortened; of those that there is no room for stands only their count.
+    If they are longer, the longest lines are shortened. Lines that do not fit are only counted.
     """
     source = shortened(source, _MAX_SOURCE)
     lines = [": ".join(filter(None, (source, dotted(its.path), its.text))) for its in mistakes[:MAX_MISTAKES]]
@@ -52,20 +52,20 @@ def listed(source: str, mistakes: Sequence[Mistake]) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """`train.optimizer.betas[1]`; a key that could be misread stands in quotes."""
+    """The path as text, such as `train.optimizer.betas[1]`. Unusual keys are in quotes."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            key = str(part)  # in a cluster file a key may be anything that YAML has
+            key = str(part)  # in a cluster file a key may be any YAML value
             text += ("." if text else "") + (key if _BARE_KEY.fullmatch(cut(key)) else quote(key))
     return text
 
 
 def show(value: Any) -> str:
-    """A value as it would stand in the file, cut short, with its kind."""
-    if isinstance(value, Unusable):
+    """A value as YAML with its kind, shortened: `3 (a whole number)`."""
+    if isinstance(value, InvalidValue):
         return value.found
     if isinstance(value, str):
         return f"{quote(value)} (text)"
@@ -80,7 +80,7 @@ def show(value: Any) -> str:
 
 def _show_number(value: float) -> str:
     if isinstance(value, int):
-        # Python writes no more than 4300 digits.
+        # Python converts at most 4300 digits.
         if abs(value) >= 10**MAX_SHOWN:
             return f"a whole number of more than {MAX_SHOWN} digits"
         return f"{value} (a whole number)"
@@ -90,16 +90,16 @@ def _show_number(value: float) -> str:
 
 
 def quote(text: str) -> str:
-    """The text in double quotes, on one line and cut short."""
+    """The text in double quotes, on one line and shortened."""
     return '"' + cut(text).replace('"', '\\"') + '"'
 
 
 def cut(text: str, at: int = MAX_SHOWN) -> str:
-    """The text on one line, with dots for what is longer than `at` characters."""
+    """The text on one line. Dots replace what is beyond `at` characters."""
     shown = escape(text[: at + 1])
     return shown if len(shown) <= at else shown[:at] + "..."
 
 
 def escape(text: str) -> str:
-    """The text with what does not print, line breaks first of all, written as Python would."""
+    """The text with unprintable characters, such as line breaks, as Python escapes."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

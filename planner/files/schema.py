@@ -6,15 +6,15 @@ from typing import Any
 from planner.job import Job
 
 SCHEMA_FILE = "job.schema.json"
-"""what the first line of a job file names"""
+"""file name in the first line of a job file"""
 EDITOR_LINE = f"# yaml-language-server: $schema={SCHEMA_FILE}"
-"""the first line of a job file whose schema lies beside it"""
+"""first line of a job file whose schema is in the same folder"""
 
 
 def job_schema() -> dict[str, Any]:
-    """The model's own schema, and what a job file may write shorter.
+    """The model's JSON Schema, with the short forms that a job file may use.
 
-    A file that satisfies it may still be wrong: how fields depend on each other, only `read_job` says.
+    A file that satisfies it may still be wrong: only `read_job` checks how fields depend on each other.
     """
     schema = Job.model_json_schema()
     schema["title"] = "planner job"
@@ -29,5 +29,5 @@ def job_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as it stands in a file."""
+    """The schema as the text of a file."""
     return json.dumps(job_schema(), indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""A file that a user names -> its text; an error says what is in its place and what to do."""
+"""Reads the text of a file that a user names. An error says what was found and what to do."""
 
 import errno
 from pathlib import Path
@@ -10,35 +10,35 @@ MAX_BYTES = 2**20
 
 
 class Unreadable(Exception):
-    """There is no text to be had; the message says what was found and what to do."""
+    """The file has no text that can be read. The message says what was found and what to do."""
 
 
 def read_text(path: str | Path, kind: str) -> str:
-    """The file's text; `kind` is what it should be, such as `job file`.
+    """The file's text. `kind` names it in errors, such as `job file`.
 
     Raises:
-        Unreadable: no file, more than 1 MiB, or no UTF-8 text.
+        Unreadable: there is no file, it is larger than 1 MiB, or it is not UTF-8 text.
     """
     try:
         return _decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
         raise Unreadable(_why_unread(error, kind)) from None
     except ValueError:  # a NUL, or what the file system cannot encode
-        raise Unreadable("found no such file name; write the path of a file") from None
+        raise Unreadable("found an impossible file name. Write the path of a file") from None
 
 
 def _why_unread(error: OSError, kind: str) -> str:
     if isinstance(error, FileNotFoundError):
-        return f"found no such file; write the path of a {kind}"
+        return f"found no such file. Write the path of a {kind}"
     if isinstance(error, IsADirectoryError):
-        return f"found a directory; write the path of a {kind} in it"
+        return f"found a directory. Write the path of a {kind} in it"
     if isinstance(error, PermissionError):
-        return "found a file that may not be read; give yourself permission to read it"
+        return "found a file that you may not read. Give yourself permission to read it"
     if error.errno == errno.EFBIG:
-        return f"found more than {MAX_BYTES} bytes; a {kind} has at most 1 MiB, write the path of one"
+        return f"found more than {MAX_BYTES} bytes. Write the path of a {kind}, which has at most 1 MiB"
     if error.errno in {errno.EINVAL, errno.ENXIO}:  # ENXIO: a socket
-        return "found a pipe or a device, no regular file; write the path of a file"
-    return f"found a file that cannot be read ({escape(error.strerror or str(error))}); write another path"
+        return "found a pipe or a device. Write the path of a regular file"
+    return f"found a file that cannot be read ({escape(error.strerror or str(error))}). Write another path"
 
 
 def _decode(data: bytes) -> str:
@@ -46,8 +46,8 @@ def _decode(data: bytes) -> str:
         text = data.decode()
     except UnicodeDecodeError as error:
         found = f"found byte 0x{data[error.start]:02x} at byte offset {error.start}, which is not UTF-8"
-        raise Unreadable(f"{found}; save the file as UTF-8 text") from None
+        raise Unreadable(f"{found}. Save the file as UTF-8 text") from None
     if (offset := data.find(b"\0")) >= 0:
         found = f"found a NUL byte at byte offset {offset}, so this is a binary file"
-        raise Unreadable(f"{found}; write the path of a text file")
+        raise Unreadable(f"{found}. Write the path of a text file")
     return text

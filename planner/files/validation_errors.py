@@ -1,4 +1,4 @@
-"""The model's errors -> plain words; bounds and names come from the model's own JSON Schema."""
+"""Pydantic's errors about a job as plain text. Bounds and names come from the model's JSON Schema."""
 
 import math
 import re
@@ -33,11 +33,11 @@ ELSEWHERE = {
     "warmup_ratio": "train.schedule.warmup",
     "warmup_steps": "train.schedule.warmup",
 }
-"""what others call our keys"""
+"""other systems' key -> our key"""
 
 
 def translate(error: ValidationError, told: frozenset[KeyPath]) -> list[Mistake]:
-    """The model's complaints in our words, less those about values at or below a path of `told`."""
+    """One mistake per error of the model, except for values at or below a path in `told`."""
     root = Job.model_json_schema()
     mistakes: list[Mistake] = []
     refused: set[KeyPath] = set()
@@ -46,42 +46,42 @@ def translate(error: ValidationError, told: frozenset[KeyPath]) -> list[Mistake]
         if any(path[:length] in told for length in range(len(path) + 1)) or path in refused:
             continue
         if "anyOf" in node:
-            # Each of its choices complains, and one line names them all.
+            # Pydantic reports each of the choices. One line names them all.
             refused.add(path)
-        # A file of junk can hold 100,000 mistakes; only the first ones are shown, the rest are counted.
+        # A file of junk can hold 100,000 mistakes. Only the first ones are shown, the rest are counted.
         mistakes.append(_mistake(root, item) if len(mistakes) < MAX_MISTAKES else Mistake(text=""))
     return mistakes
 
 
 def _mistake(root: _Schema, item: Mapping[str, Any]) -> Mistake:
-    """One complaint of pydantic in our words; its type matters only where the input does not say it all."""
+    """One error of pydantic as a mistake. Its type matters only where the schema and the input do not say enough."""
     kind, value = item["type"], item["input"]
     path, node = _walk(root, item["loc"])
     if kind == "extra_forbidden":
-        return Mistake(path=path, text=f"found an unknown key; {_nearest(root, item['loc'])}")
+        return Mistake(path=path, text=f"found an unknown key. {_nearest(root, item['loc'])}")
     if kind in {"value_error", "assertion_error"}:
         return Mistake(path=path, text=escape(str(item["ctx"]["error"])))
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
         tag = node["discriminator"]["propertyName"]
         if not isinstance(value, Mapping):
             kinds = _one_of(node["discriminator"]["mapping"])
-            return Mistake(path=path, text=f"found {show(value)}; write a section with {tag}: {kinds}")
+            return Mistake(path=path, text=f"found {show(value)}. Write a section with {tag}: {kinds}")
         path, value = (*path, tag), value.get(tag)
         found = show(value) if kind == "union_tag_invalid" else "nothing"
-        return Mistake(path=path, text=f"found {found}; write {_one_of(node['discriminator']['mapping'])}")
+        return Mistake(path=path, text=f"found {found}. Write {_one_of(node['discriminator']['mapping'])}")
     if not node:
-        return Mistake(path=path, text=f"found {show(value)}; {_unforeseen(item['msg'])}")
+        return Mistake(path=path, text=f"found {show(value)}. {_unforeseen(item['msg'])}")
     found = "nothing" if kind == "missing" else show(value)
-    return Mistake(path=path, text=f"found {found}; write {_meant(node, value) or _expected(root, node)}")
+    return Mistake(path=path, text=f"found {found}. Write {_meant(node, value) or _expected(root, node)}")
 
 
 def _unforeseen(message: str) -> str:
-    """A complaint of a type that no field had when this was written."""
-    return "write what it should be: " + cut(re.sub(r"^\w+ should (be )?", "", message), at=200)
+    """What to write, from the message of an error of a type that is not handled here."""
+    return "Write what it should be: " + cut(re.sub(r"^\w+ should (be )?", "", message), at=200)
 
 
 def _walk(root: _Schema, loc: Iterable[str | int]) -> tuple[KeyPath, _Schema]:
-    """The path in the file and the schema there, from pydantic's location (it also names a union's kind)."""
+    """The path in the file and the schema there, from pydantic's location, which also names a union's kind."""
     path: KeyPath = ()
     node = root
     for part in loc:
@@ -110,19 +110,19 @@ def _deref(root: _Schema, node: _Schema) -> _Schema:
 
 
 def _nearest(root: _Schema, loc: Sequence[str | int]) -> str:
-    """What to write for an unknown key: the near ones here, or the same name elsewhere, or all known here."""
-    from difflib import get_close_matches  # only a wrong file pays for it
+    """Advice for an unknown key: similar keys of its section, or its name in other sections, or all known keys."""
+    from difflib import get_close_matches  # imported only for a wrong file
 
     section, node = _walk(root, loc[:-1])
     key, known = str(loc[-1]), list(node.get("properties", {}))
     if key in ELSEWHERE:
-        return f"did you mean {ELSEWHERE[key]}?"
+        return f"Did you mean {ELSEWHERE[key]}?"
     near = [(*section, name) for name in get_close_matches(key.lower(), known)]
-    # Not the very key that was refused: another kind of this section may know it.
+    # Without the refused key itself, which another kind of this section may know.
     near = near or [path for path in _all_paths(root, root) if path[-1] == key and path != (*section, key)]
     if near:
-        return f"did you mean {_or(list(dict.fromkeys(map(dotted, near))))}?"
-    return f"the keys of {dotted(section) or 'a job'} are {', '.join(known)}"
+        return f"Did you mean {_or(list(dict.fromkeys(map(dotted, near))))}?"
+    return f"The keys of {dotted(section) or 'a job'} are {', '.join(known)}"
 
 
 def _all_paths(root: _Schema, node: _Schema) -> Iterator[KeyPath]:
@@ -133,20 +133,20 @@ def _all_paths(root: _Schema, node: _Schema) -> Iterator[KeyPath]:
 
 
 def _expected(root: _Schema, node: _Schema) -> str:
-    """What the schema takes, in plain words, with its bounds and what the field means."""
+    """What the schema accepts, as text, with its bounds and the field's description."""
     note = node.get("description", "")
     if node.get("type") == "object" or "oneOf" in node:
         return _expected_section(root, node)
     if "anyOf" in node:
-        words = " or ".join(_expected(root, choice) for choice in node["anyOf"])
+        text = " or ".join(_expected(root, choice) for choice in node["anyOf"])
     elif "prefixItems" in node:
         items = [_expected(root, item) for item in node["prefixItems"]]
-        words = f"a list of {len(items)}: [{', '.join(items)}]"
+        text = f"a list of {len(items)}: [{', '.join(items)}]"
     elif "enum" in node or "const" in node:
-        words = _one_of(node.get("enum") or [node["const"]])
+        text = _one_of(node.get("enum") or [node["const"]])
     else:
-        words = _expected_scalar(node)
-    return f"{words} ({note})" if note else words
+        text = _expected_scalar(node)
+    return f"{text} ({note})" if note else text
 
 
 def _expected_section(root: _Schema, node: _Schema) -> str:
@@ -180,18 +180,18 @@ def _range(node: _Schema) -> str:
     low, high = node.get("minimum"), node.get("maximum")
     if low is not None and high is not None:
         return f" from {low} to {high}"
-    words = {
+    phrases = {
         "minimum": "of at least",
         "exclusiveMinimum": "above",
         "maximum": "at most",
         "exclusiveMaximum": "below",
     }
-    said = [f"{word} {node[bound]}" for bound, word in words.items() if bound in node]
-    return f" {' and '.join(said)}" if said else ""
+    limits = [f"{phrase} {node[bound]}" for bound, phrase in phrases.items() if bound in node]
+    return f" {' and '.join(limits)}" if limits else ""
 
 
 def _meant(node: _Schema, value: Any) -> str:
-    """The whole number that a value such as 32.0 stands for, if the field takes it; else empty."""
+    """The whole number that a value such as 32.0 stands for, if the field accepts it, else empty."""
     for choice in node.get("anyOf", [node]):
         if choice.get("type") == "integer" and isinstance(value, float) and value.is_integer():
             low, high = choice.get("minimum", -math.inf), choice.get("maximum", math.inf)

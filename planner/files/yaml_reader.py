@@ -1,4 +1,4 @@
-"""YAML events -> plain values: dicts, lists and scalars, with the mistakes that can be read past."""
+"""YAML events -> dicts, lists and scalars. Mistakes that do not stop the reading are collected."""
 
 import math
 import re
@@ -21,10 +21,10 @@ from yaml.events import (
 
 from planner.errors import JobError
 from planner.files.bounded_yaml import MAX_VALUES
-from planner.files.messages import KeyPath, Mistake, Unusable, cut, job_error, show
+from planner.files.messages import InvalidValue, KeyPath, Mistake, cut, job_error, show
 
 MAX_DEPTH = 20
-# More than any bound of a job needs; far below the 4300 digits at which Python's int() gives up.
+# More than any bound of a job needs, and far below the 4300 digits that Python's int() converts.
 MAX_DIGITS = 40
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
@@ -34,22 +34,21 @@ _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-_NO_ALIASES = "anchors and aliases are not read; write the values out, or quote the text"
+_NO_ALIASES = "Anchors and aliases are not read: write the values out, or quote the text"
 
 
 @dataclass(kw_only=True)
 class Reader:
-    """Builds dicts, lists and scalars from YAML events; collects the mistakes that it can read past.
+    """Builds dicts, lists and scalars from YAML events, and collects mistakes that do not stop the reading.
 
-    Always PyYAML's own parser: libyaml accepts other texts (tabs, block headers), and what a job file means
-    must not depend on how PyYAML was built. On a job of 45 lines it costs 2 ms, on a full MiB some 5 s.
-
-    `base` is the path of the whole value: empty for a file, the key of an override.
+    It always uses PyYAML's Python parser: libyaml accepts other texts (tabs, block headers), and the meaning of a job
+    file must not depend on how PyYAML was built. A job of 45 lines takes 2 ms, a full MiB about 5 s.
     """
 
     source: str
     text: str
     base: KeyPath = ()
+    """path of the whole value: empty for a file, the key of an override"""
     mistakes: list[Mistake] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
@@ -59,7 +58,7 @@ class Reader:
             return value
         if self.mistakes:
             raise job_error(self.source, self.mistakes)
-        raise self._stop(f"found {show(value)}; write a mapping of keys and values, such as name: my-run")
+        raise self._stop(f"found {show(value)}. Write a mapping of keys and values, such as name: my-run")
 
     def value(self) -> Any:
         """The value of the one document. Raises JobError where reading cannot go on."""
@@ -67,36 +66,36 @@ class Reader:
         next(self._events)  # the start of the stream
         start = next(self._events)
         if isinstance(start, StreamEndEvent):
-            raise self._stop("found nothing in it; write a job (name, model, data, batch, train)")
+            raise self._stop("found nothing in it. Write a job (name, model, data, batch, train)")
         if isinstance(start, DocumentStartEvent) and (start.version or start.tags):
-            raise self._stop(f"found a directive (%) on {_line(start)}; remove it")
+            raise self._stop(f"found a directive (%) on {_line(start)}. Remove it")
         value = self._value(next(self._events), self.base)
         next(self._events)  # the end of the document
         if not isinstance(event := next(self._events), StreamEndEvent):
-            raise self._stop(f"found a second document on {_line(event)}; write one job per file")
+            raise self._stop(f"found a second document on {_line(event)}. Write one job per file")
         return value
 
     def _parse(self) -> Iterator[Event]:
         try:
             for number, event in enumerate(yaml.parse(self.text, Loader=yaml.SafeLoader)):
                 if number > MAX_VALUES:
-                    raise self._stop(f"found more than {MAX_VALUES} values; a job has fewer, write the path of one")
+                    raise self._stop(f"found more than {MAX_VALUES} values. Write the path of a job, which has fewer")
                 yield event
         except yaml.MarkedYAMLError as error:
             raise self._stop(_syntax(error, self.text)) from None
-        except (yaml.YAMLError, ValueError, OverflowError):  # PyYAML's int() and chr() of what was written
-            raise self._stop("found what is not YAML; write keys and values, with text in quotes") from None
+        except (yaml.YAMLError, ValueError, OverflowError):  # PyYAML applies int() and chr() to the text
+            raise self._stop("found what is not YAML. Write keys and values, with text in quotes") from None
 
     def _value(self, event: Event, path: KeyPath) -> Any:
         trouble = _trouble(event)
         if trouble:
             self.mistakes.append(Mistake(path=path, text=f"{trouble} (on {_line(event)})"))
         value = self._content(event, path)
-        return Unusable("a value that is not read") if trouble else value
+        return InvalidValue("a value that is not read") if trouble else value
 
     def _content(self, event: Event, path: KeyPath) -> Any:
         if len(path) > MAX_DEPTH:
-            raise self._stop(f"found more than {MAX_DEPTH} levels on {_line(event)}; write fewer levels")
+            raise self._stop(f"found more than {MAX_DEPTH} levels on {_line(event)}. Write fewer levels")
         if isinstance(event, ScalarEvent):
             return resolve(event.value, plain=event.implicit[0])
         if isinstance(event, MappingStartEvent):
@@ -119,28 +118,28 @@ class Reader:
                 continue
             value = self._value(next(self._events), (*path, key))
             if key in values:
-                found = f"found twice, on {lines[key]} and {_line(event)}; write it once"
+                found = f"found twice, on {lines[key]} and {_line(event)}. Write it once"
                 self.mistakes.append(Mistake(path=(*path, key), text=found))
             values.setdefault(key, value)
             lines.setdefault(key, _line(event))
         return values
 
     def _key(self, event: Event, path: KeyPath) -> str | None:
-        """The key, or None when it is no text: that is noted, and the caller reads on without it."""
+        """The key, or None if it is not text. A mistake is added, and the caller continues without the key."""
         count = len(self.mistakes)
         trouble = _trouble(event)
         value = self._content(event, (*path, "?"))
         if isinstance(event, ScalarEvent) and event.implicit[0] and event.value == "<<":
-            trouble = f"found a merge key (<<); {_NO_ALIASES}"
+            trouble = f"found a merge key (<<). {_NO_ALIASES}"
         if not trouble and isinstance(value, str):
             return value
-        found = trouble or f"found a key that is {show(value)}; write a key that is text, quoted if need be"
-        # One line for the key says it; mistakes inside it would stand at a path that nobody wrote.
+        found = trouble or f"found a key that is {show(value)}. Write a key that is text, quoted if need be"
+        # One line for the key is enough: mistakes inside it would have a path that is not in the file.
         self.mistakes[count:] = [Mistake(path=path, text=f"{found} (on {_line(event)})", hides=False)]
         return None
 
     def _skip(self, path: KeyPath) -> None:
-        """Reads on past the value of a key that is refused, without a word about it."""
+        """Read past the value of a refused key, and drop its mistakes."""
         count = len(self.mistakes)
         self._value(next(self._events), path)
         del self.mistakes[count:]
@@ -150,24 +149,24 @@ class Reader:
 
 
 def _trouble(event: Event) -> str:
-    """What is refused about a node whatever its value; empty if nothing is."""
+    """Why a node is refused regardless of its value, or empty."""
     anchor = getattr(event, "anchor", None)
     if isinstance(event, AliasEvent):
-        return f"found the alias *{cut(anchor or '')}; {_NO_ALIASES}"
+        return f"found the alias *{cut(anchor or '')}. {_NO_ALIASES}"
     if anchor:
-        return f"found the anchor &{cut(anchor)}; {_NO_ALIASES}"
+        return f"found the anchor &{cut(anchor)}. {_NO_ALIASES}"
     tag = getattr(event, "tag", None)
     if not tag:
         return ""
     written = re.sub("^tag:yaml.org,2002:", "!!", tag)
-    return f"found the tag {cut(written)}; tags are not read, remove it or put the text in quotes"
+    return f"found the tag {cut(written)}. Tags are not read: remove it or put the text in quotes"
 
 
 def resolve(text: str, *, plain: bool) -> Any:
-    """The value of a scalar; `plain` means without quotes."""
+    """The value of a scalar. `plain`: it has no quotes."""
     if not plain:
-        # PyYAML takes half a surrogate pair from an escape; no file can be named by it, no UTF-8 written.
-        return Unusable(f"half a character, {show(text)}") if _SURROGATE.search(text) else text
+        # PyYAML accepts half a surrogate pair in an escape. It fits neither file names nor UTF-8.
+        return InvalidValue(f"half a character, {show(text)}") if _SURROGATE.search(text) else text
     if text in _NULL:
         return None
     if text in _BOOLEAN:
@@ -176,16 +175,16 @@ def resolve(text: str, *, plain: bool) -> Any:
         return float(text.replace(".", ""))
     if _INTEGER.fullmatch(text):
         digits = len(text.lstrip("+-"))
-        return int(text) if digits <= MAX_DIGITS else Unusable(f"a whole number of {digits} digits")
+        return int(text) if digits <= MAX_DIGITS else InvalidValue(f"a whole number of {digits} digits")
     return _decimal(text) if _DECIMAL.fullmatch(text) else text
 
 
-def _decimal(text: str) -> float | Unusable:
+def _decimal(text: str) -> float | InvalidValue:
     value = float(text)
     if math.isinf(value):
-        return Unusable(f"{cut(text)} (larger than any number here)")
+        return InvalidValue(f"{cut(text)} (larger than any number here)")
     if not value and re.search("[1-9]", text.lower().partition("e")[0]):
-        return Unusable(f"{cut(text)} (too close to zero for a number here)")
+        return InvalidValue(f"{cut(text)} (too close to zero for a number here)")
     return value
 
 
@@ -196,13 +195,13 @@ def _line(event: Event) -> str:
 def _syntax(error: yaml.MarkedYAMLError, text: str) -> str:
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        return "found what is not YAML; write keys and values, with text in quotes"
+        return "found what is not YAML. Write keys and values, with text in quotes"
     line, column = mark.line, mark.column
     lines = text.split("\n")
     here = lines[line] if line < len(lines) else ""
     indent = here[: len(here) - len(here.lstrip())]
     if "\t" in indent or here[column : column + 1] == "\t":
         column = here.index("\t")
-        return f"line {line + 1}, column {column + 1}: found a tab; write spaces"
+        return f"line {line + 1}, column {column + 1}: found a tab. Write spaces"
     problem = cut(error.problem or error.context or "what is not YAML").replace("\\t", "a tab")
-    return f"line {line + 1}, column {column + 1}: found a YAML mistake ({problem}); mend it, or quote the text"
+    return f"line {line + 1}, column {column + 1}: found a YAML mistake ({problem}). Correct it, or quote the text"

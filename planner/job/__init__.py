@@ -1,6 +1,6 @@
 """The job: frozen sections that are validated when they are made. Knows no file format, no torch and no Ray."""
 
-from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnData, PairsData, TextData, TokensData
+from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnCode, PairsData, TextData, TokensData
 from planner.job.job import Job, batch_sizes, workers_of
 from planner.job.model import GptModel, HfModel, Lora, Model, OwnModel
 from planner.job.objective import Objective, ObjectiveSpec, ReferenceChoice, ReferenceSource
@@ -37,7 +37,7 @@ __all__ = [
     "Objective",
     "ObjectiveSpec",
     "Optimizer",
-    "OwnData",
+    "OwnCode",
     "OwnModel",
     "OwnObjective",
     "OwnOptimizer",

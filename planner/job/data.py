@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from planner.job.section import Section
 
 
-class OwnData(Section):
+class OwnCode(Section):
     """Your own Python file: `dataset()` returns a map-style data set, and `train(run)` is the training loop."""
 
     kind: Literal["own"] = Field(description="your own data set and training loop")
@@ -93,7 +93,7 @@ class FeedbackData(_Rows):
     kind: Literal["feedback"] = Field(description="prompts with one completion that is desirable or not")
 
 
-Data = TextData | JsonlData | TokensData | ChatData | PairsData | FeedbackData | OwnData
+Data = TextData | JsonlData | TokensData | ChatData | PairsData | FeedbackData | OwnCode
 
 DATA_KINDS: tuple[str, ...] = tuple(get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(Data))
 """the values of `data.kind`"""

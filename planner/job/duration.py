@@ -1,6 +1,6 @@
 """Durations of training, as a job file has them: `100 steps`, `20000 examples`, `0.5 epochs`, `10%` of the run.
 
-Parsing and converting them are pure functions. `planner.job.lengths` converts all durations of a job.
+Parsing and converting them are pure functions. `planner.job.step_schedule` converts all durations of a job.
 """
 
 import re

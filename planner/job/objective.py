@@ -46,7 +46,7 @@ class ObjectiveSpec:
     """`module:Class`. It is called with the section and, unless `reference` is none, with a
     `planner.train.reference.frozen.Reference`. None if the user's own loop computes the loss"""
     is_coupled: bool = False
-    """whether the class is a `planner.train.objectives.Coupled`: a sample's loss depends on the whole global batch"""
+    """whether the class is a `planner.train.objectives.CoupledObjective`: losses depend on the whole global batch"""
     least_batch: int = 1
     """the smallest `batch.global`"""
     least_batch_because: str = ""

@@ -22,7 +22,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from planner.base.plugins import Plugin, installed
-from planner.errors import ObjectiveError, PlannerError
+from planner.errors import ObjectiveUnavailable, PlannerError
 from planner.job.objective import Objective, ObjectiveSpec
 from planner.job.objectives import OURS
 from planner.job.objectives.lm import LmObjective
@@ -35,7 +35,7 @@ def spec_of(objective: Objective) -> ObjectiveSpec:
     """The facts about a job's objective.
 
     Raises:
-        ObjectiveError: no such objective is installed, or its package cannot be used.
+        ObjectiveUnavailable: no such objective is installed, or its package cannot be used.
     """
     return spec_of_kind(objective.kind)
 
@@ -45,19 +45,19 @@ def spec_of_kind(kind: str) -> ObjectiveSpec:
     """The facts about the objective of that name.
 
     Raises:
-        ObjectiveError: no such objective is installed, or its package cannot be used.
+        ObjectiveUnavailable: no such objective is installed, or its package cannot be used.
     """
     plugin = _packages().get(kind)
     if plugin is None and kind in OURS:
         return OURS[kind]
     if plugin is None:
-        raise ObjectiveError(
+        raise ObjectiveUnavailable(
             f"found objective {kind}. Write one of {', '.join(_kinds())}, or install the package that has it"
         )
     try:
         return _loaded(kind, plugin)
     except PlannerError as error:
-        raise ObjectiveError(str(error)) from error
+        raise ObjectiveUnavailable(str(error)) from error
 
 
 def usable_specs() -> Iterator[ObjectiveSpec]:
@@ -65,7 +65,7 @@ def usable_specs() -> Iterator[ObjectiveSpec]:
     for kind in _kinds():
         try:
             yield spec_of_kind(kind)
-        except ObjectiveError:
+        except ObjectiveUnavailable:
             if kind in OURS:
                 yield OURS[kind]
 
@@ -74,7 +74,7 @@ def require_all_objectives() -> None:
     """Check that every objective of every package can be used.
 
     Raises:
-        ObjectiveError: an objective cannot be used.
+        ObjectiveUnavailable: an objective cannot be used.
     """
     for kind in _kinds():
         spec_of_kind(kind)
@@ -122,7 +122,7 @@ def _read(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
     except (PlannerError, ValidationError):
         raise
     except Exception as error:  # a package's validator may raise anything
-        raise ObjectiveError(str(_packages()[kind].failed(error))) from error
+        raise ObjectiveUnavailable(str(_packages()[kind].failed(error))) from error
 
 
 def _union(configs: Iterable[type[Objective]]) -> Any:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from planner.job import duration
 from planner.job.optimizer import Optimizer, OwnOptimizer
 from planner.job.section import AutoOrEvery, DurationText, Every, Section
-from planner.plan.layout import Mode, current_mode
+from planner.plan.layout import Mode, canonical_mode
 from planner.plan.limits import LEAST_RESOURCE, MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 
 
@@ -16,7 +16,7 @@ class Batch(Section):
 
     global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
     max_micro: int = Field(ge=1, le=MAX_MICRO, description="most samples that fit into one forward pass")
-    equality: Annotated[Mode, BeforeValidator(current_mode)] = Field(
+    equality: Annotated[Mode, BeforeValidator(canonical_mode)] = Field(
         default="balanced",
         description="what is equal at every world size: each step's samples (balanced), or every bit too (bitwise)",
     )

@@ -1,15 +1,15 @@
-"""A Ray cluster of several logical nodes on this machine, every port of it on 127.0.0.1 and behind a token.
+"""A Ray cluster of several logical nodes on this machine. All of its ports are on 127.0.0.1 and need a token.
 
     the driver                            the supervisor, `python -m planner.local_cluster.supervisor`
     EmbeddedCluster  -- one JSON line -->  Supervisor -> ray.cluster_utils.Cluster -> gcs, raylets, workers
                      <-- one JSON line --
 
-`Cluster.add_node` and Ray Train's `fit()` each want the main thread, so the cluster lives in a process of its
-own. That process leads a session (Ctrl-C in the terminal does not reach it) and everything it starts stays in
-that session: this is how the two sides know what is theirs to kill. It works on Linux only.
+`Cluster.add_node` and Ray Train's `fit()` both need the main thread, so the cluster runs in its own process. That
+process leads a session, so Ctrl-C in the terminal does not reach it. Everything it starts stays in that session: this
+is how both sides know which processes to kill. It works on Linux only.
 
-`torch.distributed` opens a store in rank 0, which listens on all interfaces. The trainer's `loopback_torch_config`
-(`planner.dispatch.ray_internal.loopback`) keeps it on loopback, too.
+`torch.distributed` opens a store in rank 0 that listens on all interfaces. `loopback_torch_config`
+(`planner.dispatch.ray_internal.loopback`) keeps it on loopback.
 """
 
 import os
@@ -23,8 +23,8 @@ from planner.errors import RunError
 from planner.local_cluster.environment import QUICK_HEALTH_CHECKS
 from planner.local_cluster.link import SupervisorLink, open_link
 
-# Two shared cores start a head in 2-7 s and a node in 1-3 s; at a load of 20, ten times as slowly. Ray's own limits
-# inside a start (30 s until a raylet is registered) cannot be set: a start that hits one is tried again.
+# Two shared cores start a head in 2-7 s and a node in 1-3 s. At a load of 20 they are ten times slower. Ray's own
+# limits in a start (30 s until a raylet is registered) cannot be changed, so a start that exceeds one is tried again.
 START_DEADLINE_S = 300.0
 NODE_DEADLINE_S = 180.0
 STARTS = 3
@@ -32,10 +32,10 @@ STARTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class NodeShape:
-    """What one logical node offers to Ray's scheduler; nothing is enforced, and GPUs need not exist.
+    """What one logical node offers to Ray's scheduler. Nothing is enforced, and GPUs need not exist.
 
     Raises:
-        ValueError: an amount is negative or no whole number, or the object store is smaller than Ray takes.
+        ValueError: an amount is negative or not whole, or the object store is below Ray's minimum.
     """
 
     cpus: float
@@ -48,23 +48,23 @@ class NodeShape:
         amounts = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
         wrong = {name: amount for name, amount in amounts.items() if amount < 0 or amount != int(amount)}
         if wrong:
-            raise ValueError(f"a node offers whole amounts, 0 or more; got {wrong}")
+            raise ValueError(f"a node's amounts must be whole and at least 0, got {wrong}")
         if self.object_store_bytes < 80 * 2**20:
-            raise ValueError(f"object_store_bytes is {self.object_store_bytes:,}; Ray wants {80 * 2**20:,} or more")
+            raise ValueError(f"object_store_bytes is {self.object_store_bytes:,}, Ray needs at least {80 * 2**20:,}")
 
 
 ONE_CPU = NodeShape(cpus=1)
 
 
 class EmbeddedCluster:
-    """A context manager: a head without CPUs, `num_nodes` nodes beside it, and nothing left behind.
+    """A context manager for a cluster of a head without CPUs and `num_nodes` nodes.
 
-    The cluster goes when the context is left, when the driver ends, and when the driver is killed. One thread
-    may be in `fit()` while another calls these methods.
+    The cluster ends when the context is left, and when the driver ends or is killed. One thread may be in `fit()`
+    while another calls these methods.
 
     Raises:
-        RunError: (from every method) the cluster did not start, did not answer in time, or has died. The
-            message ends with the last lines that the supervisor wrote.
+        RunError: (from every method) the cluster did not start, did not answer in time, or has died. The message ends
+            with the last lines of the supervisor's stderr.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class EmbeddedCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the cluster, whatever happened."""
+        """Close the cluster."""
         self.close()
 
     def start(self) -> None:
-        """Start the head and the nodes. A start that fails is tried again, and `say` says so.
+        """Start the head and the nodes. A failed start is tried again, up to three times in all.
 
         Raises:
-            RunError: this is not Linux, the cluster runs already, or it could not be started.
+            RunError: this is not Linux, the cluster already runs, or it could not be started.
         """
         if not sys.platform.startswith("linux"):
             raise RunError(f"the embedded cluster needs Linux, not {sys.platform}: give a cluster's address")
@@ -107,11 +107,11 @@ class EmbeddedCluster:
             try:
                 self._start_once()
             except RunError as error:
-                why = str(error).partition("\n")[0]
+                reason = str(error).partition("\n")[0]
                 if number == STARTS:
-                    text = f"the local Ray cluster did not start, tried {STARTS} times: {why}; {how_busy()}"
+                    text = f"the local Ray cluster did not start in {STARTS} attempts: {reason}. {how_busy()}"
                     raise RunError(text) from error
-                self._say(f"the local Ray cluster did not start ({why}): trying again, {number + 1} of {STARTS}")
+                self._say(f"the local Ray cluster did not start ({reason}): attempt {number + 1} of {STARTS}")
             else:
                 return
 
@@ -127,38 +127,38 @@ class EmbeddedCluster:
 
     @property
     def address(self) -> str:
-        """Where `ray.init(address=...)` finds the cluster, "127.0.0.1:port"; see `driver_environment`."""
+        """The address for `ray.init(address=...)`, "127.0.0.1:port". The driver needs `driver_environment`."""
         if self._link is None:
             raise RunError("the embedded cluster is not running: enter its context first")
         return self._address
 
     def add_node(self) -> str:
-        """Start one more node and return its id (hex) once it is registered."""
+        """Start one more node. Returns its id (hex) once it is registered."""
         shape = {**vars(self.shape), "resources": dict(self.shape.resources)}  # asdict takes no read-only mapping
         return str(self._ask({"op": "add", "shape": shape}, NODE_DEADLINE_S)["node_id"])
 
     def kill_node(self, node_id: str | None = None) -> str:
-        """SIGKILL a node with all its workers, as a preemption without notice does, and return its id.
+        """SIGKILL a node with all its workers, as a preemption without notice does. Returns its id.
 
-        Without an id it is the node added last. The processes are gone on return; Ray notices 1 to 4 s later.
+        The default is the node added last. The processes are gone on return. Ray notices 1 to 4 s later.
         """
         return self._end_node("kill", node_id)
 
     def remove_node(self, node_id: str | None = None) -> str:
-        """End a node in an orderly way (SIGTERM) and return its id; without an id the node added last."""
+        """End a node by SIGTERM. Returns its id. The default is the node added last."""
         return self._end_node("remove", node_id)
 
     def nodes(self) -> list[str]:
-        """The ids of the nodes whose raylet lives, oldest first, without the head."""
+        """The ids of the nodes with a living raylet, oldest first, without the head."""
         return [str(node_id) for node_id in self._ask({"op": "nodes"}, NODE_DEADLINE_S)["node_ids"]]
 
     def close(self) -> None:
-        """End everything that was started and remove the temporary directory. Closing twice is once.
+        """End all processes of the cluster and remove its temporary directory. A second call does nothing.
 
-        Call `ray.shutdown()` first: a driver still connected waits 60 s for its lost cluster, then aborts.
+        Call `ray.shutdown()` first: a driver that is still connected waits 60 s for its lost cluster, then aborts.
 
         Raises:
-            RunError: a process outlived its SIGKILL.
+            RunError: a process survived SIGKILL.
         """
         link, self._link = self._link, None
         if link is not None:
@@ -174,10 +174,8 @@ class EmbeddedCluster:
 
 
 def how_busy() -> str:
-    """What to do about a Ray that does not start in time on this machine, with its load."""
+    """A sentence with this machine's load, and what to do if Ray does not start in time."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > 2 * cores:
-        return f"this machine is busy (a load of {load:.0f} on {cores} cores): run again when it is less so"
-    return (
-        f"this machine is not busy (a load of {load:.0f} on {cores} cores): look at its memory and at the room in /tmp"
-    )
+        return f"This machine is busy (load {load:.0f} on {cores} cores): run again when it is less busy"
+    return f"This machine is not busy (load {load:.0f} on {cores} cores): check its memory and the free space in /tmp"

@@ -1,6 +1,6 @@
-"""The driver's end of the line to its supervisor: start the process, ask it, tear it down.
+"""The driver's connection to its supervisor: start the process, send commands, end it.
 
-One JSON line goes out for a command, and one comes back for its answer.
+Each command is one JSON line, and so is each answer.
 """
 
 import json
@@ -21,20 +21,20 @@ from planner.local_cluster.environment import supervisor_environment
 from planner.local_cluster.processes import kill_all
 
 CLOSE_DEADLINE_S = 30.0
-# How often the supervisor looks whether its driver is still there, should the pipe not have told it.
+# How often the supervisor checks that its driver still runs, in addition to the end of the pipe.
 HEARTBEAT_S = 1.0
 STDERR_TAIL_LINES = 15
 STDERR_TAIL_BYTES = 16384
 
 
 def open_link(health_checks: Mapping[str, str]) -> "SupervisorLink":
-    """Start a supervisor in a directory of its own.
+    """Start a supervisor with its own temporary directory.
 
     Raises:
-        RunError: there is no room for the directory or the process.
+        RunError: the directory or the process could not be created.
     """
     try:
-        # Short, and under /tmp whatever TMPDIR says: Ray's socket paths must stay below about 100 characters.
+        # A short path under /tmp, regardless of TMPDIR: Ray's socket paths must stay below about 100 characters.
         home = Path(tempfile.mkdtemp(prefix="pl-", dir="/tmp"))
     except OSError as error:
         raise RunError(f"the embedded cluster needs a directory under /tmp: {error}") from error
@@ -46,7 +46,7 @@ def open_link(health_checks: Mapping[str, str]) -> "SupervisorLink":
 
 
 def _launch(home: Path, health_checks: Mapping[str, str]) -> "SupervisorLink":
-    stderr = (home / "supervisor.log").open("w+b")  # held open: it can be read when the directory is gone
+    stderr = (home / "supervisor.log").open("w+b")  # kept open, so that it can be read after the directory is removed
     commands_out, commands_in = os.pipe()
     answers_out, answers_in = os.pipe()
     try:
@@ -70,7 +70,7 @@ def _launch(home: Path, health_checks: Mapping[str, str]) -> "SupervisorLink":
 
 
 class SupervisorLink:
-    """One supervisor: its process, its two pipes, its directory, what it wrote to stderr."""
+    """One supervisor: its process, its two pipes, its directory and its stderr."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], commands: int, answers: int, stderr: IO[bytes], home: Path
@@ -88,15 +88,15 @@ class SupervisorLink:
         """Send one command and wait for its answer.
 
         Raises:
-            RunError: no answer within `deadline_s`, the supervisor is gone, or it says why it cannot.
+            RunError: there was no answer within `deadline_s`, the supervisor has ended, or it reported an error.
         """
         deadline = time.monotonic() + deadline_s
         if not self._lock.acquire(timeout=deadline_s):
-            raise RunError(f"the embedded cluster: {command['op']}: not tried, busy for {deadline_s:g} s")
+            raise RunError(f"the embedded cluster: {command['op']}: not tried, it was busy for {deadline_s:g} s")
         try:
             answer = self._exchange(command, deadline)
         except (TimeoutError, ConnectionError) as error:
-            raise RunError(f"the embedded cluster: {command['op']}: {error}{self._last_words()}") from error
+            raise RunError(f"the embedded cluster: {command['op']}: {error}{self._stderr_tail()}") from error
         finally:
             self._lock.release()
         if "error" in answer:
@@ -104,23 +104,23 @@ class SupervisorLink:
         return answer
 
     def close(self) -> None:
-        """Let the supervisor tear its cluster down, or do it for one that cannot.
+        """Let the supervisor end its cluster, and kill what is left after that.
 
         Raises:
-            RunError: a process outlived its SIGKILL.
+            RunError: a process survived SIGKILL.
         """
         os.close(self._commands)
         self._await_exit(CLOSE_DEADLINE_S)
-        # The supervisor is not reaped yet, so nobody else can have its number, which is the session's too.
+        # The supervisor is not reaped yet, so no other process can have its pid, which is also the session's id.
         survivors = kill_all(self._process.pid, CLOSE_DEADLINE_S)
         if survivors:
-            raise RunError(f"the embedded cluster left processes that SIGKILL does not end: {survivors}")
+            raise RunError(f"processes of the embedded cluster survived SIGKILL: {survivors}")
         try:
             self._process.wait(CLOSE_DEADLINE_S)
         except subprocess.TimeoutExpired as error:
             raise RunError(
-                f"the embedded cluster's supervisor (pid {self._process.pid}) outlived its SIGKILL for "
-                f"{CLOSE_DEADLINE_S:g} s: it waits for a disk; it ends when that answers"
+                f"the embedded cluster's supervisor (pid {self._process.pid}) still runs {CLOSE_DEADLINE_S:g} s after "
+                "SIGKILL: it waits for a disk, and ends when the disk answers"
             ) from error
         os.close(self._answers)
         self._stderr.close()
@@ -129,8 +129,8 @@ class SupervisorLink:
     def _exchange(self, command: dict[str, Any], deadline: float) -> dict[str, Any]:
         self._num_asked += 1
         line = json.dumps({**command, "id": self._num_asked}) + "\n"
-        os.write(self._commands, line.encode())  # far below a pipe's 64 KiB: it is never cut
-        while True:  # an answer to an earlier command that was given up (deadline, Ctrl-C) is passed over
+        os.write(self._commands, line.encode())  # far below a pipe's 64 KiB, so it is written as a whole
+        while True:  # skip answers to earlier commands that were abandoned (deadline, Ctrl-C)
             answer: dict[str, Any] = json.loads(self._read_line(deadline))
             if answer["id"] == self._num_asked:
                 return answer
@@ -154,8 +154,8 @@ class SupervisorLink:
         while os.waitid(os.P_PID, self._process.pid, options) is None and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def _last_words(self) -> str:
-        """What the supervisor wrote last; if it is ending, its traceback comes with its end."""
+    def _stderr_tail(self) -> str:
+        """The last lines of the supervisor's stderr. It waits a moment for the traceback of one that is ending."""
         self._await_exit(HEARTBEAT_S)
         length = os.fstat(self._stderr.fileno()).st_size
         text = os.pread(self._stderr.fileno(), STDERR_TAIL_BYTES, max(0, length - STDERR_TAIL_BYTES))

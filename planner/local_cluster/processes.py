@@ -1,4 +1,4 @@
-"""Which processes are ours, and ending them. The driver and its supervisor both use it; Linux only."""
+"""Finds and ends the processes of an embedded cluster. The driver and its supervisor use it, on Linux only."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ class _Process:
 
 
 def _processes() -> list[_Process]:
-    """Every process of the machine that can be read."""
+    """All processes of this machine that can be read."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -27,7 +27,7 @@ def _processes() -> list[_Process]:
             stat = (entry / "stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
-        # "pid (name) state parent group session ..."; a name may hold spaces and brackets
+        # "pid (name) state parent group session ...". A name may contain spaces and brackets.
         state, parent, _, session, *_ = stat.rpartition(")")[2].split()
         found.append(_Process(pid=int(entry.name), parent=int(parent), session=int(session), is_zombie=state in "ZX"))
     return found
@@ -41,19 +41,19 @@ def _descendants(root: int, processes: list[_Process]) -> Iterator[int]:
 
 
 def members(leader: int) -> set[int]:
-    """The living processes in the leader's session or below it, without the leader."""
+    """The pids of living processes in the leader's session or below it, without the leader."""
     processes = _processes()
     below = set(_descendants(leader, processes))
     return {p.pid for p in processes if not p.is_zombie and p.pid != leader and (p.session == leader or p.pid in below)}
 
 
 def children(parent: int) -> set[int]:
-    """The processes whose parent it is."""
+    """The pids of the direct children of `parent`."""
     return {process.pid for process in _processes() if process.parent == parent}
 
 
 def kill_all(leader: int, deadline_s: float) -> set[int]:
-    """SIGKILL a session until it is empty, but for the leader if that is us; return what outlived it."""
+    """SIGKILL a session until it is empty, and return the pids of survivors. A leader does not kill itself."""
     deadline = time.monotonic() + deadline_s
     if leader != os.getpid():
         _kill(leader)
@@ -67,7 +67,7 @@ def kill_all(leader: int, deadline_s: float) -> set[int]:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL a raylet and all below it. It is stopped first, so that it starts nothing more meanwhile."""
+    """SIGKILL a raylet and all processes below it. SIGSTOP comes first, so that it starts no more processes."""
     try:
         os.kill(root, signal.SIGSTOP)
     except ProcessLookupError:
@@ -82,7 +82,7 @@ def _kill(pid: int) -> None:
 
 
 def reap() -> None:
-    """Take the ended children: the adopted ones have nobody else. Ray's Popen objects bear it."""
+    """Reap ended children, including adopted ones. Ray's Popen objects tolerate it."""
     with contextlib.suppress(ChildProcessError):  # there is none
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,6 +1,6 @@
 """`python -m planner.local_cluster.supervisor`: the process that owns an embedded cluster and answers its driver.
 
-One command a line comes in on stdin, one answer a line goes out on stdout, both JSON: see `link`.
+It reads one JSON command per line on stdin and writes one JSON answer per line on stdout (see `link`).
 """
 
 import json
@@ -22,20 +22,20 @@ from planner.local_cluster.processes import children, kill_all, kill_tree, reap
 
 
 class Supervisor:
-    """Owns the Ray cluster and answers commands, in its process's main thread."""
+    """Owns the Ray cluster and answers commands, in the main thread of its process."""
 
     def __init__(self) -> None:
         self._cluster: Any = None
         self._nodes: dict[str, Any] = {}  # node id -> ray._private.node.Node, oldest first
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do one command. An error of Ray's becomes one line, and the processes that it left behind are killed."""
+        """Run one command. If Ray fails, kill half-started processes and answer with Ray's error as one line."""
         before = children(os.getpid())
         try:
             return self._do(command)
-        except Exception as error:  # noqa: BLE001  # Ray raises what it likes
+        except Exception as error:  # noqa: BLE001  # Ray raises any kind of exception
             traceback.print_exc()
-            for pid in children(os.getpid()) - before:  # of a node that is half there
+            for pid in children(os.getpid()) - before:  # processes of a half-started node
                 kill_tree(pid)
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
             return {"error": f"Ray says {type(error).__name__}: {line.rstrip('.')}"}
@@ -59,7 +59,7 @@ class Supervisor:
         self._cluster = Cluster(
             initialize_head=True,
             head_node_args={
-                "num_cpus": 0,  # Train leaves such a node out of its reservations
+                "num_cpus": 0,  # Ray Train reserves nothing on such a node
                 "include_dashboard": False,
                 "object_store_memory": ONE_CPU.object_store_bytes,
                 **_loopback_arguments(),
@@ -81,20 +81,20 @@ class Supervisor:
         return str(node.node_id)
 
     def _end(self, how: str, wanted: str | None) -> dict[str, Any]:
-        # One that was given notice ends by itself when it is idle.
+        # A node with notice ends by itself when it is idle.
         alive = [node_id for node_id, node in self._nodes.items() if _is_alive(node)]
         node_id = wanted if wanted is not None else next(reversed(alive), None)
         if node_id not in self._nodes:
-            return {"error": f"there is no node {node_id}; there are {list(self._nodes)}"}
+            return {"error": f"there is no node {node_id}. The nodes are {list(self._nodes)}"}
         node = self._nodes.pop(node_id)
-        if how == "kill" and _is_alive(node):  # a dead one's number may be a stranger's by now
+        if how == "kill" and _is_alive(node):  # another process may have the pid of a dead one
             kill_tree(_raylet(node).pid)
         self._cluster.remove_node(node, allow_graceful=how == "remove")
         return {"node_id": node_id}
 
 
 def _loopback_arguments() -> dict[str, Any]:
-    # The agent's port would be 52365 on every head: two clusters could not run side by side.
+    # The agent's default port is 52365 on every head, so two clusters could not run at the same time.
     return {"node_ip_address": LOOPBACK, "dashboard_agent_listen_port": None}
 
 
@@ -108,16 +108,16 @@ def _is_alive(node: Any) -> bool:
 
 
 def _handle_signals() -> None:
-    """Undo what each of Ray's nodes installs: SIGTERM ends us in an orderly way, SIGINT is the driver's.
+    """Replace the handlers that each of Ray's nodes installs. SIGTERM exits, and SIGINT is left to the driver.
 
-    A handler that does nothing, not SIG_IGN: that would be inherited, and break `ray.cancel` in the workers.
+    SIGINT gets an empty handler and not SIG_IGN, which workers would inherit, and which breaks `ray.cancel`.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, lambda *_: None)
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of processes below us that lose theirs, so that a dead raylet's workers are still found."""
+    """Become the parent of orphans below this process, so that a dead raylet's workers are still found."""
     import ctypes
 
     pr_set_child_subreaper = 36  # linux/prctl.h
@@ -125,9 +125,9 @@ def _adopt_orphans() -> None:
 
 
 def _commands(driver: int) -> Iterator[dict[str, Any]]:
-    """One command a line, until the driver closes the pipe or dies.
+    """Yield the commands until the driver closes the pipe or dies.
 
-    A child that the driver forked may hold the pipe's other end open, hence the look at who our parent is.
+    A child that the driver forked may keep the pipe open, so this also checks that the parent is still the driver.
     """
     received = b""
     while os.getppid() == driver:
@@ -142,10 +142,10 @@ def _commands(driver: int) -> Iterator[dict[str, Any]]:
 
 
 def supervise() -> None:
-    """Serve the driver until it is gone, then leave nothing behind."""
+    """Serve the driver until it ends, then end all processes and remove the directory."""
     driver = os.getppid()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray prints must not look like an answer
+    os.dup2(2, 1)  # keep Ray's output out of the answers
     home = Path(os.environ["RAY_TMPDIR"])
     _handle_signals()
     _adopt_orphans()

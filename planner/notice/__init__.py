@@ -1,4 +1,4 @@
-"""Clouds' notices that a machine will be taken: who is asked, what the answers mean, and when that is news.
+"""Preemption notices of clouds: which metadata server to ask, what its answers mean, and which notices are new.
 
-Standard library alone. It does not know Ray: whoever calls says what to do with a notice.
+Standard library only. This package does not know Ray: the caller hands in what to do with a notice.
 """

@@ -16,13 +16,13 @@ _TOKEN_PATH = "/latest/api/token"  # noqa: S105  # a path
 _ACTION_PATH = "/latest/meta-data/spot/instance-action"
 _REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 _TOKEN_TTL_S = 21600  # six hours, the most that AWS gives
-# What a captive portal or a stranger's server says to a PUT looks otherwise.
+# The answer of a captive portal or another server to a PUT does not match.
 _TOKEN = re.compile(r"[A-Za-z0-9+/=_.-]{16,1024}")
 _ACTIONS = ("terminate", "stop", "hibernate")
 
 
 def read_action(answer: Answer) -> Seen:
-    """`spot/instance-action`: 404 while there is none, else JSON with the action and its moment."""
+    """Read `spot/instance-action`: 404 while there is no notice, else JSON with the action and its time."""
     if answer.status == 404:
         return None
     if answer.status != 200:
@@ -35,7 +35,7 @@ def read_action(answer: Answer) -> Seen:
 
 
 def read_rebalance(answer: Answer) -> Seen:
-    """`events/recommendations/rebalance`: 404 while there is none, else JSON with the moment at which it was made."""
+    """Read `events/recommendations/rebalance`: 404 while there is none, else JSON with the time of the advice."""
     if answer.status == 404:
         return None
     if answer.status != 200:
@@ -46,7 +46,7 @@ def read_rebalance(answer: Answer) -> Seen:
 
 
 class Aws:
-    """IMDSv2: a token first, and with it the questions."""
+    """AWS by IMDSv2: it fetches a token, and sends it with each request."""
 
     name = "AWS"
     poll_s = 5.0  # as its documentation recommends
@@ -58,11 +58,11 @@ class Aws:
         self._renew_s = 0.0
 
     def answers(self) -> bool:
-        """Whether a token is given here."""
+        """Whether the endpoint gives an IMDSv2 token."""
         return self._new_token().status == 200 and bool(self._token)
 
-    def look(self, now_s: float) -> Seen:  # noqa: ARG002  # AWS names its moments
-        """The interruption notice; where there is none, the recommendation."""
+    def look(self, now_s: float) -> Seen:  # noqa: ARG002  # AWS names its times
+        """Ask for the interruption notice, and if there is none, for the rebalance recommendation."""
         action = self._ask(_ACTION_PATH, read_action)
         return action if action is not None else self._ask(_REBALANCE_PATH, read_rebalance)
 
@@ -81,7 +81,7 @@ class Aws:
     def _renew(self) -> None:
         status = self._new_token().status
         if not self._token:
-            raise Unreachable(f"no token: HTTP status {status}")
+            raise Unreachable(f"the server gave no token (HTTP status {status})")
 
     def _new_token(self) -> Answer:
         self._token = ""

@@ -1,4 +1,4 @@
-"""Azure: Scheduled Events that take this virtual machine.
+"""Azure: Scheduled Events that end this virtual machine.
 
 https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 """
@@ -9,15 +9,15 @@ from planner.notice.notice import Notice, Seen, json_object, malformed, trouble_
 _MACHINE_PATH = "/metadata/instance/compute?api-version=2021-02-01"
 _EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 _HEADERS = {"Metadata": "true"}
-# Freeze, Reboot and Redeploy leave the machine where it is, or bring it back.
+# Freeze, Reboot and Redeploy keep the machine or bring it back.
 _TAKEN = ("Preempt", "Terminate")
 _COMING = ("Scheduled", "Started")
 
 
 def read_events(answer: Answer, machine: str, now_s: float) -> Seen:
-    """The first end of `machine` among the events; those of its neighbours come along, and are theirs.
+    """The earliest end of `machine` among the events, or None. Events of neighbouring machines are ignored.
 
-    An event that has started has no `NotBefore`: it is now.
+    A started event has no `NotBefore`. Its deadline is `now_s`.
     """
     if answer.status != 200:
         return trouble_of(answer.status)
@@ -37,7 +37,7 @@ def read_events(answer: Answer, machine: str, now_s: float) -> Seen:
 
 
 def _is_end_of(machine: str, event: dict[str, object]) -> bool:
-    """Names are equal in Azure whatever their case."""
+    """Whether an event ends this machine. Azure's names ignore case."""
     resources = event.get("Resources")
     named = resources if isinstance(resources, list) else []
     is_meant = any(isinstance(name, str) and name.casefold() == machine.casefold() for name in named)
@@ -45,7 +45,7 @@ def _is_end_of(machine: str, event: dict[str, object]) -> bool:
 
 
 class Azure:
-    """The machine's name first, and with it the events."""
+    """Azure by Scheduled Events: it asks for the machine's name, then for events that name it."""
 
     name = "Azure"
     poll_s = 1.0  # as its documentation recommends
@@ -55,7 +55,7 @@ class Azure:
         self._machine = ""
 
     def answers(self) -> bool:
-        """Whether the machine has a name and an id here."""
+        """Whether the endpoint gives the machine's name and id."""
         answer = self._endpoint.fetch(_MACHINE_PATH, _HEADERS)
         found = json_object(answer.body) if answer.status == 200 else {}
         name = found.get("name")
@@ -64,7 +64,7 @@ class Azure:
         return bool(self._machine)
 
     def look(self, now_s: float) -> Seen:
-        """Its events. The first question switches them on, and its answer may take two minutes."""
+        """Ask for the events. The first request switches Scheduled Events on, which may take two minutes."""
         if not self._machine and not self.answers():
-            raise Unreachable("this machine's name is not known")
+            raise Unreachable("the server did not give this machine's name")
         return read_events(self._endpoint.fetch(_EVENTS_PATH, _HEADERS), self._machine, now_s)

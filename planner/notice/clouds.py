@@ -1,4 +1,4 @@
-"""Which cloud this machine is in, by asking each in its own way: all of them answer at the same address."""
+"""Finds out which cloud this machine is in. All clouds answer at one address, so each is asked by its own protocol."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ KNOWN: tuple[MakesCloud, ...] = (Gcp, Aws, Azure)
 
 
 def find_cloud(endpoint: Endpoint) -> tuple[Cloud | None, str]:
-    """The cloud that answers at the endpoint, or None; and in words why none does.
+    """`(cloud, "")` for the cloud that answers at the endpoint, or `(None, reason)` if none does.
 
-    Those of installed packages are asked last. One that cannot be used is named where no other cloud answers.
+    Clouds of installed packages are asked last. The reason names packages that cannot be used.
     """
-    why = "what answers there is none of them"
+    why = "a server answers, but not as a known cloud does"
     broken: list[str] = []
     for make in chain(KNOWN, _added(broken)):
         try:
@@ -36,20 +36,20 @@ def find_cloud(endpoint: Endpoint) -> tuple[Cloud | None, str]:
 
 
 def _added(broken: list[str]) -> Iterator[MakesCloud]:
-    """What installed packages add; why one of them cannot be used is noted in `broken`."""
+    """The clouds of installed packages. The reason why one cannot be used is appended to `broken`."""
     for plugin in installed(GROUP).values():
         try:
             make = plugin.load()
             if not callable(make):
-                raise plugin.error("it is no function that makes a planner.notice.notice.Cloud of an endpoint")
+                raise plugin.error("it is not a function that makes a planner.notice.notice.Cloud from an endpoint")
         except PlannerError as error:
             broken.append(str(error))
         else:
-            yield partial(_Foreign, plugin, make)
+            yield partial(_PluginCloud, plugin, make)
 
 
-class _Foreign:
-    """The cloud of a package. What its code raises is no answer: the agent asks again, and says why."""
+class _PluginCloud:
+    """The cloud of a package. An error in its code counts as no answer: the agent reports it and asks again."""
 
     def __init__(self, plugin: Plugin, make: MakesCloud, endpoint: Endpoint) -> None:
         self._plugin = plugin
@@ -58,12 +58,12 @@ class _Foreign:
             self.name, self.poll_s = str(self._cloud.name), float(self._cloud.poll_s)
 
     def answers(self) -> bool:
-        """Whether the endpoint is this cloud's."""
+        """Whether this cloud answers at the endpoint."""
         with self._naming_the_package():
             return bool(self._cloud.answers())
 
     def look(self, now_s: float) -> Seen:
-        """Ask once."""
+        """Ask the package's cloud once."""
         with self._naming_the_package():
             seen = self._cloud.look(now_s)
             if not isinstance(seen, Seen):
@@ -76,5 +76,5 @@ class _Foreign:
             yield
         except Unreachable:
             raise
-        except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        except (Exception, SystemExit) as error:  # the package's code may raise anything
             raise Unreachable(str(self._plugin.failed(error))) from error

@@ -1,6 +1,6 @@
-"""One HTTP request to a metadata server: no proxy, no redirect, and an end in time.
+"""One HTTP request to a metadata server, without proxies and redirects, and with a timeout for the whole answer.
 
-`http.client` does nothing of its own accord: it knows no proxy variables, and a redirect is an answer like any other.
+`http.client` ignores proxy variables and returns a redirect as an answer.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ from urllib.parse import urlsplit
 
 from planner.errors import UserError
 
-# Link-local servers answer within milliseconds; what takes longer is taken for no answer.
+# Link-local servers answer within milliseconds.
 TIMEOUT_S = 3.0
 # The longest documented answer has a few KiB.
 _MOST_BYTES = 256 * 1024
 
 
 class Unreachable(Exception):
-    """Nobody answers, or not in HTTP, or not in time."""
+    """There was no answer, or it was not HTTP, or it came too late."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a server said."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -35,16 +35,16 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as text, without the white space around it."""
+        """The body as text, without leading and trailing white space."""
         return self.body.decode(errors="replace").strip()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a metadata server listens.
+    """The address of a metadata server.
 
     Raises:
-        UserError: this is no such URL.
+        UserError: `url` is not an `http://` URL.
     """
 
     url: str
@@ -58,13 +58,13 @@ class Endpoint:
         except ValueError:
             usable = False
         if not usable or not self.url.isascii() or not self.url.isprintable() or " " in self.url:
-            raise UserError(f"--endpoint {self.url}: write a URL such as http://169.254.169.254")
+            raise UserError(f"--endpoint {self.url} is not an http URL. Write one such as http://169.254.169.254")
 
     def fetch(self, path: str, headers: Mapping[str, str], method: str = "GET") -> Answer:
-        """Ask once, for at most `timeout_s` seconds, however slowly the answer drips.
+        """Send one request, and wait at most `timeout_s` seconds for the whole answer.
 
         Raises:
-            Unreachable: there was no answer.
+            Unreachable: there was no whole answer in that time.
         """
         parts = urlsplit(self.url)
         assert parts.hostname is not None
@@ -72,7 +72,7 @@ class Endpoint:
         try:
             connection.connect()
             with _Deadline(connection.sock, self.timeout_s) as deadline:
-                answer = _exchange(connection, method, parts.path.rstrip("/") + path, headers)
+                answer = _request(connection, method, parts.path.rstrip("/") + path, headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
         finally:
@@ -82,7 +82,7 @@ class Endpoint:
         return answer
 
 
-def _exchange(connection: http.client.HTTPConnection, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+def _request(connection: http.client.HTTPConnection, method: str, path: str, headers: Mapping[str, str]) -> Answer:
     connection.request(method, path, headers={"Connection": "close", **headers})
     response = connection.getresponse()
     body = response.read(_MOST_BYTES)
@@ -94,7 +94,7 @@ def _exchange(connection: http.client.HTTPConnection, method: str, path: str, he
 
 
 class _Deadline:
-    """Ends a conversation when its time is up: a socket's own timeout begins anew with every byte."""
+    """Closes a socket when its time is up. The socket's own timeout would restart with every byte."""
 
     def __init__(self, connected: socket.socket, timeout_s: float) -> None:
         self.passed = False

@@ -1,4 +1,4 @@
-"""What a look at a cloud's metadata can bring: nothing, a notice, or an answer that is no answer."""
+"""The results of one look at a cloud's metadata: nothing, a notice, or trouble (no usable answer)."""
 
 import json
 import math
@@ -15,29 +15,29 @@ class Notice:
     """The cloud will take this machine."""
 
     what: str
-    """in the cloud's own words"""
+    """the kind of notice, in the cloud's terms"""
     deadline_s: float
-    """Unix seconds; infinite where it is advice, and nobody says when"""
+    """Unix seconds, infinite for advice, which has no deadline"""
 
     @property
     def is_advice(self) -> bool:
-        """Whether the cloud only thinks that it might."""
+        """Whether the cloud only warns that it may take the machine."""
         return self.deadline_s == math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """There was no answer, or one that the cloud's documentation does not have."""
+    """There was no answer, or one that the cloud does not document."""
 
     what: str
-    """the kind of it, the same words each time"""
+    """the kind of trouble. The agent reports each kind once."""
     detail: str = ""
     is_outage: bool = False
-    """the server is busy or silent: it is asked less often"""
+    """the server is busy or silent, so the agent polls less often"""
 
 
 Seen = Notice | Trouble | None
-"""what one look brings; None: all is well"""
+"""the result of one look. None: no notice"""
 
 
 class Cloud(Protocol):
@@ -45,35 +45,35 @@ class Cloud(Protocol):
 
     name: str
     poll_s: float
-    """how often it is asked"""
+    """seconds between two looks"""
 
     def answers(self) -> bool:
         """Whether the endpoint is this cloud's.
 
         Raises:
-            Unreachable: nobody answers there.
+            Unreachable: there is no answer.
         """
 
     def look(self, now_s: float) -> Seen:
         """Ask once. `now_s` is in Unix seconds.
 
         Raises:
-            Unreachable: nobody answers there.
+            Unreachable: there is no answer.
         """
 
 
 def trouble_of(status: int) -> Trouble:
-    """What a status that is neither an answer nor "there is none" means."""
+    """The trouble for an unexpected HTTP status. 429 and 5xx count as an outage."""
     return Trouble(what=f"HTTP status {status}", is_outage=status >= 500 or status == 429)
 
 
 def malformed(body: bytes) -> Trouble:
-    """An answer that is not as documented."""
+    """The trouble for an answer that does not match the cloud's documentation."""
     return Trouble(what="a malformed answer", detail=repr(body[:_EXCERPT]))
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The object in `body`; empty if there is none."""
+    """The JSON object in `body`, empty if there is none."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def unix_seconds(text: object) -> float | None:
-    """A moment in ISO 8601 or as in HTTP's headers; without a zone it is UTC. None if it is neither."""
+    """Unix seconds of a time in ISO 8601 or in the format of HTTP headers. UTC if no zone is given, None if neither."""
     if not isinstance(text, str):
         return None
     for read in (datetime.fromisoformat, parsedate_to_datetime):

@@ -1,1 +1,1 @@
-"""Index to sample, the seeded order of the data: pure; knows no file, worker, world size or clock."""
+"""The seeded order of the data: position -> row. Pure. It does not know files, workers, world sizes or clocks."""

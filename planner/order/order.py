@@ -2,10 +2,10 @@
 
     position p -> epoch p // num_samples, place p % num_samples
                -> training index (that epoch's permutation, keyed by the seed)
-               -> row (the split, keyed by nothing but the number of rows)
+               -> row (the split, which depends only on the number of rows)
 
-A position says nothing of workers, so a cursor (positions consumed so far) and the seed are the whole place
-in the data.
+A position does not depend on workers. So the seed and a cursor (positions consumed so far) are all that a run needs
+to resume in the data.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from planner.order.permutation import Permutations
 
 _MAX_POSITION = 2**63 - 1  # positions are int64
 
-# Any two different numbers do; changing one changes every run's order or split.
+# Any two different numbers work. Changing one changes every run's order or split.
 _TRAINING = 1
 _HELD_OUT = 2
 _SPLIT_SEED = 0
@@ -26,13 +26,13 @@ _SPLIT_SEED = 0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """Which data row stands at which position.
+    """Maps positions of the endless order to data rows.
 
     Attributes:
         num_rows: rows in the data set, at most 2**40.
-        num_held_out: rows kept for evaluation, never trained on. Which rows does not depend on the seed, so
-            two seeds of one job share an eval set; a larger eval set of the same data contains a smaller.
-        seed: another seed, another order; in [0, 2**64).
+        num_held_out: rows kept for evaluation and never trained on. The choice does not depend on the seed, so two
+            seeds of one job share an eval set. A larger eval set of the same data contains a smaller one.
+        seed: in [0, 2**64). Another seed gives another order.
 
     Raises:
         DataError: a number is out of its range, or no training row is left.
@@ -44,29 +44,29 @@ class Order:
 
     def __post_init__(self) -> None:
         if self.num_held_out < 0:
-            raise DataError(f"num_held_out is {self.num_held_out}; write 0 to hold nothing out, or more")
+            raise DataError(f"num_held_out is {self.num_held_out}. Write 0 or more")
         if self.num_samples < 1:
             raise DataError(
-                f"the data has {self.num_rows} rows and {self.num_held_out} are held out: none is left to "
-                f"train on; hold out at most {max(0, self.num_rows - 1)}, or give more data"
+                f"the data has {self.num_rows} rows and {self.num_held_out} are held out, so none is left to train on. "
+                f"Hold out at most {max(0, self.num_rows - 1)}, or add data"
             )
-        # Their own checks are ours: a wrong size or seed is refused at birth, not at the first batch.
+        # Making both checks the size and the seed here, not at the first batch.
         self._shuffles()
         self._split()
 
     @property
     def num_samples(self) -> int:
-        """Rows to train on: the length of an epoch, in samples."""
+        """Rows to train on: the length of an epoch in samples."""
         return self.num_rows - self.num_held_out
 
     def rows(self, start: int, stop: int) -> NDArray[np.int64]:
         """The data rows at positions [start, stop) of the endless order.
 
-        Each epoch has a permutation of its own; a range may run across any number of epochs' ends.
+        Each epoch has its own permutation. A range may cross any number of epoch ends.
 
         Args:
             start: first position, in samples since the beginning of training.
-            stop: one past the last position; below 2**63.
+            stop: one past the last position, below 2**63.
 
         Returns:
             (stop - start,) row numbers in [0, num_rows).
@@ -79,11 +79,11 @@ class Order:
         return self._row_of(self._shuffles().at(place, epoch))
 
     def held_out_rows(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The held-out data rows with indices [start, stop), the same in every epoch and for every seed.
+        """The held-out data rows with indices [start, stop). They do not depend on the epoch or the seed.
 
         Args:
             start: first index.
-            stop: one past the last index; at most num_held_out.
+            stop: one past the last index, at most num_held_out.
 
         Returns:
             (stop - start,) row numbers in [0, num_rows).
@@ -110,6 +110,6 @@ class Order:
 def _check_range(what: str, start: int, stop: int, limit: int) -> None:
     if not 0 <= start <= stop <= limit:
         raise DataError(
-            f"{what} [{start}, {stop}) are asked for, which is not a half-open range within [0, {limit}); "
-            f"ask for 0 <= start <= stop <= {limit}"
+            f"{what} [{start}, {stop}) are not a half-open range within [0, {limit}). "
+            f"Ask for 0 <= start <= stop <= {limit}"
         )

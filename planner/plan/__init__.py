@@ -1,13 +1,13 @@
-"""From batch sizes and a world size to one `Plan`: pure, deterministic, the standard library only.
+"""From batch sizes and a world size to one `Plan`. Pure and deterministic. Standard library only.
 
-The room does not know time, randomness, files, torch or Ray; it is handed numbers and returns values.
+This package does not know time, randomness, files, torch or Ray. It takes numbers and returns values.
 """
 
-from planner.plan.capacity import CapacityAt
+from planner.plan.capacity_history import CapacityAt
 from planner.plan.factory import BatchSizes, make_plan
-from planner.plan.fit import Resources, WorkerRange, worker_range, workers_on_node
 from planner.plan.growth import KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
+from planner.plan.node_packing import Resources, WorkerRange, worker_range, workers_on_node
 from planner.plan.plan import Plan
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds

@@ -1,4 +1,4 @@
-"""The choice: batch sizes and a world size in, one plan out."""
+"""Checks batch sizes and a world size, and makes the plan for them."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -16,19 +16,22 @@ class BatchSizes:
     global_batch: int
     max_micro: int
     equality: Mode = "balanced"
-    """what must be equal at every world size: the samples of a step, or every bit of the weights"""
+    """what is equal at every world size: `balanced` the samples of a step, `bitwise` every bit of the weights"""
 
     def __post_init__(self) -> None:
         _check("batch.global", self.global_batch, MAX_GLOBAL_BATCH)
         _check("batch.max_micro", self.max_micro, MAX_MICRO)
         if self.equality not in get_args(Mode):
-            raise PlanError(f"batch.equality is {self.equality!r}: write one of {', '.join(get_args(Mode))}")
+            raise PlanError(f"batch.equality is {self.equality!r}. Write one of {', '.join(get_args(Mode))}")
 
 
 def make_plan(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERSION) -> Plan:
-    """The plan for `world_size` workers, by the newest arithmetic, or for an audit by an older one.
+    """The plan for `world_size` workers. `planner.plan.layout` has the arithmetic of both modes.
 
-    `planner.plan.layout` has the arithmetic of both modes.
+    Args:
+        batch: the batch sizes of the recipe.
+        world_size: number of workers, from 1 to 65,536.
+        layout_version: version of the arithmetic. An audit passes the version that the run used.
 
     Raises:
         PlanError: `world_size` is not in `[1, 65536]`, or there is no such layout version.
@@ -36,8 +39,8 @@ def make_plan(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_V
     if layout_version not in LAYOUTS:
         known = ", ".join(map(str, LAYOUTS))
         raise PlanError(
-            f"a plan of layout version {layout_version} was made by another version of planner; this one knows "
-            f"{known}: use the version that made it"
+            f"the plan has layout version {layout_version}, and this version of planner knows {known}. "
+            "Use the version that made it"
         )
     _check("the world size", world_size, MAX_WORKERS)
     return Plan(
@@ -51,4 +54,4 @@ def make_plan(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_V
 
 def _check(name: str, value: int, most: int) -> None:
     if not 1 <= value <= most:
-        raise PlanError(f"{name} is {value}; write a whole number from 1 to {most}")
+        raise PlanError(f"{name} is {value}. Write a whole number from 1 to {most}")

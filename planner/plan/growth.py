@@ -1,11 +1,11 @@
-"""What a move to more workers is worth, and how long to watch them before it."""
+"""What a resize to more workers saves, and how long to wait before it. Used by `planner.plan.revise`."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-# How far wrong the estimates may be, of what will last and of what it takes: by a quarter.
+# Estimates of how long workers stay and what a resize costs may be wrong by a quarter.
 MARGIN = 1.25
 
 
@@ -13,79 +13,78 @@ MARGIN = 1.25
 class ResizeCost:
     """Seconds that one resize of a job takes.
 
-    `KEPT_PROCESSES` and `NEW_PROCESSES` hold until the run has measured its own (`planner.elastic.history`).
+    `KEPT_PROCESSES` and `NEW_PROCESSES` are used until the run has measured its own (`planner.elastic.history`).
 
     Raises:
-        ValueError: one of them is below 0 or not finite.
+        ValueError: a time is below 0 or not finite.
     """
 
     grow_s: float
-    """training stands still for so long when workers are added"""
+    """pause of training when workers are added"""
     shrink_s: float
-    """the same when workers go, with the work that is then done again if they go without notice"""
+    """pause when workers leave, plus the work that is done again if they leave without notice"""
     lead_s: float = 0.0
-    """newcomers start and import for so long beforehand, while training goes on"""
+    """time in which new workers start and import while training continues"""
 
     def __post_init__(self) -> None:
         if not all(0 <= s < math.inf for s in (self.grow_s, self.shrink_s, self.lead_s)):
-            raise ValueError(f"a resize takes a finite time of at least 0 s: {self}")
+            raise ValueError(f"the times of a resize must be finite and 0 s or more: {self}")
 
 
 # Medians of six graceful resizes of the demo's model, 2 to 3 workers on two cores, Ray 2.60 (bench/resize.py).
 KEPT_PROCESSES = ResizeCost(grow_s=1.4, shrink_s=1.0, lead_s=4.0)
-"""workers that stay keep their processes"""
+"""when workers that stay keep their processes"""
 NEW_PROCESSES = ResizeCost(grow_s=9.3, shrink_s=6.7)
-"""every worker is started anew"""
+"""when every worker starts a new process"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """A move to a count that is faster: `new_step_s < step_s`.
+    """A resize to a faster worker count: `new_step_s < step_s`.
 
-    All that is saved is counted in seconds of training at the present count, which is also by how much earlier the
-    run ends.
+    Savings are in seconds of training at the current count: the run ends that much earlier.
     """
 
     step_s: float
     new_step_s: float
     remaining_s: float
-    """what is left of the run, at the present count"""
+    """the rest of the run at the current count"""
     cost: ResizeCost
 
     @property
     def gain(self) -> float:
-        """r: seconds won in each second of training at the new count, `step_s / new_step_s - 1`."""
+        """r: seconds saved in each second of training at the new count, `step_s / new_step_s - 1`."""
         return self.step_s / self.new_step_s - 1
 
     @property
     def win_back_s(self) -> float:
-        """Until the pause is made up for, from the decision on: `lead + grow + grow / r`."""
+        """Seconds from the decision until the pause is won back: `lead + grow + grow / r`."""
         return self.cost.lead_s + self.cost.grow_s * (1 + 1 / self.gain)
 
     @property
     def break_even_s(self) -> float:
-        """How long the room must last, from now on, if a shrink ends it: `lead + grow + (grow + shrink) / r`."""
+        """Seconds that the workers must stay to pay for a grow and a shrink: `lead + grow + (grow + shrink) / r`."""
         return self.win_back_s + self.cost.shrink_s / self.gain
 
     @property
     def longest_wait_s(self) -> float:
-        """No newcomer is watched for longer: by then it has lasted as long as it takes to pay for itself.
+        """The longest time in seconds to watch new workers before a resize: they have then lasted long enough to pay.
 
-        To wait until the wait has cost what the purchase costs is at most twice as bad as knowing the future (ski
+        To wait until the wait has cost what the resize costs is at most twice as bad as knowing the future (ski
         rental: Karlin, Manasse, Rudolph and Sleator 1988).
         """
         return MARGIN * self.break_even_s
 
     @property
     def pays(self) -> bool:
-        """Whether what is left of the run makes up for the pause, if the newcomers stay."""
+        """Whether the rest of the run wins the pause back if the new workers stay."""
         return self.remaining_s > MARGIN * self.win_back_s
 
     def saved_s(self, lasts_s: float, delay_s: float = 0.0) -> float:
-        """Seconds saved if the move is decided in `delay_s` and the room for it ends `lasts_s` after that.
+        """Seconds saved if the resize is decided in `delay_s` and its workers leave `lasts_s` after that.
 
-        Before the pause began, a move that has become impossible is called off and costs nothing. After it, a shrink
-        follows, unless the run has ended by then.
+        If they leave before the pause begins, the resize is called off and costs nothing. If they leave later, a
+        shrink follows, unless the run has ended.
         """
         cost, left_s = self.cost, self.remaining_s - delay_s
         paused_until_s = cost.lead_s + cost.grow_s
@@ -98,19 +97,22 @@ class Growth:
             return cost.lead_s - lasts_s - cost.shrink_s
         return self.gain * (lasts_s - paused_until_s) - cost.grow_s - cost.shrink_s
 
-    def wait_s(self, ended_s: Sequence[float], age_s: float) -> float:
-        """The age at which to move, at least `age_s`, that would have served best so far.
+    def wait_s(self, past_spells: Sequence[float], age_s: float) -> float:
+        """The age in seconds, at least `age_s`, at which a resize would have saved most so far.
 
-        `ended_s` are the lengths of earlier spells of room for that count; the present one is `age_s` old. Each
-        earlier one that was longer is taken as a forecast of the present one, and beside them stands one more, in
-        which the newcomers stay: with no history, or one of spells that paid, the best time is now. Waiting can only be
-        better than moving at once where it outlasts a spell that did not pay, so only the ends of spells are tried.
+        Each earlier interval longer than `age_s` is a forecast of the current one. One more forecast says that the
+        workers stay. So the best time is now if there is no history, or if all intervals paid. Waiting can be better
+        only where it outlasts an interval that did not pay, so only the ends of intervals are tried.
+
+        Args:
+            past_spells: lengths of earlier intervals with room for the count.
+            age_s: age of the current interval.
         """
         longest = self.longest_wait_s
         if age_s >= longest:
             return age_s
-        # A spell of 10 s stands for any of up to 12.5 s.
-        ends = [MARGIN * lasted for lasted in ended_s if MARGIN * lasted > age_s]
+        # An interval of 10 s stands for any of up to 12.5 s.
+        ends = [MARGIN * lasted for lasted in past_spells if MARGIN * lasted > age_s]
         waits = sorted({age_s, *(min(end, longest) for end in ends)})
 
         def would_save_s(wait_s: float) -> float:
@@ -120,15 +122,19 @@ class Growth:
 
         return max(waits, key=would_save_s)
 
-    def settled_s(self, rises_s: Sequence[float], start_s: float) -> float:
-        """Until when to wait for more, after the last of `rises_s`, if room for this count began at `start_s`.
+    def settled_s(self, rise_times: Sequence[float], start_s: float) -> float:
+        """The time until which to wait for more workers.
 
-        Another arrival within a pause saves a whole one, with probability p; waiting for it gives up r of a pause. p is
-        the share of rises that another followed so soon, and beside those seen stands one more that was. When the
-        waiting itself has given up a whole pause, it is over.
+        If another worker arrives within the length of a pause (probability p), a whole pause is saved. The wait costs r
+        of a pause. p is the share of rises that another one followed within a pause, counting one assumed success. The
+        wait ends when it has itself cost a whole pause.
+
+        Args:
+            rise_times: times at which the count rose, oldest first.
+            start_s: time since which there is room for this count.
         """
-        gaps = [later - earlier for earlier, later in pairwise(rises_s)]
+        gaps = [later - earlier for earlier, later in pairwise(rise_times)]
         followed = sum(gap <= self.cost.grow_s for gap in gaps)
-        if not rises_s or (followed + 1) / (len(gaps) + 1) <= self.gain:
+        if not rise_times or (followed + 1) / (len(gaps) + 1) <= self.gain:
             return start_s
-        return min(rises_s[-1] + self.cost.grow_s, start_s + self.cost.grow_s / self.gain)
+        return min(rise_times[-1] + self.cost.grow_s, start_s + self.cost.grow_s / self.gain)

@@ -1,42 +1,43 @@
-"""How often to commit: as often as losses and the price of a save make worth while."""
+"""How often to commit, from the measured rate of losses and the cost of a save."""
 
 import math
 from dataclasses import dataclass
 
 from planner.base.text import counted, duration
 
-# Before anything was seen: one loss without notice in an hour, counted as if it had been seen. Spot traces of groups
-# of 12 to 24 nodes (Bamboo, Parcae) show 400 to 3,000 s between losses of any kind, of which most have notice and
-# cost nothing; machines that are paid in full last for weeks. With d = 1 s, an estimate 4 times too low or too high
-# costs a quarter more than the best interval would: sqrt(2 d M) forgives.
+# The prior: one loss without notice in one hour. Spot traces of groups of 12 to 24 nodes (Bamboo, Parcae) show 400 to
+# 3,000 s between losses of any kind. Most of those have notice and cost nothing. On-demand machines last for weeks.
+# With d = 1 s, an estimate 4 times too low or too high costs a quarter more than the best interval would.
 _PRIOR_LOSSES = 1
 _PRIOR_S = 3600.0
-# Where this binds, a loss comes within five saves' time, and no interval makes good progress.
+# Where this limit applies, losses are less than five saves apart, and no interval makes good progress.
 _MOST_SAVING = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Steps between commits, and why."""
+    """Steps between commits, with the reason as text."""
 
     steps: int
     reason: str
+    """a phrase that begins with `about every`"""
 
 
 def checkpoint_interval(*, save_s: float, step_s: float, losses: int, observed_s: float) -> Interval:
-    """The interval that loses least to saving and to doing work again, in whole steps, at least 1.
+    """The commit interval that loses least time to saves and to repeated work, in whole steps, at least 1.
 
     mean time between losses   M = (observed + 1 h) / (losses + 1)
     interval                   T = sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d   if d < 2M, else M
 
-    with d the seconds for which a save holds training up. The first factor is Young's (1974, CACM 17:530), the rest
-    Daly's (2006, FGCS 22:303), who counts T as the work between two saves.
+    with d the seconds for which a save blocks training. The first factor is Young's (1974, CACM 17:530), the rest
+    Daly's (2006, FGCS 22:303). T is the work between two saves.
 
     Args:
-        save_s: for which one save holds training up; 0 or more.
-        step_s: per optimizer step, above 0.
-        losses: times that a worker went without notice; with notice a commit comes first, and nothing is lost.
-        observed_s: for how long they were counted.
+        save_s: seconds for which one save blocks training, 0 or more.
+        step_s: seconds per optimizer step, above 0.
+        losses: number of times that a worker left without notice. With notice, a commit comes first and nothing is
+            lost.
+        observed_s: seconds over which the losses were counted.
 
     Raises:
         ValueError: a number is out of its range.
@@ -50,9 +51,9 @@ def checkpoint_interval(*, save_s: float, step_s: float, losses: int, observed_s
     overhead = save_s / (work_s + save_s)
     reason = (
         f"about every {duration(work_s)}, {counted(steps, 'step')} now: a save takes {duration(save_s)}, "
-        f"{overhead:.1%} of the time; a loss without notice, of which one in {duration(between_losses_s)} is expected, "
-        f"undoes {duration(work_s / 2)} on average ({losses} lost without notice in {duration(observed_s)} so far, and "
-        "one an hour assumed beforehand)"
+        f"{overhead:.1%} of the time, and a loss without notice undoes {duration(work_s / 2)} on average. One in "
+        f"{duration(between_losses_s)} is expected ({losses} in {duration(observed_s)} so far, and one an hour assumed "
+        "beforehand)"
     )
     return Interval(steps=steps, reason=reason)
 

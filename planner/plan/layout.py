@@ -1,9 +1,9 @@
-"""How one global batch lies over workers and rounds: two layouts, computed and never tabulated.
+"""How one global batch is split over workers and rounds: two layouts, computed on demand.
 
-The words: G samples per optimizer step, W workers, A rounds (forward/backward passes per step, equal on every
+Symbols: G samples per optimizer step, W workers, A rounds (forward/backward passes per step, equal on every
 worker because FSDP's collectives need it), m the cap on a micro-batch.
 
-FSDP synchronises every round, so a step takes the sum over rounds of the round's largest micro-batch: its cost.
+FSDP synchronises every round. So a step's cost is the sum over rounds of the round's largest micro-batch.
 """
 
 from collections.abc import Callable
@@ -14,22 +14,22 @@ from typing import Literal, Protocol
 Mode = Literal["balanced", "bitwise"]
 
 
-def current_mode(value: object) -> object:
+def canonical_mode(value: object) -> object:
     """`balanced` for `batches`, its name in early job files and runs. Any other value is returned as it is."""
     return "balanced" if value == "batches" else value
 
 
 class Layout(Protocol):
-    """What a plan needs to know of either."""
+    """What a plan asks of a layout."""
 
     @property
     def workers_used(self) -> int:
-        """Workers that have samples; the rest run zero-weight ghosts."""
+        """Workers that have samples. The others run zero-weight ghosts."""
         ...
 
     @property
     def accumulation_steps(self) -> int:
-        """A."""
+        """A: forward/backward rounds per optimizer step."""
         ...
 
     @property
@@ -49,22 +49,22 @@ class Layout(Protocol):
 
     @property
     def fewest_workers_as_fast(self) -> int:
-        """The least world size with the same step cost."""
+        """The smallest world size with the same step cost."""
         ...
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches that are no ghosts, over all workers, at most."""
+        """An upper bound on the micro-batches that are not ghosts, over all workers."""
         ...
 
     def micro_batch(self, rank: int, accumulation_step: int) -> range:
-        """The half-open range of the global batch that `rank` computes in one round; empty for a ghost."""
+        """The half-open range of the global batch that `rank` computes in one round. Empty for a ghost."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Balanced:
-    """Every worker computes `floor(G/W)` samples or one more: the least cost there is at sample granularity.
+    """Every worker computes `floor(G/W)` samples or one more. No split of whole samples has a lower cost.
 
     used workers    U = min(W, G)                    the other W - U run ghosts
     shares          s_r = G // U + [r < G % U]       contiguous, so worker r begins at r * (G // U) + min(r, G % U)
@@ -72,7 +72,7 @@ class Balanced:
     slots           c_ra = s_r // A + [a < s_r % A]  larger slots first
 
     Every c_ra is at most c_0a, and the slots of worker 0 add up to s_0 = ceil(G / U): the cost is ceil(G / W).
-    (Spreading flatly over all W * A slots does not reach it: G=32, W=15, m=2 would cost 4.)
+    (An even spread over all W * A slots costs more: 4 with G=32, W=15, m=2.)
     """
 
     global_batch: int
@@ -81,17 +81,17 @@ class Balanced:
 
     @property
     def workers_used(self) -> int:
-        """U."""
+        """U, `min(W, G)`."""
         return min(self.world_size, self.global_batch)
 
     @property
     def accumulation_steps(self) -> int:
-        """`ceil(s_0 / m)`."""
+        """A, `ceil(s_0 / m)`."""
         return ceil_div(self.step_cost, self.max_micro)
 
     @property
     def shares(self) -> tuple[tuple[int, int], ...]:
-        """At most three groups: one more, one less, none."""
+        """At most three groups: workers with the larger share, with the smaller one, and without samples."""
         base, larger = divmod(self.global_batch, self.workers_used)
         idle = self.world_size - self.workers_used
         groups = ((larger, base + 1), (self.workers_used - larger, base), (idle, 0))
@@ -114,11 +114,11 @@ class Balanced:
 
     @property
     def num_micro_batches(self) -> int:
-        """At most `U * A`: a share may be smaller than the number of rounds."""
+        """`U * A`, an upper bound: a share may be smaller than the number of rounds."""
         return self.workers_used * self.accumulation_steps
 
     def micro_batch(self, rank: int, accumulation_step: int) -> range:
-        """A slice of the rank's own contiguous share."""
+        """A slice of the rank's contiguous share."""
         if rank >= self.workers_used:
             return range(self.global_batch, self.global_batch)
         base, larger = divmod(self.global_batch, self.workers_used)
@@ -129,14 +129,14 @@ class Balanced:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bitwise:
-    """The global batch is cut into C micro-batches that do not depend on W; workers take them in turn.
+    """The global batch is cut into C micro-batches that do not depend on W. Workers take them in turn.
 
     micro-batches   C = ceil(G / m)                  the fewest that fit
     their sizes     b_c = G // C + [c < G % C]       larger first, so c begins at c * (G // C) + min(c, G % C)
     rounds          A = ceil(C / W)
-    in round a      worker r computes micro-batch c = a * W + r, or a ghost if there is none
+    in round a      worker r computes micro-batch c = a * W + r, or a ghost if c >= C
 
-    What enters one forward pass is the same at every W, so its gradient has the same bits at every W.
+    A forward pass has the same samples at every W, so its gradient has the same bits at every W.
     """
 
     global_batch: int
@@ -145,7 +145,7 @@ class Bitwise:
 
     @property
     def num_micro_batches(self) -> int:
-        """C."""
+        """C, `ceil(G / m)`."""
         return ceil_div(self.global_batch, self.max_micro)
 
     @property
@@ -155,12 +155,12 @@ class Bitwise:
 
     @property
     def accumulation_steps(self) -> int:
-        """`ceil(C / W)`."""
+        """A, `ceil(C / W)`."""
         return ceil_div(self.num_micro_batches, self.world_size)
 
     @property
     def shares(self) -> tuple[tuple[int, int], ...]:
-        """At most three groups: worker r has every W-th micro-batch from r on, and so every W-th larger one."""
+        """At most three groups: worker r has every W-th micro-batch from r on, and so every W-th larger micro-batch."""
         base, larger = divmod(self.global_batch, self.num_micro_batches)
         each, one_more = divmod(self.num_micro_batches, self.world_size)
         larger_each, larger_one_more = divmod(larger, self.world_size)
@@ -173,7 +173,7 @@ class Bitwise:
 
     @property
     def step_cost(self) -> int:
-        """The first micro-batch of each round is its largest: `A * (G // C) + rounds that begin with a larger one`."""
+        """`A * (G // C)`, plus one for each round whose first micro-batch is a larger one."""
         base, larger = divmod(self.global_batch, self.num_micro_batches)
         return self.accumulation_steps * base + ceil_div(larger, self.world_size)
 
@@ -184,7 +184,7 @@ class Bitwise:
 
     @property
     def fewest_workers_as_fast(self) -> int:
-        """Both terms of the cost fall with W, so both must stay: the rounds, and those that begin with a larger one."""
+        """The smallest W that keeps both terms of the cost: the rounds, and those that begin with a larger one."""
         larger = self.global_batch % self.num_micro_batches
         fewest = ceil_div(self.num_micro_batches, self.accumulation_steps)
         return max(fewest, ceil_div(larger, ceil_div(larger, self.world_size))) if larger else fewest
@@ -200,7 +200,7 @@ class Bitwise:
 
 
 LAYOUT_VERSION = 1
-"""of new plans; another arithmetic is another version, beside the older ones, by which older runs are audited"""
+"""version of new plans. Other arithmetic gets another version. Audits of older runs use the older versions."""
 LAYOUTS: dict[int, dict[Mode, Callable[..., Layout]]] = {1: {"balanced": Balanced, "bitwise": Bitwise}}
 
 

@@ -9,9 +9,9 @@ from planner.plan.layout import LAYOUT_VERSION, LAYOUTS, Layout, Mode
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The complete answer for a job at one world size. Made by `planner.plan.make_plan`.
+    """How a job's global batch is split at one world size. Made by `planner.plan.make_plan`.
 
-    Memory is O(1): the answers for a rank are computed from these values.
+    Memory is O(1): shares and micro-batches are computed on demand.
     """
 
     global_batch: int
@@ -22,7 +22,7 @@ class Plan:
     """the cap on a micro-batch that the job set, in samples"""
     mode: Mode = "balanced"
     layout_version: int = LAYOUT_VERSION
-    """which arithmetic; it goes into the digest: another one is another plan"""
+    """version of the arithmetic, part of the digest"""
 
     @cached_property
     def _layout(self) -> Layout:
@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def workers_used(self) -> int:
-        """Workers that have samples; the rest run zero-weight ghosts."""
+        """Workers that have samples. The others run zero-weight ghosts."""
         return self._layout.workers_used
 
     @property
@@ -51,40 +51,40 @@ class Plan:
 
     @property
     def step_cost(self) -> int:
-        """Sum over rounds of the round's largest micro-batch, in samples; `ceil(G / W)` if balanced."""
+        """Sum over rounds of the round's largest micro-batch, in samples. `ceil(G / W)` if balanced."""
         return self._layout.step_cost
 
     @property
     def max_micro_batch(self) -> int:
-        """The largest micro-batch of the plan, in samples; at most `max_micro`."""
+        """The largest micro-batch of the plan in samples, at most `max_micro`."""
         return self._layout.max_micro_batch
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches that are no ghosts, over all workers, at most: the number of gradients in the sum."""
+        """An upper bound on the micro-batches that are not ghosts, so on the gradients in a step's sum."""
         return self._layout.num_micro_batches
 
     @property
     def efficiency(self) -> float:
-        """`(G / W) / step_cost` over the workers granted: the fraction of their time that computes samples."""
+        """`(G / W) / step_cost`: the fraction of the workers' time that computes samples."""
         return self.global_batch / (self.world_size * self.step_cost)
 
     @property
     def fewest_workers_as_fast(self) -> int:
-        """The least world size with the same step cost."""
+        """The smallest world size with the same step cost."""
         return self._layout.fewest_workers_as_fast
 
     @property
     def balanced_cost(self) -> int:
-        """What a step would cost in `balanced` mode: equal for a balanced plan, and where `bitwise` is free."""
+        """The step cost in `balanced` mode, in samples. Where it equals `step_cost`, `bitwise` costs nothing."""
         return replace(self, mode="balanced").step_cost
 
     def at(self, world_size: int) -> "Plan":
-        """The same job's plan at another world size."""
+        """This job's plan at another world size."""
         return replace(self, world_size=world_size)
 
     def micro_batch(self, rank: int, accumulation_step: int) -> range:
-        """The half-open range of the global batch that `rank` computes in one round; may be empty (a ghost).
+        """The half-open range of the global batch that `rank` computes in one round. Empty for a ghost.
 
         Raises:
             IndexError: `rank` or `accumulation_step` is out of range.
@@ -96,19 +96,19 @@ class Plan:
         return self._layout.micro_batch(rank, accumulation_step)
 
     def micro_batches(self, rank: int) -> list[range]:
-        """All rounds of `rank`, in order: `accumulation_steps` half-open ranges."""
+        """The micro-batches of `rank` in order: `accumulation_steps` half-open ranges of the global batch."""
         return [self.micro_batch(rank, step) for step in range(self.accumulation_steps)]
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that name this plan; equal on every worker, in the ledger and in the dry run."""
+        """16 hex digits that identify this plan: equal on every worker, in the ledger and in the dry run."""
         numbers = (self.global_batch, self.world_size, self.max_micro, self.accumulation_steps)
         text = f"layout {self.layout_version} {self.mode} {numbers}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know before paying for this world size, one sentence each."""
+        """What a user should know before paying for this world size, one sentence each. May be empty."""
         return tuple(filter(None, (self._idle(), self._communication_bound(), self._fewer_are_as_fast())))
 
     def _idle(self) -> str:
@@ -120,7 +120,7 @@ class Plan:
     def _communication_bound(self) -> str:
         if self.world_size == 1 or self.max_micro_batch >= 2:
             return ""
-        # More memory per sample helps only where the cap, not the share, makes the micro-batch small.
+        # A higher cap helps only where the cap, not the share, makes the micro-batch small.
         raise_cap = "raise max_micro, use bf16 or activation checkpointing, or " if self.step_cost > 1 else ""
         return f"micro-batch {self.max_micro_batch} is communication-bound under FSDP: {raise_cap}use fewer workers"
 

@@ -1,8 +1,7 @@
-"""The decision: keep the world size, resize now, or wait; with the reason.
+"""Decides whether to keep the world size, resize, wait or pause, and gives the reason. `planner.elastic` acts on it.
 
-Fewer workers are no choice: who leaves is not asked. More are one, and three questions are put to it in turn. Is a
-step faster there? Does the rest of the run win the pause back? Have such workers stayed long enough, so far, to pay
-for the two resizes that they cost if they go again?
+A run must shrink when workers leave. It grows only after three questions. Is a step faster there? Does the rest of the
+run win the pause back? Have such workers stayed long enough so far to pay for a grow and a shrink?
 """
 
 import math
@@ -12,14 +11,14 @@ from itertools import takewhile
 from typing import Literal
 
 from planner.base.text import counted, duration
-from planner.plan.capacity import AvailableTimes, CapacityAt, available_times, check, rises_s
+from planner.plan.capacity_history import AvailabilityHistory, CapacityAt, available_times, check, rise_times
 from planner.plan.growth import Growth, ResizeCost
 from planner.plan.plan import Plan
 from planner.plan.speed import Speeds
 
-# Medians of the same step differ by so much from one generation to the next; less is no gain that one could see.
+# Medians of the same step differ by this much from one generation to the next, so a smaller gain cannot be seen.
 _LEAST_FASTER = 0.02
-# Before the first measurement. The plan's cost leaves out the fixed time of a step, so it promises too much.
+# Before the first measurement. The plan's cost leaves out the fixed time of a step, so it is too optimistic.
 _LEAST_FASTER_UNMEASURED = 1.5
 
 
@@ -28,13 +27,13 @@ class Situation:
     """Everything that the decision depends on.
 
     Raises:
-        ValueError: the history is empty, out of order or ends after `now_s`; or another number is out of range.
+        ValueError: the history is empty, out of order or ends after `now_s`, or another number is out of range.
     """
 
     plan: Plan
-    """what runs now"""
+    """the plan that runs now"""
     capacity: Sequence[CapacityAt]
-    """what the cluster could hold, workers that run included; the last entry is what it can hold now"""
+    """how many workers the cluster could hold, running ones included. The last entry holds now."""
     speeds: Speeds
     cost: ResizeCost
     remaining_steps: int
@@ -50,41 +49,41 @@ class Situation:
 
     @property
     def usable(self) -> int:
-        """The most workers that the run could have now."""
+        """The most workers that the run can have now."""
         return min(self.capacity[-1].world_size, self.workers_max)
 
     @property
     def step_s(self) -> float:
-        """At the present count."""
+        """Seconds per step at the current world size."""
         return self.speeds.seconds_per_step(self.plan)
 
     @property
     def remaining_s(self) -> float:
-        """Of the run, at the present count."""
+        """Seconds until the run ends at the current world size."""
         return self.remaining_steps * self.step_s
 
     def useful(self, most: int) -> int:
-        """The count to have if `most` are there: `worth_asking`, within the job's bounds."""
+        """The best count if there is room for `most` workers: `worth_asking`, within the job's bounds."""
         return max(self.workers_min, worth_asking(self.plan, min(most, self.workers_max)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do; the caller does it and writes it down."""
+    """What to do. The caller does it and records it."""
 
     kind: Literal["keep", "resize", "wait", "pause"]
-    """`pause`: fewer workers are there than the job may run with"""
+    """`pause`: there is room for fewer workers than the job may run with"""
     world_size: int
-    """the count to go on with: the present one for `keep` and `wait`, 0 for `pause`"""
+    """the count to continue with: the current one for `keep` and `wait`, 0 for `pause`"""
     until_s: float
-    """when to ask again if nothing changes: never (infinite), but for `wait`; `now_s` for `resize`"""
+    """when to ask again if nothing changes: a time for `wait`, `now_s` for `resize`, else infinite"""
     reason: str
 
 
 def worth_asking(plan: Plan, most: int) -> int:
-    """The least count of at most `most` that no count of at most `most` beats: what to ask an autoscaler for.
+    """The smallest count with the step cost of `most` workers: what to ask an autoscaler for.
 
-    With G=32, 11 of 15: both compute 3 samples one after another. 16 compute 2.
+    With G=32 it is 11 for 15: at both, a step takes the time of 3 samples. At 16 it takes the time of 2.
 
     Raises:
         ValueError: `most` is below 1.
@@ -95,9 +94,9 @@ def worth_asking(plan: Plan, most: int) -> int:
 
 
 def revise(situation: Situation) -> Decision:
-    """Keep, resize now, wait until, or pause. Pure: equal situations give equal decisions.
+    """Keep, resize now, wait, or pause. Pure: equal situations give equal decisions.
 
-    While capacity stays as it is, waits end: for one count, after `Growth.longest_wait_s` at most.
+    While capacity does not change, waits for one count end after at most `Growth.longest_wait_s`.
     """
     now, usable = situation, situation.usable
     if usable < now.workers_min:
@@ -117,15 +116,15 @@ def revise(situation: Situation) -> Decision:
 
 
 def _pause(now: Situation) -> Decision:
-    reason = f"room for {counted(now.usable, 'worker')}, and the job needs {now.workers_min}: no choice but to wait"
+    reason = f"there is room for {counted(now.usable, 'worker')}, and the job needs {now.workers_min}"
     return Decision(kind="pause", world_size=0, until_s=math.inf, reason=reason)
 
 
 def _shrink(now: Situation) -> Decision:
     count = now.useful(now.usable)
-    room = f"room for {now.usable} of {counted(now.plan.world_size, 'worker')}: no choice"
-    fewer = "" if count == now.usable else f", and {count} are as fast"
-    reason = f"{room}{fewer}; {_step_times(now, count)}"
+    room = f"there is room for only {now.usable} of {counted(now.plan.world_size, 'worker')}"
+    fewer = "" if count == now.usable else f" ({count} are as fast)"
+    reason = f"{room}{fewer}: {_step_times(now, count)}"
     return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
 
 
@@ -138,16 +137,16 @@ def _wait(now: Situation, until_s: float, reason: str) -> Decision:
 
 
 def _nothing_to_gain(now: Situation) -> str:
-    """More would do no good, or there are no more."""
+    """Why no larger count is tried: there are no more workers, or a step is not shorter with them."""
     world_size, usable = now.plan.world_size, now.usable
     if usable == world_size:
-        return f"all that may be used, {counted(usable, 'worker')}, are in use"
+        return f"the run already has all that it may use, {counted(usable, 'worker')}"
     time = f"the time of {counted(now.plan.step_cost, 'sample')}"
-    return f"a step at {counted(usable, 'worker')} takes {time}, as it does at {world_size}: nothing to gain"
+    return f"a step takes {time} at {counted(usable, 'worker')} and at {world_size}: nothing to gain"
 
 
 def _step_times(now: Situation, count: int) -> str:
-    """`0.80 s per step instead of 1.0 s`, or by the plan alone while nothing is measured."""
+    """The old and the new time of a step, such as `0.80 s per step instead of 1.0 s`."""
     plan = now.plan.at(count)
     if not now.speeds.measured:
         return f"the time of {counted(plan.step_cost, 'sample')} per step instead of {now.plan.step_cost}"
@@ -156,9 +155,9 @@ def _step_times(now: Situation, count: int) -> str:
 
 
 def _grow_unmeasured(now: Situation, count: int) -> Decision:
-    """What to do about more workers before any step was measured: the plan's cost stands for time.
+    """Judge a larger count before any step was measured, by the plan's cost.
 
-    It must promise 1.5 times the speed, and the count to move to must have been the same for as long as a pause takes.
+    It must be 1.5 times as fast, and must have been the best count for as long as a pause takes.
     """
     ratio = now.plan.step_cost / now.plan.at(count).step_cost
     move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
@@ -167,27 +166,27 @@ def _grow_unmeasured(now: Situation, count: int) -> Decision:
         return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
     quiet_s = _best_since_s(now, count) + now.cost.grow_s
     if quiet_s > now.now_s:
-        reason = f"{move}: no step was measured yet, and the room has just changed; {_in(now, quiet_s)}"
+        reason = f"{move}: no step was measured yet, and the room has just changed, so {_in(now, quiet_s)}"
         return _wait(now, quiet_s, reason)
-    reason = f"{move}: {ratio:.1f} times as fast by the plan; no step was measured yet"
+    reason = f"{move}: {ratio:.1f} times as fast by the plan (no step was measured yet)"
     return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
 
 
 def _best_since_s(now: Situation, count: int) -> float:
-    """Since when `count`, the best count now, has been the best; places that nobody would use come and go meanwhile."""
+    """The time since which `count` has been the best one. Changes of capacity that do not change that are ignored."""
     same = takewhile(lambda c: c.world_size >= 1 and now.useful(c.world_size) == count, reversed(now.capacity))
     return min((change.time_s for change in same), default=now.now_s)
 
 
 def _grow(now: Situation, count: int) -> Decision:
-    """What to do about one count that is there and above the present one."""
+    """Judge one larger count that the cluster has room for."""
     step_s, new_step_s = now.step_s, now.speeds.seconds_per_step(now.plan.at(count))
     move, times = f"{now.plan.world_size} -> {count}", _step_times(now, count)
     if new_step_s > (1 - _LEAST_FASTER) * step_s:
         return _keep(now, f"{move} would give {times}: not faster by {_LEAST_FASTER:.0%}")
     growth = Growth(step_s=step_s, new_step_s=new_step_s, remaining_s=now.remaining_s, cost=now.cost)
     pause = f"a pause of {duration(now.cost.grow_s)}"
-    won_back = f"{duration(growth.win_back_s)} to win back {pause}; {duration(now.remaining_s)} of training remain"
+    won_back = f"{duration(growth.win_back_s)} to win back {pause}, and {duration(now.remaining_s)} of training remain"
     if not growth.pays:
         return _keep(now, f"{move}, {times}: it would take {won_back}")
     until_s, why = _ready(now, growth, count)
@@ -197,25 +196,27 @@ def _grow(now: Situation, count: int) -> Decision:
 
 
 def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
-    """When to move, and what for: the later of two, but never beyond `growth.longest_wait_s`."""
+    """When to resize, and why then: the later of two times, at most `growth.longest_wait_s` away."""
     room = available_times(now.capacity, count)
-    stayed_s = room.start_s + growth.wait_s(room.ended_s, now.now_s - room.start_s)
+    stayed_s = room.start_s + growth.wait_s(room.past_spells, now.now_s - room.start_s)
     more_may_come = now.useful(now.workers_max) > now.useful(now.usable)
-    rises = rises_s(now.capacity) if more_may_come else ()
+    rises = rise_times(now.capacity) if more_may_come else ()
     settled_s = growth.settled_s(rises, room.start_s)
     if settled_s > max(stayed_s, now.now_s):
-        return settled_s, f"more may come, and one resize is cheaper than two; {_in(now, settled_s)}"
-    return stayed_s, f"{_short_spells(growth, room, count)}; {_in(now, stayed_s)}"
+        return settled_s, f"more may come and one resize is cheaper than two, so {_in(now, settled_s)}"
+    return stayed_s, f"{_too_short(growth, room, count)}, so {_in(now, stayed_s)}"
 
 
-def _short_spells(growth: Growth, room: AvailableTimes, count: int) -> str:
-    """Why newcomers are watched first."""
-    short = sum(lasted < growth.break_even_s for lasted in room.ended_s)
-    often = f"{short} of the last {counted(len(room.ended_s), 'time')}"
+def _too_short(growth: Growth, room: AvailabilityHistory, count: int) -> str:
+    """How often room for `count` did not last long enough to pay for a grow and a shrink."""
+    short = sum(lasted < growth.break_even_s for lasted in room.past_spells)
+    often = f"in {short} of the last {counted(len(room.past_spells), 'time')}"
     pauses_s = growth.cost.grow_s + growth.cost.shrink_s
-    too_short = f"under the {duration(growth.break_even_s)} that pay for {duration(pauses_s)} of pauses there and back"
-    return f"room for {count} lasted {often} {too_short}"
+    return (
+        f"room for {count} lasted under {duration(growth.break_even_s)} {often}, too short to pay for "
+        f"{duration(pauses_s)} of pauses"
+    )
 
 
 def _in(now: Situation, until_s: float) -> str:
-    return f"resize in {duration(until_s - now.now_s)} if it lasts"
+    return f"resize in {duration(until_s - now.now_s)} if the room lasts"

@@ -1,4 +1,4 @@
-"""Seconds per step: measured where a world size was seen, fitted where it was not."""
+"""Seconds per step at any world size: measured where the run had that size, fitted elsewhere."""
 
 import math
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from statistics import fmean
 
 from planner.plan.plan import Plan
 
-# The law's prior: a tenth of a measurement which says that a step of no samples takes no time. With one count
-# measured it makes time proportional to cost; two that lie far apart overrule it; two that lie close together, and so
-# hold more noise than slope, hardly do.
+# The prior of the fit: a tenth of a measurement which says that a step of no samples takes no time. With one measured
+# count it makes time proportional to cost. Two counts far apart overrule it. Two that are close together hold more
+# noise than slope, and hardly change it.
 _PRIOR_WEIGHT = 0.1
 
 
@@ -25,18 +25,19 @@ class Speeds:
     measured: Mapping[int, float] = field(default_factory=dict)
     """world size -> median seconds per step"""
     on_one_machine: bool = False
-    """workers share its cores: what is not measured is what it would be with cores for each"""
+    """workers share one machine's cores. Fitted times assume that each node has its own cores."""
 
     def __post_init__(self) -> None:
         for world_size, seconds in self.measured.items():
             if not (seconds > 0 and math.isfinite(seconds)):
-                raise ValueError(f"{seconds} s per step at world size {world_size}; a step takes a finite time above 0")
+                raise ValueError(f"world size {world_size} has {seconds} s per step: it must be finite and above 0")
 
     def seconds_per_step(self, plan: Plan) -> float:
-        """The measured median at the plan's world size, or the fitted one at its cost.
+        """Seconds per step of a plan: the measured median at its world size, else a fit by its step cost.
 
-        Between two measured costs: linear, so never outside of the two. Beyond them: the law, scaled to meet the
-        nearest. With nothing measured: one second per sample of cost, of which only ratios mean anything.
+        Between two measured costs the fit is linear. Beyond them it follows `t = fixed + per_sample * cost`, scaled to
+        meet the nearest measurement. With nothing measured it is one second per sample of cost, so only ratios mean
+        anything.
         """
         if plan.world_size in self.measured:
             return self.measured[plan.world_size]
@@ -52,7 +53,7 @@ class Speeds:
         return seconds * (fixed_s + per_sample_s * plan.step_cost) / (fixed_s + per_sample_s * cost)
 
     def _by_cost(self, plan: Plan) -> list[tuple[int, float]]:
-        """`(step cost, mean seconds)` by rising cost; counts of equal cost are one point."""
+        """`(step cost, mean seconds)` by rising cost. World sizes of equal cost are one point."""
         points = sorted((plan.at(world_size).step_cost, seconds) for world_size, seconds in self.measured.items())
         return [(cost, fmean(s for _, s in group)) for cost, group in groupby(points, key=lambda point: point[0])]
 
@@ -65,13 +66,14 @@ def _between(below: tuple[int, float], above: tuple[int, float], cost: int) -> f
 
 
 def _law(points: list[tuple[int, float]]) -> tuple[float, float]:
-    """`t = fixed + per_sample * cost`, neither below 0: least squares over the points and the prior.
+    """`(fixed, per_sample)` of `t = fixed + per_sample * cost`, by least squares over the points and the prior.
 
-    fixed        what a step takes at any cost: the optimizer, collectives, the commit's share
-    per_sample   forward and backward of one sample on one worker
-    It has no term that rises with W (collectives over more workers), so far beyond what was seen it is optimistic;
-    the first measurement there corrects it. Times that rise as the cost falls (workers that share a CPU) give
-    `per_sample = 0`: more workers promise nothing.
+    fixed        seconds of a step at any cost: the optimizer, collectives, a share of the commit. 0 or more
+    per_sample   seconds of forward and backward of one sample on one worker. 0 or more
+
+    No term rises with W (collectives over more workers), so the fit is optimistic far beyond the measured sizes, until
+    the first measurement there. Times that rise as the cost falls (workers that share a CPU) give `per_sample = 0`:
+    more workers promise no gain.
     """
     weighed = [(1.0, float(cost), seconds) for cost, seconds in points] + [(_PRIOR_WEIGHT, 0.0, 0.0)]
     total = sum(w for w, _, _ in weighed)

@@ -1,31 +1,31 @@
-"""Limits on silence: how long a group of workers may make no progress before it counts as hung.
+"""Timeouts: how long a group of workers may make no progress before it counts as hung.
 
-Progress is any unit of work of any worker: a round computed, rows loaded, bytes read or written. A step may take as
-long as it likes.
+Progress is any unit of work of any worker: a round computed, rows loaded, bytes read or written. A step may take any
+time.
 """
 
-# While no step or no commit was measured. A large model is compiled and first uploaded within half an hour, and a
-# storage client may hold bytes back until it closes a file; a shorter limit would end the same work again and again.
+# While no step or no commit was measured. A large model takes up to half an hour to compile and to upload first, and a
+# storage client may buffer bytes until it closes a file. A shorter limit would end the same work again and again.
 _UNMEASURED_S = 3600.0
 _AT_LEAST_S = 600.0
 _ROUNDS = 20
 _COMMITS = 3
-# A worker whose process answers no question is likely to be stopped for good.
+# A worker whose process does not answer is likely to be stopped for good.
 _UNANSWERED_AT_LEAST_S = 60.0
-# Collectives wait so many times as long as the controller, which finds a hang first and knows the worker to blame.
+# Collectives wait longer than the controller by this factor. The controller finds a hang first and names the worker.
 _COLLECTIVE_FACTOR = 1.5
 
 FIRST_COLLECTIVES_S = _COLLECTIVE_FACTOR * _UNMEASURED_S
-"""timeout of collectives before anything was measured"""
+"""timeout of collectives in seconds before anything was measured"""
 
 
 def longest_silence_s(*, round_s: float, commit_s: float) -> float:
     """Seconds without progress after which a group is hung: `max(10 min, 20 round_s, 3 commit_s)`.
 
     Args:
-        round_s: seconds of the longest round expected at the group's size; 0 if no step was measured.
-        commit_s: seconds of a commit; 0 before the first. Storage may take bytes and write them only at the end, so a
-            commit may be silent.
+        round_s: seconds of the longest round expected at the group's size, 0 if no step was measured.
+        commit_s: seconds of a commit, 0 before the first. A commit may be silent: storage may buffer bytes and write
+            them at the end.
     """
     at_least_s = _AT_LEAST_S if round_s > 0 and commit_s > 0 else _UNMEASURED_S
     return max(at_least_s, _ROUNDS * round_s, _COMMITS * commit_s)
@@ -37,21 +37,21 @@ def longest_unanswered_s(*, round_s: float, commit_s: float) -> float:
     Never longer than `longest_silence_s`.
 
     Args:
-        round_s: seconds of the longest round expected at the group's size; 0 if no step was measured.
-        commit_s: seconds of a commit; 0 before the first.
+        round_s: seconds of the longest round expected at the group's size, 0 if no step was measured.
+        commit_s: seconds of a commit, 0 before the first.
     """
     silence_s = longest_silence_s(round_s=round_s, commit_s=commit_s)
     return silence_s if round_s <= 0 else min(silence_s, max(_UNANSWERED_AT_LEAST_S, _ROUNDS * round_s))
 
 
 def longest_collective_s(*, step_s: float, commit_s: float, eval_s: float) -> float:
-    """Seconds that a collective may wait for the slowest worker: 1.5 times what the controller waits, at least.
+    """Seconds that a collective may wait for the slowest worker: at least 1.5 times what the controller waits.
 
-    A collective cannot see progress, so it also waits for 20 steps, three commits and three evaluations.
+    A collective cannot see progress, so the limit covers 20 steps, three commits and three evaluations.
 
     Args:
         step_s: seconds of a step.
         commit_s: seconds of the last commit, above 0.
-        eval_s: seconds of the last evaluation; 0 if the job has none.
+        eval_s: seconds of the last evaluation, 0 if the job has none.
     """
     return _COLLECTIVE_FACTOR * max(_AT_LEAST_S, _ROUNDS * step_s + _COMMITS * (commit_s + eval_s))

@@ -1,1 +1,1 @@
-"""What makes a run the same run, and what its record proves."""
+"""What makes a run the same training run, and what its ledger proves."""

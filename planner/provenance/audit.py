@@ -1,19 +1,19 @@
-"""What a run should have fed to the model, derived anew, against what its ledger says entered the forward pass.
+"""The audit of a run: which samples each step should have used, compared with what the ledger records.
 
-`lineage` walks the committed records, `derived_steps` derives what they should be, `certificate` holds tensors against
-their digests; here is the verdict. No torch, no Ray; it needs the run's folder and the data.
+`lineage` reads the committed records, `step_comparison` derives what they should be, `certificate` compares tensors
+with their digests. This module makes the verdict. It needs the run's folder and the data, no torch and no Ray.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.provenance.certificate import TensorDigests, check_certificate
-from planner.provenance.derived_steps import derive
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, check_identity, check_records, count_discarded, read_lineage
+from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 
-# A broken sampler breaks every step; the first few say what is wrong.
+# A broken sampler breaks every step, and the first findings show the mistake.
 _MOST_FINDINGS = 20
 
 
@@ -27,44 +27,44 @@ class GenerationSteps:
     accumulation_steps: int
     first_step: int
     end_step: int
-    """half open: the first step that is not the phase's"""
+    """half open: the first step that the generation did not commit"""
     recomputed_before: int
-    """steps done since the commit that it began from, and thrown away: it did them again"""
+    """steps that earlier generations did after its first step and did not commit: it computed them again"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The verdict. Clean means: every committed step used exactly its samples and its learning rate, unaltered since.
+    """The verdict. Clean: every committed step used exactly its samples and learning rate, and no record was altered.
 
-    docs/security.md says what is taken on trust.
+    docs/security.md says what the audit takes on trust.
     """
 
     steps: int
     samples: int
     lost: int
-    """positions of the order that no committed step computed, as far as counts show"""
+    """positions of the order that no committed step computed, by the recorded counts"""
     repeated: int
-    """positions that committed steps computed more than once, as far as counts show"""
+    """positions that committed steps computed more than once, by the recorded counts"""
     mismatched: int
-    """steps whose checksum is not that of the samples they should have used"""
+    """steps whose checksum differs from that of the samples that they should have used"""
     recomputed: int
-    """steps done after a commit that a later generation went back to: work done again, counted once"""
+    """uncommitted steps of earlier generations, which later generations computed again"""
     uncommitted: int
-    """steps of the newest generation after its last commit; a crash now would do them again"""
+    """steps of the newest generation after its last commit, which a crash now would lose"""
     global_batches: tuple[int, ...]
-    """every global batch in use along the lineage, in order; one entry if it never changed"""
+    """the global batches along the lineage, in order, with one entry if it never changed"""
     phases: tuple[GenerationSteps, ...]
     total_steps: int
     held_out: tuple[tuple[int, float], ...]
     """`(step, held-out loss)` along the lineage, ascending"""
     weights: str
-    """one SHA-256 over the final weights, 64 hex digits; empty unless a `bitwise` run has finished"""
+    """one SHA-256 over the final weights of a finished `bitwise` run, 64 hex digits, else empty"""
     findings: tuple[str, ...]
-    """what is wrong, one sentence each; empty if clean"""
+    """what is wrong, one sentence each, empty if clean"""
 
     @property
     def clean(self) -> bool:
-        """Whether the run is what it claims to be."""
+        """Whether there are no findings."""
         return not self.findings
 
 
@@ -74,16 +74,20 @@ def audit(
     tensor_digests: TensorDigests | None = None,
     code: str = "",
 ) -> Audit:
-    """Audit a run. `progress(done, of)` is called after each step.
+    """Audit a run.
 
-    With `tensor_digests` (`planner.train.checkpoints.checkpoint.read_digests`; this room holds no tensor), the
-    certificate of a finished `bitwise` run is held against the tensors in the checkpoint. `code` is the Python file
-    with the `dataset()` of a run with a loop of the user's own; the path on record is never run.
+    Args:
+        run: the run.
+        progress: called with `(done, of)` after each step.
+        tensor_digests: reads the digests of a commit's tensors (`planner.train.checkpoints.checkpoint.read_digests`).
+            If given, the tensors of a finished `bitwise` run are compared with its certificate.
+        code: the Python file with the `dataset()` of a run with the user's own training loop. The path in the ledger
+            is never run.
 
     Raises:
         StoreError: there is no run, or no commit to audit.
         DataError: the data cannot be read any more.
-        UserError: the data comes from code, and none was named.
+        UserError: the data comes from code, and `code` names none.
     """
     run.identity()
     lineage = read_lineage(run)

@@ -1,6 +1,6 @@
-"""The certificate of a finished `bitwise` run: the digest of every whole tensor, in the manifest of its last commit.
+"""The certificate of a finished `bitwise` run: the digest of every unsharded tensor, in its last commit's manifest.
 
-No torch: who can read tensors hands in a function that takes their digests from the files.
+No torch: the caller hands in a function that computes the digests from the files.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from planner.store.records import Manifest
 from planner.store.storage import Storage
 
 TensorDigests = Callable[[Storage, Manifest], Mapping[str, str]]
-"""name -> digest of every whole tensor of a commit, taken from its files"""
+"""returns tensor name -> digest of the unsharded tensor, computed from a commit's files"""
 
 
 def check_certificate(storage: Storage, lineage: Lineage, tensor_digests: TensorDigests | None) -> list[str]:
-    """Check that the newest commit has weights and, where it must, a certificate, and that its tensors are those of it.
+    """Check the newest commit's weights and certificate, and return what is wrong, one sentence each.
 
     Without `tensor_digests`, tensors are not read.
     """
@@ -31,7 +31,7 @@ def check_certificate(storage: Storage, lineage: Lineage, tensor_digests: Tensor
 
 
 def _is_finished_bitwise(lineage: Lineage) -> bool:
-    """By the header of the last segment: a manifest could be altered to look unfinished."""
+    """Whether the last segment's header says so. A manifest could be altered to look unfinished."""
     if not lineage.segments:
         return False
     header = lineage.segments[-1].header
@@ -39,12 +39,12 @@ def _is_finished_bitwise(lineage: Lineage) -> bool:
 
 
 def _check_tensors(storage: Storage, newest: Manifest, tensor_digests: TensorDigests) -> list[str]:
-    """The digests were taken from the tensors in memory: the files must hold the very same ones."""
+    """Compare the tensors in the files with the digests, which were taken from the tensors in memory."""
     findings = [] if newest.weights_digest else [f"commit {newest.name}: its certificate names no weights"]
     try:
         found = tensor_digests(storage, newest)
     except StoreError as error:
-        return [*findings, f"commit {newest.name}: its tensors cannot be held against its certificate: {error}"]
+        return [*findings, f"commit {newest.name}: its tensors cannot be compared with its certificate: {error}"]
     differing = sorted(n for n in {*found, *newest.tensors} if found.get(n) != newest.tensors.get(n))
     if differing:
         findings.append(

@@ -1,6 +1,6 @@
-"""Two histories of one job, held against each other: what they did, step by step, and what came of it.
+"""Compares two histories of one job, step by step and at their end. `planner verify` uses it.
 
-Pure but for reading run folders. No torch, no Ray.
+Apart from reading run folders, it is pure. No torch, no Ray.
 """
 
 import contextlib
@@ -17,30 +17,31 @@ from planner.provenance.lineage import whole_lineage
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
 from planner.store.run_folder import RunFolder
 
-# What `batches` promises: the same samples, and rounding that may differ. float32 rounding in a sum of some thousand
-# terms is about 1e-7 a step; it grows with training, and bfloat16 begins at 2^-8. Seen: 6e-8 in fp32 (the demo's
-# job, 20 steps, W = 1..4), 1.6e-4 in bf16 (59 steps, W = 1..3). The tolerances leave room for longer
-# runs: an assumption.
+# `balanced` promises the same samples, and rounding may differ. float32 rounding in a sum of some thousand terms is
+# about 1e-7 a step. It grows with training, and bfloat16 starts at 2^-8. Measured: 6e-8 in fp32 (the demo's job,
+# 20 steps, W = 1..4), 1.6e-4 in bf16 (59 steps, W = 1..3). That the tolerances suffice for longer runs is an
+# assumption.
 LOSS_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
 WEIGHTS_TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What one history left behind."""
+    """What one history left in its run's folder."""
 
     steps: Mapping[int, StepRecord]
     evals: Mapping[int, EvalRecord]
     observed: Mapping[int, Mapping[str, tuple[int, ...]]]
-    """step -> tensor -> checksums, before the step's update"""
+    """step -> tensor name -> checksums, before the step's update"""
     work: tuple["StepWork", ...]
-    """one for every step that was done, the ones that a loss threw away among them"""
+    """one entry per computed step, including steps that a loss discarded"""
     final: Manifest
+    """of the last commit"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepWork:
-    """What a step took, as it was counted."""
+    """The counted work of one step."""
 
     step: int
     attempts: int
@@ -50,15 +51,16 @@ class StepWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One line of a verdict."""
+    """One comparison of the two histories."""
 
     what: str
     passed: bool
-    words: str
+    detail: str
+    """the numbers, or the first difference, for people"""
 
 
 def read_trace(run: RunFolder, observed: bytes) -> Trace:
-    """The committed lineage of a run, and the checksums that were observed on the way.
+    """Read the committed lineage of a run. `observed` holds the checksums of each step, as JSON lines.
 
     Raises:
         StoreError: there is no run or no commit, or the chain breaks.
@@ -69,7 +71,7 @@ def read_trace(run: RunFolder, observed: bytes) -> Trace:
     return Trace(
         steps={step.step: step for step in lineage.steps},
         evals={each.step: each for each in lineage.evals},
-        # A step that was done again is written again; the last time is the one that counts.
+        # A step that is computed again is also written again. The last line counts.
         observed={line["step"]: {name: tuple(sums) for name, sums in line["tensors"].items()} for line in lines},
         work=tuple(
             StepWork(step=line["step"], attempts=line["attempts"], forward_passes=tuple(line["forward_passes"]))
@@ -80,7 +82,7 @@ def read_trace(run: RunFolder, observed: bytes) -> Trace:
 
 
 def _lines(observed: bytes) -> list[dict[str, Any]]:
-    """Whole lines; one that a killed worker left half written says nothing."""
+    """The parsed lines. A line that a killed worker left torn is ignored."""
     lines = []
     for line in observed.decode().splitlines():
         with contextlib.suppress(ValueError):
@@ -89,7 +91,7 @@ def _lines(observed: bytes) -> list[dict[str, Any]]:
 
 
 def compare_bitwise(here: Trace, there: Trace) -> list[Check]:
-    """Everything equal, to the last bit; where not, the first step and tensor that differ."""
+    """Check that everything is equal to the last bit. A failed check names the first step or tensor that differs."""
     return [
         _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
         _compare_steps("losses", here, there, lambda s: (s.loss, s.metrics, s.skipped)),
@@ -104,7 +106,7 @@ def compare_bitwise(here: Trace, there: Trace) -> list[Check]:
 
 
 def compare_batches(here: Trace, there: Trace, precision: str) -> list[Check]:
-    """The same samples; losses, norms and held-out losses to a stated relative tolerance."""
+    """Check that samples and learning rates are equal, and that losses agree within `LOSS_TOLERANCE[precision]`."""
     tolerance = LOSS_TOLERANCE[precision]
     return [
         _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
@@ -115,7 +117,7 @@ def compare_batches(here: Trace, there: Trace, precision: str) -> list[Check]:
 
 
 def compared(equality: str, precision: str) -> list[str]:
-    """What two histories of a job are compared in, in words."""
+    """What `planner verify` compares, one text per check."""
     both = ["world sizes", "forward passes", "samples", "learning rates"]
     if equality == "bitwise":
         exact = ["losses", "gradient norms", "held-out losses", "every tensor at every step", "weights", "optimizer"]
@@ -125,53 +127,58 @@ def compared(equality: str, precision: str) -> list[str]:
 
 
 def check_sizes(sizes: Sequence[int], trace: Trace) -> Check:
-    """That the history was the one asked for: a group that never changed would prove nothing."""
+    """Check that the run went through the requested sizes. A world size that never changed would prove nothing."""
     seen = [size for size, _ in groupby(len(work.forward_passes) for work in trace.work)]
     asked = [size for size, _ in groupby(sizes)]
-    words = ", ".join(map(str, seen)) if seen == asked else f"{seen} instead of {asked}"
-    return Check(what="world sizes", passed=seen == asked, words=words)
+    detail = ", ".join(map(str, seen)) if seen == asked else f"{seen} instead of {asked}"
+    return Check(what="world sizes", passed=seen == asked, detail=detail)
 
 
 def close_weights(distances: Mapping[str, tuple[float, float]], precision: str) -> Check:
-    """The distance of the final weights from each other against their length, over the whole model.
+    """Check the relative difference of the final weights, over the whole model.
 
-    `distances` is tensor -> (norm of the difference, norm). Not tensor by tensor: some gradients are zero but for
-    rounding (that of an attention's key bias), and Adam makes steps of full length out of the rounding.
+    The tensors are not checked one by one: some gradients are zero except for rounding (an attention's key bias), and
+    Adam turns that rounding into full steps.
+
+    Args:
+        distances: tensor name -> (norm of the difference, norm).
+        precision: `fp32` or `bf16`, which decides the tolerance.
     """
     length = math.hypot(*(norm for _, norm in distances.values()))
     relative = math.hypot(*(difference for difference, _ in distances.values())) / max(length, 1e-30)
     tolerance = WEIGHTS_TOLERANCE[precision]
     largest = max(distances, key=lambda name: distances[name][0])
-    words = (
-        f"relative difference {relative:.1e}, tolerance {tolerance:.0e}; the most in {largest.removeprefix('model/')}"
+    detail = (
+        f"relative difference {relative:.1e}, tolerance {tolerance:.0e}, largest in {largest.removeprefix('model/')}"
     )
-    return Check(what="weights", passed=relative <= tolerance, words=words)
+    return Check(what="weights", passed=relative <= tolerance, detail=detail)
 
 
 def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
-    """Each worker's number of training forward passes at each step against the plan of its world size."""
+    """Check each worker's number of training forward passes at each step against the plan of its world size."""
     what, total = "forward passes", 0
     for work in (work for trace in traces for work in trace.work):
         rounds = make_plan(sizes, len(work.forward_passes)).accumulation_steps
         for rank, count in enumerate(work.forward_passes):
             if count != rounds * work.attempts:
-                words = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"
-                return Check(what=what, passed=False, words=words)
+                detail = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"
+                return Check(what=what, passed=False, detail=detail)
         total += sum(work.forward_passes)
     for trace in traces:
         if missing := trace.steps.keys() - {work.step for work in trace.work}:
-            return Check(what=what, passed=False, words=f"none were counted at step {min(missing)}")
-    return Check(what=what, passed=True, words=f"{total} in both histories, as planned; ghosts and repetitions count")
+            return Check(what=what, passed=False, detail=f"none were counted at step {min(missing)}")
+    detail = f"{total} in both histories, as planned (ghosts and repetitions included)"
+    return Check(what=what, passed=True, detail=detail)
 
 
 def _compare_steps(what: str, here: Trace, there: Trace, value: Callable[[StepRecord], object]) -> Check:
     if here.steps.keys() != there.steps.keys():
-        return Check(what=what, passed=False, words=f"{len(here.steps)} steps against {len(there.steps)}")
+        return Check(what=what, passed=False, detail=f"{len(here.steps)} steps against {len(there.steps)}")
     for number in sorted(here.steps):
         mine, theirs = value(here.steps[number]), value(there.steps[number])
         if mine != theirs:
-            return Check(what=what, passed=False, words=f"differ first at step {number}: {mine} and {theirs}")
-    return Check(what=what, passed=True, words=f"equal at {counted(len(here.steps), 'step')}")
+            return Check(what=what, passed=False, detail=f"differ first at step {number}: {mine} and {theirs}")
+    return Check(what=what, passed=True, detail=f"equal at {counted(len(here.steps), 'step')}")
 
 
 def _compare_evals(here: Trace, there: Trace) -> Check:
@@ -182,23 +189,24 @@ def _compare_evals(here: Trace, there: Trace) -> Check:
             for e in (here.evals.get(number), there.evals.get(number))
         )
         if mine != theirs:
-            return Check(what=what, passed=False, words=f"differ first before step {number}: {mine} and {theirs}")
-    return Check(what=what, passed=True, words=f"equal at {counted(len(here.evals), 'evaluation')}")
+            return Check(what=what, passed=False, detail=f"differ first before step {number}: {mine} and {theirs}")
+    return Check(what=what, passed=True, detail=f"equal at {counted(len(here.evals), 'evaluation')}")
 
 
 def _compare_observed(here: Trace, there: Trace) -> Check:
-    """Gradients, weights and optimizer state, tensor by tensor, as each step began its update."""
+    """Check gradients, weights and optimizer state, tensor by tensor, before each step's update."""
     what = "tensors by step"
     for number in sorted(here.observed.keys() | there.observed.keys()):
         mine, theirs = here.observed.get(number, {}), there.observed.get(number, {})
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
-                return Check(what=what, passed=False, words=f"differ first at step {number}, in {name}")
+                return Check(what=what, passed=False, detail=f"differ first at step {number}, in {name}")
     if missing := here.steps.keys() - here.observed.keys():
-        return Check(what=what, passed=False, words=f"none were observed at step {min(missing)}")
+        return Check(what=what, passed=False, detail=f"none were observed at step {min(missing)}")
     tensors = max((len(sums) for sums in here.observed.values()), default=0)
-    words = f"equal at {counted(len(here.observed), 'step')}: gradients, weights and optimizer, up to {tensors} tensors"
-    return Check(what=what, passed=True, words=words)
+    steps = counted(len(here.observed), "step")
+    detail = f"equal at {steps}: gradients, weights and optimizer, up to {tensors} tensors"
+    return Check(what=what, passed=True, detail=detail)
 
 
 def _compare_tensors(what: str, prefix: str, here: Trace, there: Trace) -> Check:
@@ -206,13 +214,13 @@ def _compare_tensors(what: str, prefix: str, here: Trace, there: Trace) -> Check
     theirs = {n: d for n, d in there.final.tensors.items() if n.startswith(prefix)}
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
-            return Check(what=what, passed=False, words=f"differ at the end, first in {name}")
+            return Check(what=what, passed=False, detail=f"differ at the end, first in {name}")
     # Only plain SGD has an optimizer without a tensor.
     may_be_none = prefix == "optimizer/" and here.final.identity.optimizer == "sgd"
     return Check(
         what=what,
         passed=bool(mine) or may_be_none,
-        words=f"{len(mine)} tensors, SHA-256 {joint_digest(mine)}",
+        detail=f"{len(mine)} tensors, SHA-256 {joint_digest(mine)}",
     )
 
 
@@ -222,7 +230,7 @@ def _losses(records: Mapping[int, StepRecord] | Mapping[int, EvalRecord]) -> dic
 
 def _close(what: str, here: Mapping[int, float], there: Mapping[int, float], tolerance: float) -> Check:
     if here.keys() != there.keys():
-        return Check(what=what, passed=False, words=f"{len(here)} on one side, {len(there)} on the other")
+        return Check(what=what, passed=False, detail=f"{len(here)} on one side, {len(there)} on the other")
     largest = max((abs(a - there[n]) / max(abs(a), abs(there[n]), 1e-30) for n, a in here.items()), default=0.0)
-    words = f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
-    return Check(what=what, passed=largest <= tolerance, words=words)
+    detail = f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
+    return Check(what=what, passed=largest <= tolerance, detail=detail)

@@ -1,6 +1,6 @@
-"""The committed lineage of a run: from the newest commit back to the start, each segment chained into the next.
+"""Reads the committed lineage of a run, from the newest commit back to the start, along the hash chain.
 
-What does not fit is a finding, one sentence each, and the walk goes on as far as it can. Only the run's folder is read.
+Each mismatch is a finding, one sentence each, and reading continues as far as possible. Only the run's folder is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from planner.store.run_folder import RunFolder, commit_of
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """One generation's records, as far as the lineage goes."""
+    """One generation's records, up to the commit that the next generation resumed from."""
 
     header: GenerationRecord
     end_step: int
@@ -26,7 +26,7 @@ class Segment:
     tail_steps: int
     """steps after the commit"""
     findings: tuple[str, ...]
-    """what does not fit between its records, its header and the commits at its two ends"""
+    """mismatches between its records, its header and the commits at its two ends"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Lineage:
     newest: Manifest
     """of the newest commit whose manifest can be read"""
     segments: tuple[Segment, ...]
-    """oldest first; it begins later than the run where a segment cannot be read"""
+    """oldest first. If a segment cannot be read, it and all older ones are missing"""
     findings: tuple[str, ...]
 
     @property
@@ -46,16 +46,16 @@ class Lineage:
 
     @property
     def evals(self) -> tuple[EvalRecord, ...]:
-        """Every evaluation on the way, oldest first."""
+        """Every evaluation of the lineage, oldest first."""
         return tuple(each for segment in self.segments for each in segment.evals)
 
 
 def read_lineage(run: RunFolder) -> Lineage:
-    """Walk back from the newest commit; what does not fit is among the findings.
+    """Read the lineage of the newest commit, with mismatches as findings.
 
     Raises:
-        NewerFormat: a part of it was written by another version of planner.
-        StoreError: there is no commit to begin from.
+        NewerFormat: another version of planner wrote a part of it.
+        StoreError: there is no readable commit.
     """
     newest, findings = _newest(run)
     segments: list[Segment] = []
@@ -75,10 +75,10 @@ def read_lineage(run: RunFolder) -> Lineage:
 
 
 def whole_lineage(run: RunFolder) -> Lineage:
-    """A lineage without findings.
+    """Read the lineage of the newest commit, and require that it has no findings.
 
     Raises:
-        StoreError: there is no commit, or something does not fit; the first finding is the reason.
+        StoreError: there is no commit, or there are findings. The message is the first finding.
     """
     lineage = read_lineage(run)
     if lineage.findings:
@@ -87,19 +87,19 @@ def whole_lineage(run: RunFolder) -> Lineage:
 
 
 def _newest(run: RunFolder) -> tuple[Manifest, list[str]]:
-    """The newest commit whose manifest can be read; findings about newer ones and about its files.
+    """The newest commit whose manifest can be read, with findings about newer commits and about its files.
 
     Raises:
-        NewerFormat: a newer one was written by another version of planner.
-        StoreError: there is none.
+        NewerFormat: another version of planner wrote a newer commit.
+        StoreError: there is no such commit.
     """
     newest = newest_of(reversed(run.commits()), run.manifest)
     findings = [str(error) for _, error in newest.passed_over]
     if newest.manifest is None:
         if lost := run.lost_commits():
             raise StoreError(f"{run.storage.url}: the ledger records {len(lost)} commits, and no manifest can be read")
-        why = f" ({findings[0]})" if findings else ""
-        raise StoreError(f"{run.storage.url}: nothing was committed yet, so there is nothing to audit{why}")
+        reason = f" ({findings[0]})" if findings else ""
+        raise StoreError(f"{run.storage.url}: nothing was committed yet, so there is nothing to audit{reason}")
     try:
         run.check_files(newest.manifest, newest.manifest.files)
     except StoreError as error:
@@ -111,10 +111,10 @@ def _newest(run: RunFolder) -> tuple[Manifest, list[str]]:
 
 
 def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
-    """The records from a generation's start to the commit `end`.
+    """Read a generation's segment from its start to the commit `end`. `parent` is the commit that it resumed from.
 
     Raises:
-        StoreError: the segment is missing, or the chain breaks before the commit's head.
+        StoreError: the segment is missing, or the chain breaks before the commit.
     """
     where = f"ledger of generation {end.generation}"
     links = read_segment(run.storage, end.generation, parent.ledger_head if parent else NO_HEAD)
@@ -137,21 +137,21 @@ def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
 
 
 def _records_until(end: Manifest, links: Iterator[ChainedRecord], where: str) -> list[Record]:
-    """The records up to the head that a commit names.
+    """The records up to the chain's head that a commit names.
 
     Raises:
-        StoreError: the chain breaks, or does not get there.
+        StoreError: the chain breaks, or does not reach that head.
     """
     records: list[Record] = []
     for link in links:
         records.append(link.record)
         if link.head == end.ledger_head:
             return records
-    raise StoreError(f"{where}: it does not reach the head that commit {end.name} names; lines are missing")
+    raise StoreError(f"{where}: it does not reach the head that commit {end.name} names. Lines are missing")
 
 
 def _check_beginning(run: RunFolder, header: GenerationRecord, parent: Manifest | None, where: str) -> list[str]:
-    """Compare a header with the commit that it says it went on from.
+    """Compare a header with the commit that it resumed from, and return the findings.
 
     Raises:
         StoreError: that commit's manifest is gone.
@@ -168,7 +168,7 @@ def _check_beginning(run: RunFolder, header: GenerationRecord, parent: Manifest 
 
 
 def _check_end(header: GenerationRecord, steps: Sequence[StepRecord], end: Manifest) -> list[str]:
-    """Compare a commit with the header and the last step of the segment that it ends."""
+    """Compare a commit with the header and the last step of its segment, and return the findings."""
     findings = []
     promised = (header.world_size, header.plan_digest, header.total_steps, header.identity, header.facts, header.run_id)
     if (end.world_size, end.plan_digest, end.total_steps, end.identity, end.facts, end.run_id) != promised:
@@ -183,7 +183,7 @@ def _check_end(header: GenerationRecord, steps: Sequence[StepRecord], end: Manif
 
 
 def _tail(links: Iterator[ChainedRecord], where: str) -> tuple[list[Record], list[str]]:
-    """The records after the commit, as far as they can be read; and why no more of them can be."""
+    """The readable records after the commit, and a finding if the rest cannot be read."""
     tail: list[Record] = []
     try:
         tail.extend(link.record for link in links)
@@ -192,24 +192,24 @@ def _tail(links: Iterator[ChainedRecord], where: str) -> tuple[list[Record], lis
     return tail, []
 
 
-# -- the segments together, and all that the ledger records
+# -- all segments together
 
 
 def check_identity(segments: Sequence[Segment]) -> list[str]:
-    """A run's identity may change only where its header says that the user named the change."""
+    """Find changes of the identity that no header records as accepted by the user."""
     return [
         f"generation {after.generation}: another {field} than before, and nobody accepted it"
         for before, after in pairwise(segment.header for segment in segments)
         for field in before.identity.differences(after.identity)
-        if not any(words.startswith(f"{field}: ") for words in after.changed)
+        if not any(change.startswith(f"{field}: ") for change in after.changed)
     ]
 
 
 def check_records(run: RunFolder, known: Sequence[str]) -> list[str]:
-    """Check that every recorded commit still has the manifest that the ledger names. Manifests are never removed.
+    """Check that every recorded commit has its manifest, and that every commit is recorded. Return the findings.
 
-    Every commit must also be recorded, except the last one of a generation: its worker may have died before that.
-    The walk along the lineage may have met a manifest that is no good: what is `known` is not found again.
+    Manifests are never removed. The last commit of a generation may lack a record, because its worker may have died
+    before writing it. Findings in `known` are not repeated.
     """
     findings = []
     recorded = {
@@ -233,7 +233,7 @@ def check_records(run: RunFolder, known: Sequence[str]) -> list[str]:
 
 
 def count_discarded(run: RunFolder, segments: Sequence[Segment]) -> tuple[dict[int, int], int]:
-    """Generation -> steps that were done again since; and the newest generation's steps after its last commit."""
+    """Return generation -> its steps that were computed again, and the newest generation's uncommitted steps."""
     tails = {segment.header.generation: segment.tail_steps for segment in segments}
     numbers = {*run.generations(), *run.segments()}
     counts = {n: tails[n] if n in tails else _count_steps(run, n) for n in numbers}
@@ -242,5 +242,5 @@ def count_discarded(run: RunFolder, segments: Sequence[Segment]) -> tuple[dict[i
 
 
 def _count_steps(run: RunFolder, generation: int) -> int:
-    """Steps in a segment outside the lineage. The segment may be torn or missing."""
+    """The number of steps in a segment outside the lineage. The segment may be torn or missing."""
     return run.storage.read_from(segment_name(generation), 0).count(b'"kind":"step"')

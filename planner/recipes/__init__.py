@@ -7,7 +7,7 @@ of installed packages. `detect.py` finds the system of a recipe. A `Recipe` hold
 key, and what its own system does at any GPU count (`Recipe.foreign`). The room imports no torch and no Ray.
 """
 
-from planner.recipes.drafting import Options
+from planner.recipes.drafting import RecipeOptions
 from planner.recipes.job_text import job_of
 from planner.recipes.read import read_recipe
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Note, Recipe, Rewrite, Trap
@@ -24,8 +24,8 @@ __all__ = [
     "CheckOptions",
     "Draft",
     "Note",
-    "Options",
     "Recipe",
+    "RecipeOptions",
     "RecipeSource",
     "Rewrite",
     "System",

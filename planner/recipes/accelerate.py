@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.base.disk import is_file
-from planner.recipes.entries import Entry, Keys, flat
+from planner.recipes.config_reader import beside, mapping_of, text_of
+from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.recipe import Recipe
-from planner.recipes.texts import beside, mapping_of, text_of
 
 _CLIP = "deepspeed_config.gradient_clipping"
 
@@ -45,7 +45,7 @@ def read_launch(path: str) -> LaunchSettings:
         RecipeError: the file cannot be read, is no accelerate file, or has a wrong value.
     """
     tree = mapping_of(text_of(path), path)
-    keys = Keys(source=path, entries=flat(tree, path), fix="KEY: VALUE")
+    keys = KeyReader(source=path, entries=flat(tree, path), fix="KEY: VALUE")
     if not is_accelerate(tree):
         keys.wrong("found no keys of an accelerate file (distributed_type, num_processes). Write the path of one")
         keys.raise_mistakes()
@@ -74,7 +74,7 @@ def read_launch(path: str) -> LaunchSettings:
     return launch
 
 
-def _deepspeed_file(keys: Keys, path: str) -> dict[str, Entry]:
+def _deepspeed_file(keys: KeyReader, path: str) -> dict[str, Entry]:
     """The keys of the DeepSpeed file that an accelerate file names, if it is on this machine. They replace its own."""
     name = keys.value("deepspeed_config.deepspeed_config_file")
     places = [Path(name), Path(path).parent / name] if isinstance(name, str) else []

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from planner.recipes.accelerate import file_text, is_accelerate, local_file, machine_notes, read_launch, with_counts
-from planner.recipes.drafting import Options
+from planner.recipes.config_reader import recipe_error, text_of
+from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Rewrite
 from planner.recipes.rendering import guessed_precision
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import BatchSplit, System
-from planner.recipes.texts import recipe_error, text_of
 
 
 def detect(found: RecipeSource) -> bool:
@@ -17,7 +17,7 @@ def detect(found: RecipeSource) -> bool:
     return is_accelerate(found.tree)
 
 
-def read(found: RecipeSource, options: Options) -> NoReturn:
+def read(found: RecipeSource, options: RecipeOptions) -> NoReturn:
     """Refuse an accelerate file that is given as a recipe.
 
     Raises:

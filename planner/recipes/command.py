@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-from planner.recipes.texts import recipe_error
+from planner.recipes.config_reader import recipe_error
 
 KNOWN_COMMANDS = "train.py, launch.py, sft.py, trl dpo, ..."
 HYDRA_SCRIPTS = {"train.py": "the DPO repository", "launch.py": "HALOs"}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planner.recipes.drafting import Options, finish, job_name, make_own, order_sections, set_batch, set_workers
-from planner.recipes.entries import Keys
+from planner.recipes.drafting import RecipeOptions, finish, job_name, make_own, order_sections, set_batch, set_workers
+from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Recipe, Trap
 
 _BATCH, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
@@ -30,7 +30,7 @@ def is_deepspeed(tree: Mapping[str, Any]) -> bool:
     return _BATCH in tree or _MICRO in tree or ("zero_optimization" in tree and _STEPS in tree)
 
 
-def read(keys: Keys, options: Options) -> Recipe:
+def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
     """The recipe in a DeepSpeed file, which sets batch sizes but no model, data or loss. Notes mistakes in `keys`."""
     written = {name: _number(keys, name) for name in (_BATCH, _MICRO, _STEPS)}
     if not any(written.values()) and not keys.mistakes:
@@ -90,7 +90,7 @@ def _sizes_of(facts: "DeepSpeedFacts", gpus: int | None) -> tuple[int, int | Non
     return batch, min(facts.micro, batch) if facts.micro else None, facts.accumulation or 1
 
 
-def _number(keys: Keys, name: str) -> int | None:
+def _number(keys: KeyReader, name: str) -> int | None:
     if keys.value(name) == "auto":
         keys.wrong(f"{name}: found auto, which the Trainer fills in. Write the TRL recipe, or a number")
         return None

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from planner.recipes import deepspeed
-from planner.recipes.drafting import Options
-from planner.recipes.entries import Keys, flat
+from planner.recipes.config_reader import mapping_of, text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.entries import KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.rendering import guessed_precision
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import BatchSplit, System
-from planner.recipes.texts import mapping_of, text_of
 
 
 def detect(found: RecipeSource) -> bool:
@@ -18,7 +18,7 @@ def detect(found: RecipeSource) -> bool:
     return deepspeed.is_deepspeed(found.tree)
 
 
-def read(found: RecipeSource, options: Options) -> Recipe:
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     """The recipe in a DeepSpeed file, with the overrides applied.
 
     Raises:
@@ -26,7 +26,7 @@ def read(found: RecipeSource, options: Options) -> Recipe:
     """
     entries = flat(found.tree, found.source)
     overrides(found.arguments, entries)
-    keys = Keys(source=found.source, entries=entries, fix="KEY=VALUE", is_for_job=options.is_for_job)
+    keys = KeyReader(source=found.source, entries=entries, fix="KEY=VALUE", is_for_job=options.is_for_job)
     recipe = deepspeed.read(keys, options)
     keys.raise_mistakes()
     return recipe

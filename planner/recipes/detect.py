@@ -7,9 +7,9 @@ from planner.errors import PlannerError
 from planner.files.messages import cut
 from planner.recipes import job_system, systems, unsupported
 from planner.recipes.command import KNOWN_COMMANDS
+from planner.recipes.config_reader import recipe_error
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
-from planner.recipes.texts import recipe_error
 from planner.recipes.unsupported import READ
 
 _MARKS = (

@@ -6,11 +6,11 @@ into one slice per GPU (utils.py, trainers.py). It silently drops rows that fill
 
 from typing import Any
 
-from planner.recipes.dpo_runs import DpoFacts
+from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.drafting import (
     DATA_OF,
-    Dataset,
-    Options,
+    DatasetSource,
+    RecipeOptions,
     carry,
     finish,
     job_name,
@@ -21,9 +21,9 @@ from planner.recipes.drafting import (
     set_optimizer,
     set_workers,
 )
-from planner.recipes.entries import Entry, Keys
+from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft, Recipe
-from planner.recipes.shipped import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
+from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
 
 _WHOSE = "the DPO repository's own config.yaml"
 
@@ -39,7 +39,7 @@ def base(choices: dict[str, str]) -> dict[str, Entry]:
     return entries
 
 
-def read(keys: Keys, choices: dict[str, str], options: Options) -> Recipe:
+def read(keys: KeyReader, choices: dict[str, str], options: RecipeOptions) -> Recipe:
     """The recipe of a configuration with `choices` of Hydra's groups. Notes mistakes in `keys`."""
     batch = keys.whole("batch_size")
     accumulation = keys.whole("gradient_accumulation_steps", 1)
@@ -91,7 +91,7 @@ def read(keys: Keys, choices: dict[str, str], options: Options) -> Recipe:
     )
 
 
-def _method(keys: Keys, choices: dict[str, str]) -> str:
+def _method(keys: KeyReader, choices: dict[str, str]) -> str:
     name = str(keys.value("loss.name") or choices.get("loss") or "sft")
     if name in {"sft", "dpo", "ipo"}:
         if name == "ipo" and choices.get("loss") == "ipo" and not keys.has("loss.name"):
@@ -102,9 +102,9 @@ def _method(keys: Keys, choices: dict[str, str]) -> str:
 
 
 def _draft(
-    keys: Keys,
+    keys: KeyReader,
     choices: dict[str, str],
-    options: Options,
+    options: RecipeOptions,
     facts: DpoFacts,
     method: str,
     gpus: int | None,
@@ -142,7 +142,7 @@ def _draft(
     return draft
 
 
-def _set_model(draft: Draft, keys: Keys, choices: dict[str, str]) -> None:
+def _set_model(draft: Draft, keys: KeyReader, choices: dict[str, str]) -> None:
     draft.set("model.kind", "hf")
     if not keys.has("model.name_or_path"):
         chosen = choices.get("model")
@@ -160,9 +160,9 @@ def _set_model(draft: Draft, keys: Keys, choices: dict[str, str]) -> None:
         keys.value("model.archive")
 
 
-def _set_data(draft: Draft, keys: Keys, method: str) -> None:
+def _set_data(draft: Draft, keys: KeyReader, method: str) -> None:
     names = names_of(keys.value("datasets"))
-    set_data(draft, DATA_OF[method], [Dataset(name=name, hub=False) for name in names])
+    set_data(draft, DATA_OF[method], [DatasetSource(name=name, hub=False) for name in names])
     carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
     side = "start" if names == ["hh"] else "end"
     draft.derive(
@@ -170,7 +170,7 @@ def _set_data(draft: Draft, keys: Keys, method: str) -> None:
     )
 
 
-def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
+def _set_objective(draft: Draft, keys: KeyReader, method: str) -> None:
     if method == "sft":
         text = "objective sft, a mean over samples: the repository sums the loss over each example's tokens"
         draft.derive("objective", {"kind": "sft", "mean_over": "samples"}, text)
@@ -193,7 +193,7 @@ def _set_objective(draft: Draft, keys: Keys, method: str) -> None:
     draft.derive("objective", objective, f"objective {shown}")
 
 
-def _set_length(draft: Draft, keys: Keys, facts: DpoFacts) -> None:
+def _set_length(draft: Draft, keys: KeyReader, facts: DpoFacts) -> None:
     if facts.n_examples:
         whole = -(-facts.n_examples // facts.batch) * facts.batch
         text = f"train.examples {whole}: n_examples {facts.n_examples} ends with the batch that reaches it"
@@ -206,7 +206,7 @@ def _set_length(draft: Draft, keys: Keys, facts: DpoFacts) -> None:
         keys.lacks("n_epochs: found neither n_epochs nor n_examples. Write one of them behind the recipe")
 
 
-def _set_optimizer(draft: Draft, keys: Keys) -> None:
+def _set_optimizer(draft: Draft, keys: KeyReader) -> None:
     name, lr = keys.text("optimizer", "RMSprop"), keys.number("lr", 5e-7)
     kinds: dict[str, dict[str, Any]] = {
         "RMSprop": {"kind": "rmsprop"},

@@ -8,7 +8,7 @@ from typing import Any
 from planner.files.messages import cut
 from planner.job.objectives import OURS
 from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO
-from planner.recipes.entries import Keys
+from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import Unresolved, number, written
 
@@ -23,7 +23,7 @@ _ROWS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class RecipeOptions:
     """Command-line options beside the recipe."""
 
     gpus: int | None = None
@@ -43,7 +43,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class DatasetSource:
     """A data set that a recipe names."""
 
     name: str
@@ -67,7 +67,7 @@ def job_name(*candidates: Any) -> str:
     return "recipe"
 
 
-def set_batch(draft: Draft, keys: Keys, options: Options, batch: int, micro: int | None, how: str) -> None:
+def set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, batch: int, micro: int | None, how: str) -> None:
     """Sets `batch.global` and `batch.max_micro`. Notes in `keys` if one is too large or unknown.
 
     Args:
@@ -103,7 +103,7 @@ def set_workers(draft: Draft, batch: int, gpus: int | None) -> None:
     draft.derive("workers", {"max": most}, f"workers.max {most}: the batch is exact at every count up to it")
 
 
-def set_data(draft: Draft, kind: str, datasets: Sequence[Dataset]) -> None:
+def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource]) -> None:
     """Sets `data.kind` and a placeholder `data.path`, and adds how to save the data sets there to the to-do list."""
     names = [each.name.rstrip("/").rpartition("/")[2] or each.name for each in datasets]
     folder = "data/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(dict.fromkeys(names)))[:80].strip("-") or "NAME")
@@ -117,7 +117,7 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[Dataset]) -> None:
     draft.to_do.append(_saving(kind, folder, datasets))
 
 
-def _saving(kind: str, folder: str, datasets: Sequence[Dataset]) -> str:
+def _saving(kind: str, folder: str, datasets: Sequence[DatasetSource]) -> str:
     """A shell command that saves data sets of the hub, or for others the form that their rows must have."""
     rows = f"rows such as {_ROWS[kind]}"
     if not datasets or not all(each.hub for each in datasets):
@@ -132,7 +132,7 @@ def _saving(kind: str, folder: str, datasets: Sequence[Dataset]) -> str:
     )
 
 
-def _load(dataset: Dataset) -> str:
+def _load(dataset: DatasetSource) -> str:
     """Python that loads the rows which the alignment-handbook takes. It shuffles before it takes a share."""
     config = f", {dataset.config!r}" if dataset.config and dataset.config != "default" else ""
     load = f"load_dataset({dataset.name!r}{config}, split={dataset.split or 'train'!r})"
@@ -148,7 +148,7 @@ def names_of(value: Any) -> list[str]:
     return [str(each) for each in values if "$" not in str(each)]
 
 
-def set_optimizer(draft: Draft, keys: Keys, values: Mapping[str, Any], from_keys: Mapping[str, str]) -> None:
+def set_optimizer(draft: Draft, keys: KeyReader, values: Mapping[str, Any], from_keys: Mapping[str, str]) -> None:
     """Sets values of `train.optimizer`. `from_keys` has the recipe's key for those that are carried over."""
     for name, value in values.items():
         ours = f"train.optimizer.{name}"
@@ -158,7 +158,7 @@ def set_optimizer(draft: Draft, keys: Keys, values: Mapping[str, Any], from_keys
             draft.set(ours, value)
 
 
-def carry(draft: Draft, keys: Keys, foreign: str, ours: str, value: Any, *, whose: str = "in its system") -> None:
+def carry(draft: Draft, keys: KeyReader, foreign: str, ours: str, value: Any, *, whose: str = "in its system") -> None:
     """Sets a value that a key of the recipe gives, and notes it as carried over.
 
     Args:
@@ -228,7 +228,7 @@ def make_own(draft: Draft, method: str, why: str) -> None:
         draft.to_do.insert(1, f"what the loop must do itself: {'; '.join(lines)}")
 
 
-def finish(draft: Draft, keys: Keys, reasons: Mapping[str, str], other: str) -> None:
+def finish(draft: Draft, keys: KeyReader, reasons: Mapping[str, str], other: str) -> None:
     """Notes every key that no note mentions yet as dropped, so that `convert` lists every key.
 
     Args:

@@ -37,7 +37,7 @@ def flat(tree: Mapping[Any, Any], where: str, *, is_default: bool = False, prefi
 
 
 @dataclass(kw_only=True)
-class Keys:
+class KeyReader:
     """Typed access to a recipe's entries.
 
     A wrong value is added to `mistakes` and a substitute returned, so that one error can list all mistakes.

@@ -9,17 +9,17 @@ import re
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
-    Options,
+    RecipeOptions,
     finish,
     make_own,
 )
-from planner.recipes.entries import Entry, Keys
+from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.halos_batching import HalosFacts, Meaning
 from planner.recipes.halos_job import SHARED, make_draft
-from planner.recipes.halos_runs import HalosFacts, Meaning
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
-from planner.recipes.shipped import HALOS_DEFAULTS, HALOS_LEGACY_REASONS, HALOS_LOSSES, HALOS_REASONS
 from planner.recipes.split import nearest_multiple
+from planner.recipes.upstream_defaults import HALOS_DEFAULTS, HALOS_LEGACY_REASONS, HALOS_LOSSES, HALOS_REASONS
 
 _WHOSE = "HALOs' own configuration"
 
@@ -64,9 +64,9 @@ def meaning_in_comment(text: str) -> Meaning | None:
 
 
 def read(
-    keys: Keys,
+    keys: KeyReader,
     choices: dict[str, str],
-    options: Options,
+    options: RecipeOptions,
     *,
     commented: Meaning | None,
     launch: LaunchSettings | None,
@@ -115,7 +115,7 @@ def read(
 
 
 def _facts(
-    keys: Keys,
+    keys: KeyReader,
     choices: dict[str, str],
     written: int,
     accumulation: int,
@@ -149,14 +149,14 @@ def _facts(
     )
 
 
-def _warmup(keys: Keys) -> str:
+def _warmup(keys: KeyReader) -> str:
     """The warmup as a cadence. `warmup` is a fraction of the run, the older `warmup_steps` counts optimizer steps."""
     if keys.has("warmup_steps"):
         return f"{keys.whole('warmup_steps', 0, least=0)} steps"
     return f"{number(round(keys.number('warmup', 0.0) * 100, 6))}%"
 
 
-def _meaning(keys: Keys, options: Options, commented: Meaning | None, accumulation: int) -> Meaning:
+def _meaning(keys: KeyReader, options: RecipeOptions, commented: Meaning | None, accumulation: int) -> Meaning:
     """What model.batch_size counts. It makes no difference without accumulation."""
     if keys.has("use_fsdp") and keys.has("mode"):
         for key in ("use_fsdp", "mode"):
@@ -179,7 +179,7 @@ def _meaning(keys: Keys, options: Options, commented: Meaning | None, accumulati
     return asked or commented or "total"
 
 
-def _method(keys: Keys, choices: dict[str, str]) -> tuple[str, str]:
+def _method(keys: KeyReader, choices: dict[str, str]) -> tuple[str, str]:
     """The method, and why it needs the user's own loop. The reason is empty if planner has the objective."""
     trainer = keys.value("loss.trainer")
     method = choices.get("loss") or _TRAINERS.get(str(trainer)) or keys.value("loss.name")

@@ -5,8 +5,8 @@ from typing import Any
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
-    Dataset,
-    Options,
+    DatasetSource,
+    RecipeOptions,
     carry,
     job_name,
     names_of,
@@ -18,9 +18,9 @@ from planner.recipes.drafting import (
     set_workers,
     whole_if,
 )
-from planner.recipes.entries import Keys
+from planner.recipes.entries import KeyReader
+from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.halos_loss import OF_HUMANLINE, note_loss, set_objective
-from planner.recipes.halos_runs import HalosFacts
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import number
 
@@ -29,8 +29,8 @@ SHARED = {"cdpo": "dpo"}
 
 
 def make_draft(
-    keys: Keys,
-    options: Options,
+    keys: KeyReader,
+    options: RecipeOptions,
     facts: HalosFacts,
     gpus: int | None,
     micro: int | None,
@@ -49,7 +49,7 @@ def make_draft(
     _set_model(draft, keys)
     kind = DATA_OF.get(SHARED.get(facts.method, facts.method), "feedback" if facts.is_unpaired else "pairs")
     names = names_of(keys.value("train_datasets") or keys.value("datasets"))
-    set_data(draft, kind, [Dataset(name=name, hub=False) for name in names])
+    set_data(draft, kind, [DatasetSource(name=name, hub=False) for name in names])
     if keys.has("model.max_prompt_length"):
         carry(draft, keys, "model.max_prompt_length", "data.max_prompt", keys.whole("model.max_prompt_length"))
     if is_own:
@@ -86,7 +86,7 @@ def make_draft(
     return draft
 
 
-def _say_unknown(draft: Draft, keys: Keys) -> None:
+def _say_unknown(draft: Draft, keys: KeyReader) -> None:
     """Notes keys that train differently in planner, and defaults that the user's HALOs may not share."""
     guessed = [key for key, ours in _GUESSED.items() if (entry := keys.entries.get(key)) and entry.is_default]
     if guessed:
@@ -118,7 +118,7 @@ _OTHERWISE = {
 }
 
 
-def _set_model(draft: Draft, keys: Keys) -> None:
+def _set_model(draft: Draft, keys: KeyReader) -> None:
     draft.set("model.kind", "hf")
     path = keys.text("model.name_or_path")
     if keys.has("model.load_from") and (start := keys.value("model.load_from")):
@@ -144,7 +144,7 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         draft.derive("model.lora", lora, f"model.lora rank {lora['rank']}, alpha {number(float(lora['alpha']))}")
 
 
-def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+def _set_length(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
     if facts.n_examples:
         whole = -(-facts.n_examples // facts.batch) * facts.batch
         steps = f"{whole // facts.batch} steps"
@@ -162,7 +162,7 @@ def _set_length(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
         keys.lacks("n_epochs: found neither n_epochs nor n_examples. Write one of them behind the recipe")
 
 
-def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+def _set_optimizer(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
     name, lr = keys.text("optimizer", "AdamW"), keys.number("lr")
     kinds = {"AdamW": "adamw", "Adam": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
     if name not in kinds:
@@ -190,7 +190,7 @@ def _set_optimizer(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
     set_optimizer(draft, keys, values, from_keys)
 
 
-def _refuse_decay(draft: Draft, keys: Keys) -> None:
+def _refuse_decay(draft: Draft, keys: KeyReader) -> None:
     """Refuses Adam with a weight decay, which planner does not have. If the decay is a default, adds a to-do."""
     entry, why = keys.entries["weight_decay"], "Adam adds it to the gradient, planner's adamw does not"
     if entry.is_default:
@@ -212,7 +212,7 @@ def _set_schedule(draft: Draft, facts: HalosFacts) -> None:
     draft.derive("train.schedule", {"kind": kind, "warmup": facts.warmup}, text)
 
 
-def _set_precision(draft: Draft, keys: Keys) -> None:
+def _set_precision(draft: Draft, keys: KeyReader) -> None:
     dtype = keys.value("model.policy_dtype", "bfloat16")
     precision = "fp32" if dtype == "float32" else "bf16"
     text = f"train.precision {precision}: model.policy_dtype {dtype}"
@@ -222,7 +222,7 @@ def _set_precision(draft: Draft, keys: Keys) -> None:
         carry(draft, keys, "model.activation_checkpointing", "train.activation_checkpointing", True)
 
 
-def _set_eval(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+def _set_eval(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
     if keys.has("n_eval_examples"):
         samples = keys.whole("n_eval_examples")
         draft.derive(

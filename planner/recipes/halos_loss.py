@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from planner.recipes.entries import Keys
-from planner.recipes.halos_runs import HalosFacts
+from planner.recipes.entries import KeyReader
+from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import Unresolved, number
 
@@ -13,7 +13,7 @@ OF_HUMANLINE = ("humanline", "humanline_iters", "humanline_alpha", "log_epsilon_
 _NO_COEFFICIENTS = ("loss.trainer", "loss.dataloader", "loss.name", "loss.use_reference_model")
 
 
-def note_loss(draft: Draft, keys: Keys) -> None:
+def note_loss(draft: Draft, keys: KeyReader) -> None:
     """Puts the coefficients of the recipe's loss into the draft, for the user's own training loop."""
     asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
     asked += OF_HUMANLINE if keys.value("humanline") is True else ()
@@ -24,14 +24,14 @@ def note_loss(draft: Draft, keys: Keys) -> None:
         draft.to_do.append(f"the loss: {', '.join(shipped)} are HALOs' defaults")
 
 
-def _written(keys: Keys, name: str) -> Any:
+def _written(keys: KeyReader, name: str) -> Any:
     """The value, or its text if it contains a variable."""
     value = keys.value(name)
     found = keys.entries[name].value
     return found.text if isinstance(found, Unresolved) else value
 
 
-def set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
+def set_objective(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
     """Sets the objective that computes the method's loss."""
     objective, text = _OBJECTIVES[facts.method](keys, facts)
     if keys.value("cache_reference_logprobs") is True and facts.method in {"dpo", "cdpo", "ipo"}:
@@ -44,27 +44,27 @@ def set_objective(draft: Draft, keys: Keys, facts: HalosFacts) -> None:
 _Objective = tuple[dict[str, Any], str]
 
 
-def _sft(_keys: Keys, facts: HalosFacts) -> _Objective:
+def _sft(_keys: KeyReader, facts: HalosFacts) -> _Objective:
     if facts.is_legacy:
         text = "the branch legacy sums over an example's tokens and averages over examples"
         return {"kind": "sft", "mean_over": "samples"}, text
     return {"kind": "sft"}, "a mean over all tokens of the global batch. HALOs takes it over those of a micro-batch"
 
 
-def _dpo(keys: Keys, _facts: HalosFacts) -> _Objective:
+def _dpo(keys: KeyReader, _facts: HalosFacts) -> _Objective:
     return {"kind": "dpo", "beta": keys.number("loss.beta", 0.1)}, ""
 
 
-def _cdpo(keys: Keys, facts: HalosFacts) -> _Objective:
+def _cdpo(keys: KeyReader, facts: HalosFacts) -> _Objective:
     dpo, text = _dpo(keys, facts)
     return {**dpo, "label_smoothing": keys.number("loss.epsilon")}, text
 
 
-def _ipo(keys: Keys, _facts: HalosFacts) -> _Objective:
+def _ipo(keys: KeyReader, _facts: HalosFacts) -> _Objective:
     return {"kind": "ipo", "beta": keys.number("loss.tau"), "log_probs": "mean"}, "beta is loss.tau"
 
 
-def _simpo(keys: Keys, _facts: HalosFacts) -> _Objective:
+def _simpo(keys: KeyReader, _facts: HalosFacts) -> _Objective:
     beta, ratio, text = keys.number("loss.beta", 10.0) or 1.0, keys.number("loss.gamma_beta_ratio", 0.3), ""
     shipped = keys.entries.get("loss.gamma_beta_ratio")
     if keys.has("loss.gamma") and (shipped is None or shipped.is_default):
@@ -72,7 +72,7 @@ def _simpo(keys: Keys, _facts: HalosFacts) -> _Objective:
     return {"kind": "simpo", "beta": beta, "gamma_beta_ratio": ratio}, text
 
 
-def _kto(keys: Keys, _facts: HalosFacts) -> _Objective:
+def _kto(keys: KeyReader, _facts: HalosFacts) -> _Objective:
     objective = {
         "kind": "kto",
         "beta": keys.number("loss.beta", 0.1),
@@ -83,7 +83,7 @@ def _kto(keys: Keys, _facts: HalosFacts) -> _Objective:
 
 
 # HALOs' method -> the function that reads its objective.
-_OBJECTIVES: dict[str, Callable[[Keys, HalosFacts], _Objective]] = {
+_OBJECTIVES: dict[str, Callable[[KeyReader, HalosFacts], _Objective]] = {
     "sft": _sft,
     "dpo": _dpo,
     "cdpo": _cdpo,

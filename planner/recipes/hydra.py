@@ -9,9 +9,9 @@ from typing import Any
 
 from planner.base.disk import is_file, is_folder
 from planner.files.messages import cut, quote
+from planner.recipes.config_reader import mapping_of, recipe_error, text_of
 from planner.recipes.entries import COMMAND_LINE, Entry, flat
 from planner.recipes.scalars import Unresolved, hydra_value, scalar, shell_names, written
-from planner.recipes.texts import mapping_of, recipe_error, text_of
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")

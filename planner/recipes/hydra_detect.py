@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.files.messages import cut
-from planner.recipes import hydra, known, unsupported
+from planner.recipes import hydra, hydra_signatures, unsupported
 from planner.recipes.command import HYDRA_SCRIPTS
-from planner.recipes.entries import COMMAND_LINE, Entry, Keys, flat
+from planner.recipes.config_reader import mapping_of, text_of
+from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader, flat
 from planner.recipes.scalars import Unresolved
 from planner.recipes.source import RecipeSource
-from planner.recipes.texts import mapping_of, text_of
 from planner.recipes.trl_keys import KNOWN
 
 GROUPS = ("model", "loss")
@@ -34,7 +34,9 @@ def detect(found: RecipeSource, *, is_halos: bool) -> bool:
         # `hydra_systems` refuses both keys at once with its own message.
         is_both = {"batch_size", "model.batch_size"} <= its.entries.keys()
         return is_both or _has_own(its, is_halos=is_halos)
-    return _has_own(its, is_halos=is_halos) and not (not is_halos and known.is_legacy_halos(its.entries, its.choices))
+    return _has_own(its, is_halos=is_halos) and not (
+        not is_halos and hydra_signatures.is_legacy_halos(its.entries, its.choices)
+    )
 
 
 def near_miss(found: RecipeSource) -> str:
@@ -45,7 +47,7 @@ def near_miss(found: RecipeSource) -> str:
     if options := _foreign_options(found):
         return _of_options(script, options)
     its, is_halos = _marks(found), _is_named_like_halos(found)
-    if not is_halos and known.is_legacy_halos(its.entries, its.choices):
+    if not is_halos and hydra_signatures.is_legacy_halos(its.entries, its.choices):
         text = "this looks like HALOs before launch.py (its branch legacy), which needs its configuration"
         return f"{text}. Write the folder of its checkout, and the overrides behind it"
     what = script or "a Hydra configuration"
@@ -110,7 +112,7 @@ def _marks(found: RecipeSource) -> _Marks:
 
 
 def _has_own(its: _Marks, *, is_halos: bool) -> bool:
-    return (known.is_halos if is_halos else known.is_dpo_repository)(its.entries, its.choices)
+    return (hydra_signatures.is_halos if is_halos else hydra_signatures.is_dpo_repository)(its.entries, its.choices)
 
 
 def chosen(overrides: list[hydra.Override]) -> dict[str, str]:
@@ -130,7 +132,7 @@ def without_choices(found: RecipeSource) -> tuple[dict[str, Unresolved], list[st
     overrides = hydra.parse_overrides(found.arguments)[0]
     missing = {its.key: its.value for its in overrides if its.key in GROUPS and isinstance(its.value, Unresolved)}
     if missing and found.folder is not None:
-        keys = Keys(source=found.source, entries={})
+        keys = KeyReader(source=found.source, entries={})
         for key, value in missing.items():
             keys.unresolved(key, value, COMMAND_LINE)
         keys.raise_mistakes()

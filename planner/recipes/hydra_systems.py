@@ -8,19 +8,19 @@ from planner.base.disk import is_file
 from planner.files.messages import cut
 from planner.recipes import dpo, halos, hydra
 from planner.recipes.accelerate import read_launch
-from planner.recipes.drafting import Options
-from planner.recipes.entries import COMMAND_LINE, Keys
-from planner.recipes.halos_runs import Meaning
+from planner.recipes.config_reader import text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.entries import COMMAND_LINE, KeyReader
+from planner.recipes.halos_batching import Meaning
 from planner.recipes.hydra_detect import GROUPS, chosen, detect, near_miss, resolved, without_choices
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_hydra import render_dpo, render_halos, to_dpo, to_halos
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
-from planner.recipes.texts import text_of
 
 
-def read(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
+def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:
     """The recipe in a resolved file, or in the configuration that Hydra would compose.
 
     Raises:
@@ -35,7 +35,7 @@ def read(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
     if found.folder is None:
         base = (halos if is_halos else dpo).base(chosen(hydra.parse_overrides(arguments)[0]))
     made = hydra.compose(base, found.folder, arguments, source=found.source, groups=GROUPS, env=options.env)
-    keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    keys = KeyReader(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     for key, value in missing.items():
         keys.unresolved(key, value, COMMAND_LINE)
     recipe = _of_keys(keys, made.choices, found, options, is_halos=is_halos)
@@ -50,11 +50,11 @@ def read(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
     return replace(recipe, arguments=found.arguments) if found.command else recipe
 
 
-def _of_file(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
+def _of_file(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:
     """The recipe in a resolved configuration file, such as the DPO repository writes into a run's folder."""
     entries = resolved(found)
     made = hydra.compose(entries, None, found.arguments, source=found.source, groups=(), env=options.env)
-    keys = Keys(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    keys = KeyReader(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     keys.mistakes += [
         f"{cut(argument)}: neither an option of planner nor key=value. Remove it" for argument in made.arguments
     ]
@@ -63,13 +63,15 @@ def _of_file(found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe
     return recipe
 
 
-def _with_devices(options: Options, launcher: Mapping[str, str]) -> Options:
+def _with_devices(options: RecipeOptions, launcher: Mapping[str, str]) -> RecipeOptions:
     """The options with the GPU count of CUDA_VISIBLE_DEVICES: the DPO repository trains on every visible GPU."""
     shown = launcher.get("CUDA_VISIBLE_DEVICES")
     return replace(options, gpus=len(shown.split(","))) if shown and not options.gpus else options
 
 
-def _of_keys(keys: Keys, choices: dict[str, str], found: RecipeSource, options: Options, *, is_halos: bool) -> Recipe:
+def _of_keys(
+    keys: KeyReader, choices: dict[str, str], found: RecipeSource, options: RecipeOptions, *, is_halos: bool
+) -> Recipe:
     top, below = keys.has("batch_size"), keys.has("model.batch_size")
     if top and below:
         keys.wrong(

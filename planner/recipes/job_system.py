@@ -1,7 +1,7 @@
 """planner's own job file as a `System`, so that `convert --to` can write its batch for another system."""
 
 from planner.files import read_job
-from planner.recipes.drafting import Options
+from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Draft, Recipe
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
@@ -13,7 +13,7 @@ def detect(found: RecipeSource) -> bool:
     return isinstance(batch, dict) and "global" in batch
 
 
-def read(found: RecipeSource, options: Options) -> Recipe:
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     """The job as a recipe. Overrides are those of `--set`.
 
     Raises:

@@ -8,10 +8,10 @@ from planner.files.messages import cut
 from planner.recipes import accelerate
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.command import Command
-from planner.recipes.drafting import Options
-from planner.recipes.entries import Keys
+from planner.recipes.config_reader import beside
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import shell_names
-from planner.recipes.texts import beside
 from planner.recipes.trl_keys import METHODS
 
 _MAX_DIGITS = 12
@@ -21,7 +21,7 @@ SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
 _SHIPPED_BY_HALOS = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
 
 
-def launch_of(command: Command, options: Options, keys: Keys, source: str) -> LaunchSettings | None:
+def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source: str) -> LaunchSettings | None:
     """The launcher's settings, by its options, its file or the file's shipped name. None if nothing is known.
 
     Mistakes are added to `keys`. `source` is the recipe, beside which the launcher's file may be.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from planner.base.disk import is_file
 from planner.errors import RecipeError
-from planner.recipes.texts import mapping_of, text_of
+from planner.recipes.config_reader import mapping_of, text_of
 
 _QV = ("q_proj", "v_proj")
 # From peft's utils/constants.py, for families of causal language models: model_type -> ends of layer names.

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.recipes.detect import system_of
-from planner.recipes.drafting import Options
+from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe
 from planner.recipes.source import find_source
 
 
-def read_recipe(path: str, arguments: Sequence[str] = (), options: Options | None = None) -> Recipe:
+def read_recipe(path: str, arguments: Sequence[str] = (), options: RecipeOptions | None = None) -> Recipe:
     """Read a recipe.
 
     Args:
@@ -21,7 +21,7 @@ def read_recipe(path: str, arguments: Sequence[str] = (), options: Options | Non
         RecipeError: the recipe is unreadable, contradictory or incomplete. The message has a line for each mistake.
         JobError: the recipe is a planner job file with mistakes.
     """
-    options = options or Options()
+    options = options or RecipeOptions()
     found = find_source(path, arguments, options.env)
     system = system_of(found)
     assert system.read is not None

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import replace
 
-from planner.errors import NotExact
+from planner.errors import NoExactSplit
 from planner.job import Job
 from planner.recipes.job_text import job_of
 from planner.recipes.recipe import Recipe, Rewrite
@@ -28,7 +28,7 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
     known to hold, with m of at least 2 for KTO. Accumulation costs time, and under FSDP a full gradient on each GPU.
 
     Raises:
-        NotExact: there is no such split, or `target` lacks the objective. The message names the nearest counts and
+        NoExactSplit: there is no such split, or `target` lacks the objective. The message names the nearest counts and
             the nearest batch.
         UserError: there is no such target.
         JobError: the recipe makes no valid job, which another system's options are written from.
@@ -37,7 +37,7 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
     assert system.render is not None
     job = job_of(recipe)[0] if needs_job(recipe, target) else None
     if job is not None and not job.is_own and job.objective.kind not in (system.methods or (job.objective.kind,)):
-        raise NotExact(
+        raise NoExactSplit(
             f"{system.title} has no {job.objective.kind}, it trains {', '.join(system.methods)}. "
             "planner run trains the job with its exact batch"
         )
@@ -99,7 +99,7 @@ def _own_arguments(split: BatchSplit) -> list[str]:
 def _split(recipe: Recipe, system: System, gpus: int) -> BatchSplit:
     accumulation = _accumulation(recipe, gpus)
     if accumulation is None:
-        raise NotExact(_refusal(recipe, system, gpus))
+        raise NoExactSplit(_refusal(recipe, system, gpus))
     return BatchSplit(
         recipe=recipe,
         gpus=gpus,

@@ -12,8 +12,8 @@ from planner.base.disk import is_file
 from planner.files.messages import cut
 from planner.recipes import unsupported
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
+from planner.recipes.config_reader import mapping_of, recipe_error, text_of
 from planner.recipes.entries import flat
-from planner.recipes.texts import mapping_of, recipe_error, text_of
 
 YAML = (".yaml", ".yml", ".json")
 _SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from planner.recipes.drafting import Options
+from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe, Rewrite, product
 from planner.recipes.rendering import Rendering
 from planner.recipes.source import RecipeSource
@@ -44,7 +44,7 @@ class System:
     """the system's name in messages"""
     detect: Callable[[RecipeSource], bool] | None = None
     """whether this is a recipe of the system. The first system that returns true reads it"""
-    read: Callable[[RecipeSource, Options], Recipe] | None = None
+    read: Callable[[RecipeSource, RecipeOptions], Recipe] | None = None
     """the recipe. Its `foreign` has what the system does at any GPU count. May raise `RecipeError`"""
     near_miss: Callable[[RecipeSource], str] | None = None
     """why no system reads a recipe that looks like one of this system, empty if it does not look like one"""

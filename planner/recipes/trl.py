@@ -8,22 +8,22 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import PurePath
 
-from planner.recipes import trl_older
+from planner.recipes import handbook_v03
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
-    Options,
+    RecipeOptions,
     finish,
     make_own,
 )
-from planner.recipes.entries import COMMAND_LINE, Entry, Keys
+from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader
 from planner.recipes.recipe import Draft, Note, Recipe
 from planner.recipes.scalars import Unresolved, number, shell_names
+from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
 from planner.recipes.trl_keys import FALSE_TEXTS, KNOWN, METHODS, TRUE_BY_DEFAULT, TRUE_TEXTS, TRUTHS
 from planner.recipes.trl_loss import changing
-from planner.recipes.trl_runs import TrlFacts
 
 # The values of loss_type that mean the method's own loss.
 _PLAIN_LOSSES = {
@@ -100,8 +100,8 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
     stem = PurePath(script).stem.removeprefix("run_")
     if stem in METHODS:
         return stem, script
-    if stem == trl_older.CPT or PurePath(source).parent.name == trl_older.CPT:
-        return "sft", f"{trl_older.CPT}, continued pretraining"
+    if stem == handbook_v03.CPT or PurePath(source).parent.name == handbook_v03.CPT:
+        return "sft", f"{handbook_v03.CPT}, continued pretraining"
     tells = {
         "num_generations": "grpo",
         "desirable_weight": "kto",
@@ -120,10 +120,10 @@ def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | 
         return "dpo", "loss_type"
     # In the alignment-handbook a recipe is recipes/MODEL/METHOD/config_NAME.yaml.
     folder = PurePath(source).parent.name
-    return (folder, f"the folder {folder}/") if folder in METHODS else trl_older.method_of(entries)
+    return (folder, f"the folder {folder}/") if folder in METHODS else handbook_v03.method_of(entries)
 
 
-def read(keys: Keys, options: Options, *, script: str, launch: LaunchSettings | None) -> Recipe:
+def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: LaunchSettings | None) -> Recipe:
     """The recipe with the given keys. Notes mistakes in `keys`.
 
     Args:
@@ -133,7 +133,7 @@ def read(keys: Keys, options: Options, *, script: str, launch: LaunchSettings | 
         launch: the launcher's settings, None if unknown.
     """
     _refuse_unknown(keys)
-    trl_older.rename(keys)
+    handbook_v03.rename(keys)
     _read_truths(keys)
     _refuse_parallel(keys)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
@@ -141,9 +141,9 @@ def read(keys: Keys, options: Options, *, script: str, launch: LaunchSettings | 
         found = f"found {method[:40]}" if method else "the recipe does not name it"
         keys.wrong(f"method: {found}. Write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
         method = "sft"
-    trl_older.add_defaults(keys, method)
-    is_older = trl_older.is_older(keys.entries)
-    if told_by.startswith(trl_older.CPT):
+    handbook_v03.add_defaults(keys, method)
+    is_older = handbook_v03.is_older(keys.entries)
+    if told_by.startswith(handbook_v03.CPT):
         keys.lacks(
             f"{told_by}: convert makes no job for rows of plain text. Write one with data.kind jsonl, objective lm "
             "(planner init) and the global batch that planner check shows"
@@ -184,9 +184,9 @@ def read(keys: Keys, options: Options, *, script: str, launch: LaunchSettings | 
     )
 
 
-def _refuse_unknown(keys: Keys) -> None:
+def _refuse_unknown(keys: KeyReader) -> None:
     """Notes keys that TRL does not know as mistakes."""
-    of_older = {"hub_model_revision", "logging_first_step"} if trl_older.is_older(keys.entries) else set()
+    of_older = {"hub_model_revision", "logging_first_step"} if handbook_v03.is_older(keys.entries) else set()
     for key in dict.fromkeys(name.partition(".")[0] for name in keys.entries):
         if key in KNOWN or key in of_older or (key == _ENVIRONMENT and key not in keys.entries):
             continue
@@ -206,7 +206,7 @@ def _why_not(positive: str) -> str:
     return "transformers has --no_NAME only for options that are true by default"
 
 
-def _read_truths(keys: Keys) -> None:
+def _read_truths(keys: KeyReader) -> None:
     """Replaces texts such as `1` and `yes` by booleans, as transformers does."""
     entries = dict(keys.entries)
     for key in TRUTHS:
@@ -219,7 +219,7 @@ def _read_truths(keys: Keys) -> None:
     keys.entries = entries
 
 
-def _refuse_parallel(keys: Keys) -> None:
+def _refuse_parallel(keys: KeyReader) -> None:
     """Refuses tensor, context and sequence parallelism: those GPUs share a micro-batch, so W x m x A is too large."""
     for key in [name for name in keys.entries if name.startswith("parallelism_config.")]:
         size = keys.value(key)
@@ -227,7 +227,7 @@ def _refuse_parallel(keys: Keys) -> None:
             keys.refuse(key, "Those GPUs share a micro-batch: remove it, and write the count of data-parallel GPUs")
 
 
-def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: LaunchSettings | None) -> None:
+def _refuse_contradictions(keys: KeyReader, facts: TrlFacts, launch: LaunchSettings | None) -> None:
     """Notes contradictions that TRL would refuse at the recipe's own GPU count."""
     if launch and launch.clip is not None and launch.clip != (clip := keys.norm("max_grad_norm", 1.0) or 0.0):
         keys.lacks(
@@ -247,7 +247,7 @@ def _refuse_contradictions(keys: Keys, facts: TrlFacts, launch: LaunchSettings |
         )
 
 
-def _loss_of(keys: Keys, method: str) -> str:
+def _loss_of(keys: KeyReader, method: str) -> str:
     """The method if it has its own loss, else the loss_type."""
     loss = keys.value("loss_type")
     if isinstance(loss, list) and len(loss) == 1:
@@ -261,7 +261,7 @@ def _loss_of(keys: Keys, method: str) -> str:
     return f"loss_type {named}" if named in DATA_OF else named
 
 
-def _own_because(keys: Keys, method: str, loss: str) -> str:
+def _own_because(keys: KeyReader, method: str, loss: str) -> str:
     """Why no objective of planner's computes this loss, empty if one does."""
     if loss in _ANOTHER_LOSS:
         return _ANOTHER_LOSS[loss]
@@ -272,7 +272,7 @@ def _own_because(keys: Keys, method: str, loss: str) -> str:
     return f"planner has no objective for {loss} with {', '.join(changed)}" if changed else ""
 
 
-def _gpus(keys: Keys, options: Options, launch: LaunchSettings | None) -> int:
+def _gpus(keys: KeyReader, options: RecipeOptions, launch: LaunchSettings | None) -> int:
     """The GPU count that the recipe was tuned for, by `--gpus` or the launcher. 1 with a mistake noted if unknown."""
     said = launch.num_processes if launch else None
     if options.gpus and said and options.gpus != said:
@@ -289,7 +289,7 @@ def _gpus(keys: Keys, options: Options, launch: LaunchSettings | None) -> int:
     return options.gpus or said or 1
 
 
-def leave_unresolved(keys: Keys) -> None:
+def leave_unresolved(keys: KeyReader) -> None:
     """Make values with `$NAME` on the command line `Unresolved`.
 
     A mistake is noted if the key affects training and no typed read would note it. Keys that are dropped may have any
@@ -307,9 +307,9 @@ def leave_unresolved(keys: Keys) -> None:
     keys.entries = entries
 
 
-def _reasons(keys: Keys) -> dict[str, str]:
+def _reasons(keys: KeyReader) -> dict[str, str]:
     """The reason of every key that a job has no counterpart for, by its name or its prefix."""
-    found = _REASONS | trl_older.REASONS
+    found = _REASONS | handbook_v03.REASONS
     for key in keys.entries:
         for prefix, why in _BY_PREFIX.items():
             if key.startswith(prefix):

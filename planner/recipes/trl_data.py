@@ -3,13 +3,13 @@
 from typing import Any
 
 from planner.job.objectives import OURS
-from planner.recipes import trl_older
-from planner.recipes.drafting import Dataset, carry, set_data
-from planner.recipes.entries import Keys
+from planner.recipes import handbook_v03
+from planner.recipes.drafting import DatasetSource, carry, set_data
+from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 
 
-def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
+def set_data_of(draft: Draft, keys: KeyReader, method: str) -> None:
     """Sets the data section, and adds what the user must do to have the rows there."""
     kind = OURS[method].data[0] if method in OURS else "chat"
     datasets, columns = _datasets(keys, draft)
@@ -32,7 +32,7 @@ def set_data_of(draft: Draft, keys: Keys, method: str) -> None:
         draft.derive("data.loss_on", "all", "data.loss_on all: TRL by default trains on every token of a conversation")
 
 
-def _set_cut(draft: Draft, keys: Keys, method: str) -> None:
+def _set_cut(draft: Draft, keys: KeyReader, method: str) -> None:
     """Sets what happens to rows that are too long. TRL's rules differ by method and version, planner has one."""
     mode = keys.scalar_text("truncation_mode")
     if mode not in {None, "keep_end", "keep_start"}:
@@ -63,7 +63,7 @@ _KEPT_END = (
 )
 
 
-def _dpo_cut(keys: Keys) -> str:
+def _dpo_cut(keys: KeyReader) -> str:
     """The to-do on long pairs: TRL's dpo cuts prompt and completion together."""
     mode = keys.scalar_text("truncation_mode")
     kept = {"keep_end": "last", "keep_start": "first"}.get(str(mode), "last (TRL 0.19) or first (TRL 1.16)")
@@ -75,7 +75,7 @@ def _dpo_cut(keys: Keys) -> str:
     )
 
 
-def _set_packing(draft: Draft, keys: Keys) -> None:
+def _set_packing(draft: Draft, keys: KeyReader) -> None:
     """Sets packing. planner packs best-fit decreasing with whole conversations, TRL also has other strategies."""
     carry(draft, keys, "packing", "data.packing", True)
     way = keys.scalar_text("packing_strategy")
@@ -98,11 +98,11 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _datasets(keys: Keys, draft: Draft) -> tuple[list[Dataset], set[str]]:
+def _datasets(keys: KeyReader, draft: Draft) -> tuple[list[DatasetSource], set[str]]:
     """The data sets and the columns that the recipe names."""
     columns: set[str] = set()
-    if trl_older.is_older(keys.entries):
-        return trl_older.datasets(keys, draft), columns
+    if handbook_v03.is_older(keys.entries):
+        return handbook_v03.datasets(keys, draft), columns
     for name in [key for key in keys.entries if key.startswith("dataset_mixture.")]:
         keys.value(name)
     mixture = keys.value("dataset_mixture.datasets")
@@ -113,7 +113,7 @@ def _datasets(keys: Keys, draft: Draft) -> tuple[list[Dataset], set[str]]:
                 columns |= {str(column) for column in _listed(each.get("columns"))}
                 config, split = each.get("config"), each.get("split")
                 found.append(
-                    Dataset(
+                    DatasetSource(
                         weight=each.get("weight"),
                         seed=keys.whole("dataset_mixture.seed", 0, least=0),
                         name=each["id"],
@@ -126,4 +126,4 @@ def _datasets(keys: Keys, draft: Draft) -> tuple[list[Dataset], set[str]]:
     if not isinstance(name, str):
         return [], columns
     config, split = keys.value("dataset_config"), keys.value("dataset_train_split", "train")
-    return [Dataset(name=name, config=str(config) if config else None, split=str(split))], columns
+    return [DatasetSource(name=name, config=str(config) if config else None, split=str(split))], columns

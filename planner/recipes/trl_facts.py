@@ -1,17 +1,17 @@
 """Reads the settings of a TRL recipe on which its verdicts depend."""
 
-from planner.recipes import trl_older
+from planner.recipes import handbook_v03
 from planner.recipes.accelerate import LaunchSettings
-from planner.recipes.entries import Keys
+from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import number
-from planner.recipes.trl_runs import TrlFacts
+from planner.recipes.trl_batching import TrlFacts
 
 # Keys that newer versions no longer take.
 _REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir")
 
 
 def facts_of(
-    keys: Keys,
+    keys: KeyReader,
     method: str,
     loss: str,
     unit: str,
@@ -65,11 +65,11 @@ def facts_of(
         eval_every=_eval_every(keys, strategy) if evaluates else "",
         old_keys=tuple(key for key in _REMOVED if keys.has(key)),
         packs=unit == "packed row",
-        handbook_keys=trl_older.keys_of(keys.entries),
+        handbook_keys=handbook_v03.keys_of(keys.entries),
     )
 
 
-def _warmup(keys: Keys) -> tuple[str, str]:
+def _warmup(keys: KeyReader) -> tuple[str, str]:
     """The warmup as a cadence, and its key. warmup_steps wins if above 0, and below 1 it is a fraction."""
     steps, ratio = keys.number("warmup_steps", 0.0), keys.number("warmup_ratio", 0.0)
     if steps >= 1:
@@ -78,7 +78,7 @@ def _warmup(keys: Keys) -> tuple[str, str]:
     return f"{number(round((steps or ratio) * 100, 6))}%", key
 
 
-def _eval_every(keys: Keys, strategy: str) -> str:
+def _eval_every(keys: KeyReader, strategy: str) -> str:
     if strategy == "epoch":
         keys.value("eval_steps")
         return "1 epoch"

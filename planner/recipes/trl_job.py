@@ -5,22 +5,22 @@ from pathlib import PurePath
 from typing import Any
 
 from planner.recipes.accelerate import LaunchSettings
-from planner.recipes.drafting import Options, carry, job_name, order_sections, set_batch, set_workers, whole_if
-from planner.recipes.entries import Keys
+from planner.recipes.drafting import RecipeOptions, carry, job_name, order_sections, set_batch, set_workers, whole_if
+from planner.recipes.entries import KeyReader
 from planner.recipes.peft_targets import default_targets
 from planner.recipes.recipe import Draft, Note, product
 from planner.recipes.scalars import number
+from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_data import set_data_of
 from planner.recipes.trl_keys import VERSIONS
 from planner.recipes.trl_loss import note_loss, set_objective
-from planner.recipes.trl_runs import TrlFacts
 from planner.recipes.trl_train import set_eval, set_optimizer, set_precision, set_schedule
 
 
 def fill(
     draft: Draft,
-    keys: Keys,
-    options: Options,
+    keys: KeyReader,
+    options: RecipeOptions,
     facts: TrlFacts,
     launch: LaunchSettings | None,
     held: int,
@@ -78,7 +78,7 @@ def fill(
     order_sections(draft)
 
 
-def _set_model(draft: Draft, keys: Keys) -> None:
+def _set_model(draft: Draft, keys: KeyReader) -> None:
     draft.set("model.kind", "hf")
     carry(draft, keys, "model_name_or_path", "model.path", keys.text("model_name_or_path"))
     if keys.has("model_revision"):
@@ -105,7 +105,7 @@ def _set_model(draft: Draft, keys: Keys) -> None:
         _set_lora(draft, keys)
 
 
-def _set_lora(draft: Draft, keys: Keys) -> None:
+def _set_lora(draft: Draft, keys: KeyReader) -> None:
     rank, alpha, how = keys.whole("lora_r", 16), keys.number("lora_alpha", 32.0), ""
     if keys.flag("use_rslora"):
         how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
@@ -129,7 +129,7 @@ def _set_lora(draft: Draft, keys: Keys) -> None:
             )
 
 
-def _lora_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
+def _lora_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:
     """The layers that get adapters (empty for all linear layers), and whose choice they are if not the recipe's.
 
     A single name is refused, because peft takes it as a pattern of whole names.
@@ -145,7 +145,7 @@ def _lora_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
     return names, ""
 
 
-def _default_targets(draft: Draft, keys: Keys) -> tuple[list[str], str]:
+def _default_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:
     """The layers that peft chooses for the model's family, with the reason. A mistake is noted if it is unknown."""
     model = keys.value("model_name_or_path")
     targets, whose = default_targets(model) if isinstance(model, str) else ((), "")

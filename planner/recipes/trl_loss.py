@@ -3,10 +3,10 @@
 from typing import Any
 
 from planner.recipes.drafting import DATA_OF
-from planner.recipes.entries import Keys
+from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
-from planner.recipes.trl_runs import TrlFacts
+from planner.recipes.trl_batching import TrlFacts
 
 # Keys that change the loss of any method, and the values with which they do not.
 _CHANGING: dict[str, tuple[Any, ...]] = {
@@ -62,7 +62,7 @@ def changing(loss: str) -> dict[str, tuple[Any, ...]]:
     return {**_CHANGING, **_CHANGING_PREFERENCES, **alone}
 
 
-def note_loss(draft: Draft, keys: Keys) -> None:
+def note_loss(draft: Draft, keys: KeyReader) -> None:
     """Puts the settings of the recipe's loss into the draft, for the user's own training loop."""
     known = [*_OF_LOSSES, *_CHANGING, *_CHANGING_PREFERENCES]
     draft.set("objective", {key: keys.value(key) for key in known if keys.has(key)})
@@ -70,7 +70,7 @@ def note_loss(draft: Draft, keys: Keys) -> None:
         draft.to_do.append("the loss: settings that the recipe does not have, such as beta, are TRL's defaults")
 
 
-def set_objective(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+def set_objective(draft: Draft, keys: KeyReader, facts: TrlFacts) -> None:
     """Sets the objective that computes the method's loss."""
     if facts.loss == "sft":
         draft.derive(

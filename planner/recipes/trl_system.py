@@ -6,8 +6,9 @@ from planner.files.messages import cut
 from planner.recipes import trl
 from planner.recipes.accelerate import read_launch
 from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
-from planner.recipes.drafting import Options
-from planner.recipes.entries import Entry, Keys, flat
+from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.launcher import launch_of
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
@@ -15,7 +16,6 @@ from planner.recipes.render_trl import render, to_trl
 from planner.recipes.scalars import shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
-from planner.recipes.texts import beside, mapping_of, recipe_error, text_of
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
@@ -36,7 +36,7 @@ def near_miss(found: RecipeSource) -> str:
     return f"found trl {cut(other)}. planner reads trl sft, dpo, orpo, kto and grpo" if other else ""
 
 
-def read(found: RecipeSource, options: Options) -> Recipe:
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     """The recipe in a file or a command.
 
     Raises:
@@ -45,10 +45,10 @@ def read(found: RecipeSource, options: Options) -> Recipe:
     return _of_command(found, found.command, options) if found.command else _of_file(found, options)
 
 
-def _of_file(found: RecipeSource, options: Options) -> Recipe:
+def _of_file(found: RecipeSource, options: RecipeOptions) -> Recipe:
     entries = flat(found.tree, found.source)
     others = overrides(found.arguments, entries)
-    keys = Keys(source=found.source, entries=entries, is_for_job=options.is_for_job)
+    keys = KeyReader(source=found.source, entries=entries, is_for_job=options.is_for_job)
     keys.mistakes += [_no_override(argument) for argument in others]
     launch = read_launch(options.accelerate) if options.accelerate else None
     recipe = trl.read(keys, options, script="", launch=launch)
@@ -65,7 +65,7 @@ def _no_override(argument: str) -> str:
     return f"{cut(argument)}: neither --key value nor key=value. Remove it"
 
 
-def _of_command(found: RecipeSource, command: Command, options: Options) -> Recipe:
+def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -> Recipe:
     entries: dict[str, Entry] = {}
     arguments = list(found.arguments)
     config = _config_of(arguments, found.source)
@@ -77,7 +77,7 @@ def _of_command(found: RecipeSource, command: Command, options: Options) -> Reci
         tree = mapping_of(text_of(beside(found.source, config)), config)
         entries |= flat(tree, config)
     others = overrides(arguments, entries)
-    keys = Keys(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
+    keys = KeyReader(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
     keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
     trl.leave_unresolved(keys)
     recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, keys, found.source))

@@ -4,11 +4,11 @@ from typing import Any
 
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import carry
-from planner.recipes.entries import Keys
+from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
+from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_keys import VERSIONS
-from planner.recipes.trl_runs import TrlFacts
 
 # TRL's default learning rates.
 _RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}
@@ -21,7 +21,7 @@ _SCHEDULES = {
 }
 
 
-def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> None:
+def set_optimizer(draft: Draft, keys: KeyReader, method: str, *, is_own: bool) -> None:
     """Sets `train.optimizer`. For the user's own loop (`is_own`) it may be any optimizer."""
     _set_kind(draft, keys, is_own=is_own)
     if keys.value("adafactor") is True:
@@ -40,7 +40,7 @@ def set_optimizer(draft: Draft, keys: Keys, method: str, *, is_own: bool) -> Non
     _set_adam(draft, keys)
 
 
-def _set_adam(draft: Draft, keys: Keys) -> None:
+def _set_adam(draft: Draft, keys: KeyReader) -> None:
     """Sets betas and eps, which only Adam takes. transformers passes neither to another optimizer."""
     if draft.job["train"]["optimizer"].get("kind") in {"sgd", "rmsprop"}:
         for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
@@ -54,7 +54,7 @@ def _set_adam(draft: Draft, keys: Keys) -> None:
         carry(draft, keys, "adam_epsilon", "train.optimizer.eps", keys.number("adam_epsilon"))
 
 
-def _set_kind(draft: Draft, keys: Keys, *, is_own: bool) -> None:
+def _set_kind(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     name = str(keys.value("optim", "adamw_torch"))
     if name in {"sgd", "rmsprop"}:
         carry(draft, keys, "optim", "train.optimizer.kind", name)
@@ -77,7 +77,7 @@ def _set_kind(draft: Draft, keys: Keys, *, is_own: bool) -> None:
         )
 
 
-def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> None:
+def set_schedule(draft: Draft, keys: KeyReader, facts: TrlFacts, *, is_own: bool) -> None:
     """Sets `train.schedule`. For the user's own loop (`is_own`) it may be any schedule."""
     name = str(keys.value("lr_scheduler_type", "linear"))
     if name not in _SCHEDULES and not is_own:
@@ -102,7 +102,7 @@ def set_schedule(draft: Draft, keys: Keys, facts: TrlFacts, *, is_own: bool) -> 
     draft.derive("train.schedule", schedule, text)
 
 
-def set_precision(draft: Draft, keys: Keys, launch: LaunchSettings | None) -> None:
+def set_precision(draft: Draft, keys: KeyReader, launch: LaunchSettings | None) -> None:
     """Sets `train.precision` from the recipe's key, else from the launcher, else from TRL's default."""
     launched = launch.mixed_precision if launch else ""
     if keys.value("fp16") is True:
@@ -118,7 +118,7 @@ def set_precision(draft: Draft, keys: Keys, launch: LaunchSettings | None) -> No
     draft.derive("train.precision", precision, f"train.precision {precision}: {why}")
 
 
-def set_eval(draft: Draft, keys: Keys, facts: TrlFacts) -> None:
+def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts) -> None:
     """Sets the eval section."""
     size = keys.value("dataset_mixture.test_split_size", keys.value("test_split_size"))
     if isinstance(size, int) and size > 0:

@@ -1,5 +1,5 @@
-"""A job trained through a given history of world sizes, by local processes or on Ray: for `planner verify`.
+"""Trains a job through a given history of world sizes, on local processes or on Ray, for `planner verify`.
 
-Every tensor of every step is observed. The room stands above `dispatch`, which knows nothing of it: it hands its hooks
-to the workers (`on_ray.observed_hooks`).
+It records checksums of every tensor at every step. This room passes its hooks (`on_ray.observed_hooks`) to `dispatch`,
+which does not know it.
 """

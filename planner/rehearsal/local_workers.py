@@ -1,6 +1,6 @@
-"""Worker processes on this machine without Ray: real FSDP, for tests and for checking a job.
+"""Worker processes on this machine without Ray: real FSDP, for tests and for `planner verify`.
 
-The processes live on and serve one call after another, since importing torch costs more than a short run.
+The processes are kept and serve one call after another, since importing torch takes longer than a short run.
 """
 
 import atexit
@@ -19,21 +19,21 @@ from typing import Any, Self
 
 from planner.errors import PlannerError, TrainingFailed
 
-# For one stage of a rehearsal, of however large a model. A collective that hangs is given up after two minutes.
+# Limit for one stage of a rehearsal, for models of any size. A hanging collective fails after two minutes.
 _DEADLINE_S = 3600.0
 _KILLED_S = 10.0
 
 
 class LocalWorkers:
-    """Up to `most` worker processes. A context manager: leaving it ends them.
+    """A context manager for `most` worker processes. Leaving it ends them.
 
-    `backend` is torch's. With gloo alone several workers can share a GPU (`planner.train.collectives`).
+    `backend` is that of torch.distributed. With gloo, several workers can share a GPU (`planner.train.collectives`).
     """
 
     def __init__(self, most: int, backend: str = "gloo") -> None:
         spawn = multiprocessing.get_context("spawn")
         self._workers, self._backend = [], backend
-        # They are no daemons, which may have no processes of their own to load data. So Python would wait for them.
+        # Daemons could not start processes to load data. Without this, Python would wait for the workers at exit.
         atexit.register(self.close)
         for _ in range(most):
             ours, theirs = spawn.Pipe()
@@ -43,11 +43,11 @@ class LocalWorkers:
             self._workers.append((process, ours))
 
     def run(self, function: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
-        """Call `function(rank, *arguments)` on `world_size` workers in one process group; their results by rank.
+        """Call `function(rank, *arguments)` on `world_size` workers in one process group. Returns results by rank.
 
         Raises:
-            PlannerError: the lowest rank's, if a worker raised one.
-            TrainingFailed: a worker raised anything else (its traceback is in the message), died or hung.
+            PlannerError: a worker raised it. The lowest rank wins.
+            TrainingFailed: a worker raised another error (the message has its traceback), died or hung.
         """
         with tempfile.TemporaryDirectory(prefix="planner-") as folder:
             workers = self._workers[:world_size]
@@ -63,7 +63,7 @@ class LocalWorkers:
         if not pipe.poll(_DEADLINE_S):
             self.close()
             raise TrainingFailed(
-                f"worker {rank} was not done after {_DEADLINE_S:.0f} s; take fewer steps or a smaller model"
+                f"worker {rank} was not done after {_DEADLINE_S:.0f} s. Use fewer steps or a smaller model"
             )
         try:
             return pipe.recv()
@@ -76,7 +76,7 @@ class LocalWorkers:
         for process, pipe in self._workers:
             pipe.close()
             process.kill()
-            process.join(_KILLED_S)  # one that waits for a disk ends when that answers
+            process.join(_KILLED_S)  # a process that waits for a disk ends later
         self._workers.clear()
         atexit.unregister(self.close)
 
@@ -90,6 +90,7 @@ class LocalWorkers:
 
 
 def _serve(pipe: Connection) -> None:
+    """The main loop of a worker process: run the calls that arrive until the pipe closes."""
     import torch
 
     _die_with_parent()
@@ -103,7 +104,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _die_with_parent() -> None:
-    """A parent that is killed cannot end its workers; Linux does it (prctl(2), PR_SET_PDEATHSIG)."""
+    """Let Linux kill this process when its parent dies (prctl(2), PR_SET_PDEATHSIG)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
@@ -111,6 +112,7 @@ def _die_with_parent() -> None:
 def _call(
     function: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int, backend: str, file: str
 ) -> Any:
+    """The function's result, or the error that it raised, in a new process group."""
     import torch.distributed as dist
 
     dist.init_process_group(
@@ -120,7 +122,7 @@ def _call(
         return function(rank, *arguments)
     except PlannerError as error:
         return error
-    except Exception:  # noqa: BLE001  # the worker's outer edge: the caller gets the traceback
+    except Exception:  # noqa: BLE001  # the caller gets the traceback
         return TrainingFailed(f"worker {rank}:\n{traceback.format_exc()}")
     finally:
         dist.destroy_process_group()

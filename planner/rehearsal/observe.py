@@ -1,7 +1,7 @@
-"""Per-step checksums of every tensor, for `planner verify`: which step and which tensor differ first.
+"""Checksums of every tensor at every step. `planner verify` finds with them which step and tensor differ first.
 
-A checksum is a sum of bit patterns: exact integers, so it does not depend on how a tensor is sharded, and a single
-bit changes it. (It is not a digest: two errors could cancel. The commit's SHA-256 of whole tensors is the proof.)
+A checksum is an integer sum of bit patterns, so it does not depend on how a tensor is sharded, and a single bit changes
+it. It is not a digest: two errors could cancel. The commit's SHA-256 of whole tensors is the proof.
 """
 
 import json
@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from planner.store.storage import Storage
-from planner.train.hooks import Work
+from planner.train.hooks import PassCounts
 from planner.train.state import TrainState
 
 OBSERVED = "observed.jsonl"
 
 
 class StepRecorder:
-    """A `Hooks.observe` that appends one line for each step to the run's folder.
+    """A `Hooks.observe` that appends one JSON line per step to `observed.jsonl` in the run's folder.
 
     `{"step": 3, "attempts": 1, "forward_passes": [by rank], "tensors": {name: [sums]}}`
     """
@@ -27,11 +27,11 @@ class StepRecorder:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def __call__(self, step: int, state: TrainState, work: Work) -> None:
-        """Called on every worker with the gradient ready and the weights as the step began with them."""
+    def __call__(self, step: int, state: TrainState, work: PassCounts) -> None:
+        """Record one step. Called on every worker when gradients are ready and weights not yet updated."""
         gradients = {f"gradient/{n}": p.grad for n, p in state.model.named_parameters() if p.grad is not None}
         tensors = {**gradients, **state.tensors()}
-        # On the CPU: an optimizer keeps the number of its steps there while the weights are on a GPU.
+        # Sum on the CPU: an optimizer keeps its step count there even if the weights are on a GPU.
         sums = [_bit_sums(tensor).cpu() for tensor in tensors.values()]
         passes = torch.zeros(dist.get_world_size(), dtype=torch.int64)
         passes[dist.get_rank()] = work.forward_passes
@@ -45,17 +45,17 @@ class StepRecorder:
                 "forward_passes": by_rank.tolist(),
                 "tensors": {name: part.tolist() for name, part in zip(tensors, parts, strict=True)},
             }
-            # A newline before it, too: a worker that was killed while it wrote may have left half a line.
+            # The leading newline ends a half line that a killed worker may have left.
             self._storage.append(OBSERVED, f"\n{json.dumps(line)}\n".encode())
 
 
 def _bit_sums(tensor: Tensor) -> Tensor:
-    """One sum for each 16 bits of an element, `(itemsize / 2,)` int64: far from overflow at 2^47 elements."""
+    """One sum for each 16 bits of an element, shape `(itemsize / 2,)`, int64. Safe up to 2^47 elements."""
     halves_per_element = max(tensor.element_size() // 2, 1)
     if isinstance(tensor, DTensor):
         local = tensor.to_local()
     else:
-        # Every worker holds all of it; one may count it.
+        # Every worker holds the whole tensor, so only rank 0 counts it.
         local = tensor if dist.get_rank() == 0 else tensor.new_empty(0)
     halves = local.detach().contiguous().view(-1).view(torch.int16).view(-1, halves_per_element)
     return halves.to(torch.int64).sum(dim=0)

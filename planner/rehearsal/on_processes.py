@@ -1,29 +1,29 @@
-"""A job trained by local processes with a given history of world sizes: stopped and resumed at each change."""
+"""Trains a job on local processes through a history of world sizes. It stops and resumes at each change."""
 
 from collections.abc import Callable, Sequence
 
 from planner.base.text import counted
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.rehearsal.stages import Stage
+from planner.rehearsal.stages import SizePhase
 from planner.store.storage import Storage
 from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
 
 Worker = Callable[[int, Launch, int], GenerationEnd]
-"""(rank, launch, step to stop at) -> outcome; runs in a worker process"""
+"""(rank, launch, step to stop at) -> how the generation ended. Runs in a worker process"""
 
 
 def rehearse(
     workers: LocalWorkers,
     launch: Launch,
-    parts: Sequence[Stage],
+    parts: Sequence[SizePhase],
     worker: Worker,
     say: Callable[[str], None] = lambda _line: None,
 ) -> None:
-    """Train the stages one after another, each resuming where the last was stopped.
+    """Train the stages in order. Each resumes where the one before stopped.
 
     Raises:
-        PlannerError: a worker raised it.
+        PlannerError: a worker raised it, died or hung.
     """
     for part in parts:
         workers.run(worker, part.world_size, launch, part.end_step)
@@ -33,7 +33,7 @@ def rehearse(
 
 
 def train_observed(rank: int, launch: Launch, end_step: int) -> GenerationEnd:
-    """One worker of one stage."""
+    """Train one stage on one worker, and record checksums. A `Worker` for `rehearse`."""
     del rank
     from planner.rehearsal.observe import StepRecorder
     from planner.train.generation import train

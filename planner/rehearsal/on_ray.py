@@ -1,7 +1,7 @@
-"""A job trained through Ray with a given history of world sizes: nodes come and go as its steps are done.
+"""Trains a job on Ray through a history of world sizes. Nodes are added and removed when steps are done.
 
-Small jobs outrun their cluster: hundreds of steps pass before a new node is seen. So a group that has come to the
-end of its part waits there, until it is told to stop or its node is gone.
+A small job does hundreds of steps before Ray sees a new node. So a group waits at the end of its stage until it is told
+to stop or its node is gone.
 """
 
 import threading
@@ -19,7 +19,7 @@ from planner.dispatch.ray_internal import drain_node, kv_get, kv_put
 from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
 from planner.local_cluster.embedded import EmbeddedCluster
-from planner.rehearsal.stages import Stage
+from planner.rehearsal.stages import SizePhase
 from planner.store.follow import Follower
 from planner.store.records import StepRecord
 from planner.store.run_folder import RunFolder
@@ -29,15 +29,15 @@ from planner.train.setup import Launch
 
 _POLL_S = 0.1
 _NOTICE_S = 30.0
-# A lost node is replaced by a smaller group within half a minute, see `launch.EMBEDDED`.
+# After a node is lost, a smaller group starts within half a minute (`launch.EMBEDDED`).
 _CHANGE_DEADLINE_S = 180.0
 
 
-def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str], None]) -> None:
-    """Train the job on an embedded cluster that goes through the history. Call it in the main thread.
+def rehearse_on_ray(launch: Launch, history: Sequence[SizePhase], say: Callable[[str], None]) -> None:
+    """Train the job on an embedded cluster that changes as `history` says. Call it in the main thread.
 
     Raises:
-        PlannerError: the run did not come to its end.
+        PlannerError: the run did not finish.
     """
     dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
     say(f"starting a Ray cluster of {history[0].world_size} nodes")
@@ -47,15 +47,15 @@ def rehearse_on_ray(launch: Launch, history: Sequence[Stage], say: Callable[[str
         _Director(cluster, launch, history, say),
     ):
         hooks = partial(observed_hooks, tuple(history))
-        dispatch.fit(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
+        dispatch.train_on_ray(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
     say(f"{history[-1].end_step} steps done")
 
 
 class _Director:
-    """A context manager: changes the cluster when a stage's steps are done, from a thread of its own."""
+    """A context manager with a thread that changes the cluster when a stage's steps are done."""
 
     def __init__(
-        self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[Stage], say: Callable[[str], None]
+        self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[SizePhase], say: Callable[[str], None]
     ) -> None:
         self._cluster, self._launch, self._history, self._say = cluster, launch, history, say
         self._noticed: set[str] = set()
@@ -75,7 +75,7 @@ class _Director:
         self._stop.set()
         self._thread.join(_CHANGE_DEADLINE_S)
         if self._thread.is_alive():
-            self._say(f"a change of the cluster was not done after {_CHANGE_DEADLINE_S:.0f} s; it is left")
+            self._say(f"a change of the cluster was not done after {_CHANGE_DEADLINE_S:.0f} s and is abandoned")
 
     def _run(self) -> None:
         number = done = 0
@@ -84,7 +84,7 @@ class _Director:
             done = max([done, *steps])
             if done >= self._history[number].end_step:
                 number += 1
-                # Said first: the group that the change brings about must know which one it is.
+                # Publish the stage first: the new group reads it when it starts.
                 _begin_stage(self._launch.launch_id, number)
                 self._change_to(self._history[number].world_size)
 
@@ -97,7 +97,7 @@ class _Director:
             self._take_away(nodes.pop())
 
     def _take_away(self, node: str) -> None:
-        """In turn without notice and with one, after which the node ends when its worker has left."""
+        """Remove a node, alternately by SIGKILL and by notice. After a notice it ends when its worker has left."""
         self._num_taken += 1
         if self._num_taken % 2:
             self._say("killing a node")
@@ -108,8 +108,8 @@ class _Director:
             drain_node(node, _NOTICE_S, "rehearsal")
 
 
-def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
-    """What a worker of a rehearsed job does besides training: it keeps to the history, and is observed."""
+def observed_hooks(history: Sequence[SizePhase], launch: Launch) -> Hooks:
+    """The hooks of a rehearsed job's worker: wait at the end of each stage, and record checksums."""
     import ray.train
 
     from planner.rehearsal.observe import StepRecorder
@@ -120,7 +120,7 @@ def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
     is_last = number == len(history) - 1
 
     def wait(step: int) -> bool:
-        """Called before every step; the one before it is written down only when this has returned."""
+        """Whether to stop before `step`. Waits at the end of a stage. The ledger records the last step afterwards."""
         if world_size == stage.world_size and (step <= stage.end_step or is_last):
             return mailbox.stop_requested()
         deadline_s = time.monotonic() + _CHANGE_DEADLINE_S
@@ -128,7 +128,8 @@ def observed_hooks(history: Sequence[Stage], launch: Launch) -> Hooks:
             if time.monotonic() > deadline_s:
                 following = history[min(number + 1, len(history) - 1)].world_size
                 raise TrainingFailed(
-                    f"step {step}: {world_size} workers did not become {following} within {_CHANGE_DEADLINE_S:.0f} s"
+                    f"step {step}: {world_size} workers were not resized to {following} within "
+                    f"{_CHANGE_DEADLINE_S:.0f} s"
                 )
             time.sleep(_POLL_S)
         return True

@@ -1,1 +1,1 @@
-"""From values to lines of text for people, and to JSON. Knows no terminal; decides nothing and reads nothing."""
+"""Turns values into lines of text for people, and into JSON. It decides nothing, reads nothing and prints nothing."""

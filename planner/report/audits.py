@@ -1,18 +1,18 @@
-"""An audit's verdict and a run's phases as text, and as JSON."""
+"""An audit as text: a table of its generations and the verdict. Also as JSON."""
 
 import dataclasses
 import json
 
 from planner.base.text import counted
 from planner.provenance.audit import Audit
-from planner.report.layout_text import aligned
 from planner.report.plan_table import split_text
+from planner.report.text_columns import aligned
 
-_DRIVER = {"alive": " (the run is still going)", "unknown": " (a driver on another machine may still be at it)"}
+_DRIVER = {"alive": " (the run is still going)", "unknown": " (a driver on another machine may still run it)"}
 
 
 def phase_table(audit: Audit) -> list[str]:
-    """A header, then a line per generation in the committed lineage."""
+    """Return a header, then a line per generation of the committed lineage."""
     rows = [
         (
             str(phase.generation),
@@ -28,7 +28,12 @@ def phase_table(audit: Audit) -> list[str]:
 
 
 def verdict(audit: Audit, driver: str = "none") -> list[str]:
-    """What the audit found, line by line; the last line is the verdict. `driver` is `planner.store.survey`'s word."""
+    """Return the audit's result as lines. The last line is the verdict.
+
+    Args:
+        audit: the audit.
+        driver: the state of the run's driver, from `planner.store.survey.driver_state`.
+    """
     batches = ", then ".join(str(batch) for batch in audit.global_batches)
     done = "finished" if audit.steps == audit.total_steps else f"of {audit.total_steps} planned"
     lines = [
@@ -60,5 +65,5 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
 
 
 def audit_json(audit: Audit) -> str:
-    """The audit as one object; its keys are `planner.provenance.audit.Audit`'s fields, and `clean`."""
+    """The audit as one JSON object. Its keys are `clean` and the fields of `planner.provenance.audit.Audit`."""
     return json.dumps({"clean": audit.clean, **dataclasses.asdict(audit)}, indent=1)

@@ -1,15 +1,15 @@
-"""Clusters in words: what one may have, and why it has no room for a job."""
+"""A cluster as text: its node groups, and why it has no room for a job."""
 
 from collections.abc import Iterable
 
 from planner.base.text import counted
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.cluster.reach import Reach
+from planner.cluster.reachable_counts import Reach
 from planner.plan import workers_on_node
 
 
 def cluster_line(reach: Reach) -> str:
-    """What the cluster may have, and the workers that one node of each group has room for."""
+    """One line: how many nodes each group can have, and how many workers fit on one of its nodes."""
     cluster = reach.cluster
     groups = ", ".join(
         f"{_range_text(group)} x {group.name} ({_room_text(workers_on_node(group.resources, reach.taken))})"
@@ -19,13 +19,13 @@ def cluster_line(reach: Reach) -> str:
 
 
 def no_room(reach: Reach) -> str:
-    """That no node has room for a worker, with what it takes and what nodes offer."""
+    """The message that no node has room for a worker, with what a worker takes and what the nodes offer."""
     cluster = reach.cluster
     takes = _amounts(reach.taken.items())
     offers = "; ".join(f"{group.name} {_amounts(group.resources.items())}" for group in _existing(cluster))
     return (
         f"cluster {cluster.name} has no node with room for a worker, which takes {takes} (workers.cpus, workers.gpus, "
-        f"workers.resources); the nodes offer: {offers}"
+        f"workers.resources). The nodes offer: {offers}"
     )
 
 

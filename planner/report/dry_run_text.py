@@ -1,4 +1,4 @@
-"""What `planner run` would do, as text and as JSON."""
+"""A dry run of `planner run`, as text and as JSON."""
 
 import dataclasses
 import json
@@ -6,36 +6,38 @@ import json
 from planner.base.text import counted
 from planner.job import Job
 from planner.report.plan_table import plan_object, plan_table
+from planner.report.text_columns import hanging
 from planner.runner.dry_run import DryRun
 
 NOTHING_DONE = "dry run: nothing was started, nothing was written"
 
 
-def dry_run_text(job: Job, dry: DryRun) -> list[str]:
-    """Line by line."""
+def dry_run_text(job: Job, dry: DryRun, width: int | None = None) -> list[str]:
+    """Return the dry run as lines of at most `width` columns, or None for whole lines."""
     every = job.checkpoint.every
-    pace = "as often as pays" if every == "auto" else f"every {every}"
-    header, *rows = plan_table([dry.plan])
+    pace = "auto (the interval that loses the least time)" if every == "auto" else f"every {every}"
+    facts = [
+        ("cluster", dry.cluster),
+        *([("", dry.waits)] if dry.waits else []),
+        ("steps", f"[{dry.step}, {dry.total_steps or '?'}), {counted(job.batch.global_batch, 'sample')} each"),
+        *(("changed", change) for change in dry.changes),
+        *(("length", conversion) for conversion in dry.conversions),
+        *(("gradient", operation) for operation in dry.gradient),
+        ("commits", f"{pace}, the newest {job.checkpoint.keep} with their files"),
+        ("writes", f"below {dry.run}: run.json, jobs, drivers, generations, ledger, manifests, checkpoints, ray"),
+        *(("note", note) for note in dry.notes),
+    ]
     return [
         f"{job.name}: {dry.begins} in {dry.run}",
-        f"cluster  {dry.cluster}",
-        *([dry.waits] if dry.waits else []),
-        f"steps    [{dry.step}, {dry.total_steps or '?'}), {counted(job.batch.global_batch, 'sample')} each",
-        *(f"changed  {words}" for words in dry.changes),
-        *(f"length   {words}" for words in dry.conversions),
-        *(f"gradient {words}" for words in dry.gradient),
-        f"commits  {pace}, the newest {job.checkpoint.keep} with their files",
-        f"writes   below {dry.run}: run.json, jobs, drivers, generations, ledger, manifests, checkpoints, ray",
-        *(f"note     {note}" for note in dry.notes),
+        *(line for name, text in facts for line in hanging(f"{name:<9}" if name else "", text, width)),
         "",
-        header,
-        *rows,
+        *plan_table([dry.plan], width),
         "",
         NOTHING_DONE,
     ]
 
 
 def dry_run_json(dry: DryRun) -> str:
-    """One object; its keys are `DryRun`'s fields, the plan's those of `planner plan --json`."""
+    """One JSON object. Its keys are the fields of `DryRun`. The plan has the keys of `planner plan --json`."""
     fields = {field.name: getattr(dry, field.name) for field in dataclasses.fields(dry)}
     return json.dumps({**fields, "plan": plan_object(dry.plan)}, indent=1)

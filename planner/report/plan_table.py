@@ -1,23 +1,22 @@
-"""Plans as a table and as JSON."""
+"""Plans as the table of `planner plan`, and as JSON."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan
-from planner.report.layout_text import aligned
+from planner.report.text_columns import aligned, hanging
 
-if TYPE_CHECKING:  # it brings numpy, which a plan without a cluster does not need
-    from planner.cluster.reach import Mix
+if TYPE_CHECKING:  # it imports numpy, which a plan without a cluster does not need
+    from planner.cluster.reachable_counts import Mix
 
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
-# What exact bits cost, beside what the same count costs without.
+# The cost without exact bits, and what they add.
 _BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "split cost")
 
 
-# World size -> the nodes that it runs on, where a cluster is known.
 Mixes = Mapping[int, "Mix"]
+"""world size -> the nodes that it runs on"""
 
 
 def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
@@ -26,28 +25,34 @@ def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
 
 
 def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | None = None) -> list[str]:
-    """A header, then a line per world size. Notes that would pass `width` columns follow, on lines of their own."""
+    """Return a header, then a row per world size.
+
+    Args:
+        plans: one per row.
+        width: columns of the terminal. Notes are wrapped to it. None leaves each row on one line.
+        mixes: the nodes of each world size, for a column of its own, or for the notes if the column does not fit.
+    """
     columns = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
     rows = [columns, *map(_cells, plans)]
+    lines = aligned(rows, left={2})
+    notes = ["; ".join(plan.warnings) for plan in plans]
     if mixes is not None:
-        nodes = ["nodes", *(_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans)]
-        rows = [(*row, cell) for row, cell in zip(rows, nodes, strict=True)]
-    lines = aligned(rows, left={2, len(columns)})
-    noted = any(plan.warnings for plan in plans)
-    table = [f"{lines[0]}  notes" if noted else lines[0].rstrip()]
-    for plan, line in zip(plans, lines[1:], strict=True):
-        notes = "; ".join(plan.warnings)
-        if not notes:
-            table.append(line.rstrip())
-        elif width is None or len(line) + 2 + len(notes) <= width:
-            table.append(f"{line}  {notes}")
+        nodes = [_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans]
+        wide = aligned(
+            [(*row, cell) for row, cell in zip(rows, ["nodes", *nodes], strict=True)], left={2, len(columns)}
+        )
+        if width is None or len(wide[0]) <= width:
+            lines = wide
         else:
-            table += [line.rstrip(), *_indented(notes, width)]
+            notes = ["; ".join(filter(None, pair)) for pair in zip(map("nodes: {}".format, nodes), notes, strict=True)]
+    table = [f"{lines[0]}  notes" if any(notes) else lines[0].rstrip()]
+    for line, note in zip(lines[1:], notes, strict=True):
+        table += hanging(f"{line}  ", note, width)
     return table
 
 
 def _nodes_text(mix: "Mix", world_size: int) -> str:
-    """`2 x g6.xlarge + 1 x g6.12xlarge`; with a word on places that stay empty."""
+    """`2 x g6.xlarge + 1 x g6.12xlarge`, with the number of idle GPUs if there are any."""
     nodes = split_text(mix.nodes)
     return nodes if mix.num_workers == world_size else f"{nodes} ({mix.num_workers - world_size} idle)"
 
@@ -68,14 +73,8 @@ def _cells(plan: Plan) -> tuple[str, ...]:
     return (*cells, str(plan.balanced_cost), f"+{extra:.0%}" if extra else "free")
 
 
-def _indented(notes: str, width: int) -> list[str]:
-    indent = " " * 6  # below the count's column
-    # A width that nobody can read in is the terminal's to break.
-    return wrap(notes, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-
-
 def plan_json(plans: Sequence[Plan], mixes: Mixes | None = None) -> str:
-    """A list of objects; the keys are an interface (README, "The plan as JSON")."""
+    """A JSON list with one object per plan. The keys are a public interface (see docs/reference)."""
     objects = [plan_object(plan) for plan in plans]
     if mixes is not None:
         objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
@@ -83,7 +82,7 @@ def plan_json(plans: Sequence[Plan], mixes: Mixes | None = None) -> str:
 
 
 def plan_object(plan: Plan) -> dict[str, object]:
-    """A plan as JSON has it."""
+    """A plan as a JSON object."""
     return {
         "world_size": plan.world_size,
         "workers_used": plan.workers_used,

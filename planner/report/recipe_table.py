@@ -1,39 +1,37 @@
-"""Foreign recipes: what became of every key, and what their own system does at each GPU count, as text and as JSON."""
+"""The texts of `planner convert` and `planner check`: what became of a recipe's keys, and its table of GPU counts."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 
 from planner.base.text import counted
 from planner.plan import Plan
 from planner.recipes import BatchOutcome, CheckOptions, Note, Recipe, Rewrite
 from planner.recipes.split import Span, percent
-from planner.report.layout_text import aligned, printable
 from planner.report.plan_table import plan_object, split_text
+from planner.report.text_columns import aligned, hanging, printable, wrapped
 
 _WIDTH = 100
-_INDENT = "  "
 _MOST_SPANS = 3
 _HEADER = ("GPUs", "there", "evaluates", "planner: split", "micro", "rounds", "efficiency")
 _LEFT = {1, 2, 3}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the table of a check."""
+class TableRow:
+    """One row of a check's table."""
 
     text: str
     verdict: str
     span: tuple[int, int]
-    """where in the text the verdict stands, half-open"""
+    """position of the verdict in the text, half-open"""
 
 
-# -- what a conversion did
+# -- the texts of a conversion
 
 
 def conversion_lines(recipe: Recipe, width: int | None = None) -> list[str]:
-    """What was carried over, derived and dropped, and what is left to do; a line or more for each."""
+    """What was carried over, derived and dropped, and what the user has to do, wrapped to `width` columns."""
     draft = recipe.draft
     lines = [f"{printable(recipe.source)}: {recipe_text(recipe)}"]
     for title, notes in (("carried over", draft.carried), ("derived", draft.derived), ("dropped", draft.dropped)):
@@ -49,7 +47,7 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def _together(notes: Sequence[Note], *, is_keyed: bool) -> list[tuple[str, str]]:
-    """Notes with their keys; keys that have one reason stand together."""
+    """Pairs of keys and text. Keys with the same text are joined."""
     if not is_keyed:
         return [("", note.text) for note in notes]
     by_text: dict[str, list[str]] = {}
@@ -64,47 +62,39 @@ def _listed(title: str, items: Sequence[tuple[object, str]], width: int | None, 
     lines = ["", title]
     for key, text in items:
         mark = f"{key}. " if isinstance(key, int) else f"{key}{' -> ' if points else ': '}" if key else ""
-        lines += _wrapped(printable(f"{mark}{text}"), width)
+        # A command stays whole, so that it can be copied.
+        lines += wrapped(printable(f"{mark}{text}"), None if "python -c" in text else width, "  ", "    ")
     return lines
 
 
-def _wrapped(text: str, width: int | None, indent: str = _INDENT) -> list[str]:
-    # Commands are not broken: they are to be copied.
-    if width is None or "python -c" in text:
-        return [f"{indent}{text}"]
-    more = indent + _INDENT
-    lines = wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
-    return lines or [indent]
-
-
 def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = None) -> list[str]:
-    """What to type, and what to know about it."""
+    """The command and the file for another system, with notes as comments, wrapped to `width` columns."""
     lines = [f"# {recipe_text(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
-    lines += [f"# {line}" for note in made.notes for line in _wrapped(note, width, "")]
-    lines += [f"# not said: {line}" for note in made.unsaid for line in _wrapped(note, width, "")]
+    lines += [f"# {line}" for note in made.notes for line in wrapped(note, width)]
+    lines += [f"# not said: {line}" for note in made.unsaid for line in wrapped(note, width)]
     lines += [made.command, *(["", *made.file.rstrip("\n").split("\n")] if made.file else [])]
-    # A tab may stand in a file of DeepSpeed's; what else does not print would steer the terminal.
+    # A DeepSpeed file may contain tabs. Every other control character is escaped.
     return ["\t".join(printable(part) for part in line.split("\t")) for line in lines]
 
 
-# -- what happens at each count
+# -- the table of a check
 
 
-def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> tuple[list[str], str, list[Row]]:
-    """The heading, the header of the table, and its rows."""
+def check_lines(recipe: Recipe, plans: Sequence[Plan], *, knows_micro: bool) -> tuple[list[str], str, list[TableRow]]:
+    """Return the heading, the table's header and its rows. `knows_micro`: the recipe's micro-batch is known."""
     assert recipe.foreign is not None
     outcomes = [recipe.foreign.outcome(plan.world_size) for plan in plans]
     cells = [_cells(recipe, *pair, knows_micro=knows_micro) for pair in zip(outcomes, plans, strict=True)]
     header = tuple(recipe.title if name == "there" else name for name in _HEADER)
     table = [header, *cells]
-    # A column that says nothing on any row is left out.
+    # A column without content in any row is left out.
     kept = [index for index in range(len(header)) if any(row[index] not in {"", "-"} for row in cells)]
     table = [tuple(row[index] for index in kept) for row in table]
     left = {position for position, index in enumerate(kept) if index in _LEFT}
     lines = [line.rstrip() for line in aligned(table, left=left)]
     start = max(len(row[0]) for row in table) + 2
     rows = [
-        Row(text=line, verdict=outcome.verdict, span=(start, start + len(row[1])))
+        TableRow(text=line, verdict=outcome.verdict, span=(start, start + len(row[1])))
         for line, outcome, row in zip(lines[1:], outcomes, table[1:], strict=True)
     ]
     return [f"{printable(recipe.source)}: {recipe_text(recipe)}"], lines[0], rows
@@ -130,15 +120,15 @@ def _there(batch: int, outcome: BatchOutcome) -> str:
 
 
 def span_text(spans: Sequence[Span]) -> str:
-    """`30-31, 62-63`: positions of a batch; past a few ranges only how many there are."""
-    words = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in spans]
-    left = len(words) - _MOST_SPANS
+    """Return positions of a batch, such as `30-31, 62-63`. After three ranges only the number of others follows."""
+    ranges = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in spans]
+    left = len(ranges) - _MOST_SPANS
     more = f" and {left} more range{'s' * (left > 1)}" if left > 0 else ""
-    return ", ".join(words[:_MOST_SPANS]) + more
+    return ", ".join(ranges[:_MOST_SPANS]) + more
 
 
 def summary_line(recipe: Recipe, plans: Sequence[Plan]) -> str:
-    """`DPO repository: exact at 4 of 16 counts, 12 silently another batch. planner: exact at 16 of 16.`."""
+    """`DPO repository: exact at 4 of 16 counts, silently another batch at 12. planner: exact at 16 of 16.`."""
     assert recipe.foreign is not None
     outcomes = [recipe.foreign.outcome(plan.world_size) for plan in plans]
     number = {
@@ -156,25 +146,26 @@ def _is_exact(recipe: Recipe, plan: Plan) -> bool:
     return sum(workers * samples for workers, samples in plan.shares) == recipe.global_batch
 
 
-def unit_lines(recipe: Recipe) -> list[str]:
-    """Numbers whose units mislead: what is written, what happens there, what a job says here."""
+def unit_lines(recipe: Recipe, width: int | None = None) -> list[str]:
+    """A table of the recipe's numbers whose units differ: their meaning there, and the setting of a job here."""
     assert recipe.foreign is not None
     units = recipe.foreign.units()
     if not units:
         return []
-    rows = [("key", "value", "there", "planner"), *((each.key, each.value, each.there, each.here) for each in units)]
-    return [line.rstrip() for line in aligned(rows, left={0, 2, 3})]
+    table = aligned([("key", "value", "there"), *((each.key, each.value, each.there) for each in units)], left={0, 2})
+    here = ["planner", *(each.here for each in units)]
+    return [row for line, text in zip(table, here, strict=True) for row in hanging(f"{line}  ", text, width)]
 
 
 def trap_lines(recipe: Recipe, question: CheckOptions, width: int | None = None) -> list[str]:
-    """What the table does not show, each in a sentence or two."""
+    """The traps that the table does not show, each in a sentence or two, wrapped to `width` columns."""
     assert recipe.foreign is not None
     traps = recipe.foreign.traps(question)
-    return [line for trap in traps for line in _wrapped(f"{trap.name}: {trap.text}", width or _WIDTH)]
+    return [line for trap in traps for line in wrapped(f"{trap.name}: {trap.text}", width or _WIDTH, "  ", "    ")]
 
 
 def check_json(recipe: Recipe, plans: Sequence[Plan], question: CheckOptions) -> str:
-    """One object; its keys are an interface (docs/guides/your-recipe.md)."""
+    """One JSON object. Its keys are a public interface (docs/guides/your-recipe.md)."""
     assert recipe.foreign is not None
     counts = list(_count_objects(recipe, plans))
     made = {

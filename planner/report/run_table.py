@@ -1,4 +1,4 @@
-"""What a survey of a run comes to: its state, its history and what to do next, as a value, as text and as JSON."""
+"""The texts and JSON of `planner runs` and `planner show`: a run's state, history and next command."""
 
 import dataclasses
 import json
@@ -13,9 +13,9 @@ from planner.base.text import counted
 from planner.errors import PlanError
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
-from planner.report.layout_text import ago, aligned, printable
 from planner.report.plan_table import split_text
-from planner.report.view import RunView, fold, metric_texts
+from planner.report.run_view import RunView, fold, metric_texts
+from planner.report.text_columns import ago, aligned, hanging, printable
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
 from planner.store.run_folder import commit_of
 from planner.store.survey import SegmentEnds, Survey
@@ -24,17 +24,18 @@ State = Literal["running", "held", "finished", "stopped", "broken"]
 
 _NUM_EVENTS = 10
 _NUM_HELD_OUT = 5
-# The year 5138; a damaged file may name any number.
+# The year 5138. A damaged file may hold any number.
 _LATEST_S = 1e11
-_HELD = "held: by a driver on another machine; whether it lives, only that machine can tell"
+_UNKNOWN_DRIVER = "planner cannot tell from here whether that driver is still running"
+_HELD = f"held: by a driver on another machine. {_UNKNOWN_DRIVER}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One line of a run's story."""
+    """One event of a run's history."""
 
     time_s: float | None
-    """since the epoch; of an evaluation, by the seconds on record since the last time; none if that is not known"""
+    """since the epoch, or None if not known. The time of an evaluation is computed from the durations on record"""
     text: str
 
 
@@ -46,23 +47,23 @@ class RunLine:
     """its folder or URL"""
     state: State
     reason: str
-    """why it is broken; else empty"""
+    """why it is broken, empty in any other state"""
     step: int
     """optimizer steps done"""
     total_steps: int
-    """0: not known yet"""
+    """0 if not known yet"""
     world_size: int
-    """of the newest generation; 0 before the first"""
+    """of the newest generation, or 0 before the first generation"""
     committed_step: int
     committed_time_s: float | None
     last_event: Event | None
     active_time_s: float
-    """the latest time on record, since the epoch; 0 if there is none"""
+    """the latest time on record, in seconds since the epoch, or 0 if there is none"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationLine:
-    """One life of a worker group."""
+    """One generation in a list."""
 
     generation: int
     world_size: int
@@ -71,13 +72,14 @@ class GenerationLine:
     end_step: int
     """half open: the first step that it did not do"""
     ended: str
+    """how it ended, as text"""
     done_again: int
-    """of its steps, those that the next generation did again"""
+    """how many of its steps the next generation computed again"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunDetail:
-    """One run, with its newest generations."""
+    """Everything that `planner show` shows of a run."""
 
     summary: RunLine
     job: str
@@ -93,24 +95,25 @@ class RunDetail:
     """over the last steps"""
     loss: float | None
     metrics: Mapping[str, float]
-    """of the last step, what the objective measures besides the loss"""
+    """what the objective measures besides the loss, at the last step"""
     interval: str
+    """how often the run commits, as text"""
     kept_steps: tuple[int, ...]
     """steps whose commits have their files, ascending"""
     num_commits: int
     num_generations: int
     generations: tuple[GenerationLine, ...]
-    """the newest ones, oldest first"""
+    """the newest generations, oldest first"""
     events: tuple[Event, ...]
-    """the last ones, oldest first"""
+    """the last events, oldest first"""
     held_out: tuple[tuple[int, float], ...]
-    """`(step, held-out loss)`: the last ones, ascending"""
+    """the last `(step, held-out loss)`, ascending"""
     resume: str
-    """the command that goes on; empty if it is not known, or there is nothing to do"""
+    """the command that resumes the run, or empty if it is not known or there is nothing to do"""
 
 
 def run_line(survey: Survey) -> RunLine:
-    """A run for the list; whatever is wrong with it is its state."""
+    """The run's line in a list. A damaged run has the state "broken" and a reason."""
     try:
         view, events = _story(survey.segments)
     except PlanError as error:
@@ -118,12 +121,12 @@ def run_line(survey: Survey) -> RunLine:
     newest, lease = survey.newest, survey.lease
     committed_step = newest.step if newest else 0
     total_steps = view.total_steps or (newest.total_steps if newest else 0)
-    seen_s = [event.time_s or 0.0 for event in events]
+    seen_times = [event.time_s or 0.0 for event in events]
     if newest:
-        seen_s.append(newest.time_s)
+        seen_times.append(newest.time_s)
     if lease:
-        # By its own clock, and late by what its writes took: a lower bound.
-        seen_s.append(lease.since_s + lease.beat * lease.beat_s)
+        # A lower bound by the driver's own clock, because renewals are late by the time that writes take.
+        seen_times.append(lease.since_s + lease.beat * lease.beat_s)
     return RunLine(
         run=survey.url,
         state=_state(survey, committed_step, total_steps),
@@ -134,7 +137,7 @@ def run_line(survey: Survey) -> RunLine:
         committed_step=committed_step,
         committed_time_s=newest.time_s if newest else None,
         last_event=events[-1] if events else None,
-        active_time_s=max(seen_s, default=0.0),
+        active_time_s=max(seen_times, default=0.0),
     )
 
 
@@ -149,10 +152,10 @@ def _state(survey: Survey, committed_step: int, total_steps: int) -> State:
 
 
 def _story(segments: Sequence[SegmentEnds]) -> tuple[RunView, tuple[Event, ...]]:
-    """The view after all that was read, and what happened, oldest first; commits apart: there may be thousands.
+    """The view after all records that were read, and the events, oldest first. Commits are no events here.
 
     Raises:
-        PlanError: a header names sizes that no plan can serve.
+        PlanError: no plan serves the sizes in a header.
     """
     view, events = RunView(), list[Event]()
     for segment in segments:
@@ -171,24 +174,24 @@ def _records(segment: SegmentEnds) -> Iterator[Record]:
 
 
 def _time_after(record: Record, before_s: float | None) -> float | None:
-    """When a record was written, as far as times and durations on record tell; of a tail's first ones, they do not."""
+    """When a record was written: its own time, or `before_s` plus its duration. None if neither is known."""
     if isinstance(record, GenerationRecord | EventRecord):
         return record.time_s
     return None if before_s is None else before_s + record.seconds
 
 
 def run_detail(survey: Survey) -> RunDetail:
-    """Everything about one run.
+    """Everything that `planner show` shows of a run.
 
     Raises:
-        PlanError: a header names sizes that no plan can serve.
+        PlanError: no plan serves the sizes in a header.
     """
     summary = run_line(survey)
     view, events = _story(survey.segments)
     newest, job = survey.newest, survey.job
     header = survey.segments[-1].header if survey.segments else None
     identity = header.identity if header else newest.identity if newest else None
-    # A generation measures again where it begins.
+    # A dict, because a generation repeats the evaluation of its first step.
     held_out = {r.step: r.loss for segment in survey.segments for r in segment.tail if isinstance(r, EvalRecord)}
     return RunDetail(
         summary=summary,
@@ -215,7 +218,7 @@ def run_detail(survey: Survey) -> RunDetail:
 
 
 def _settings(section: Model | Objective) -> str:
-    """`gpt, layers 3, width 96`: what is not as it would be without a word."""
+    """`gpt, layers 3, width 96`: the kind and the settings that differ from their defaults."""
     values = {"kind": section.kind, **section.model_dump(exclude_defaults=True)}
     return ", ".join(str(value) if key == "kind" else f"{key} {value}" for key, value in values.items())
 
@@ -226,10 +229,10 @@ def _driver_text(survey: Survey) -> str:
         return "none yet"
     if lease is None:
         return "its lease cannot be read"
-    who = f"pid {lease.pid} on {lease.host}, since {_clock(lease.since_s)}"
+    process = f"pid {lease.pid} on {lease.host}, since {_clock(lease.since_s)}"
     if survey.driver == "unknown":
-        return f"{who}; on another machine, and whether it lives only that machine can tell"
-    return who if survey.driver == "alive" else f"none now; the last was {who}"
+        return f"{process}, on another machine. {_UNKNOWN_DRIVER}"
+    return process if survey.driver == "alive" else f"none now, the last was {process}"
 
 
 def _interval(survey: Survey, events: Sequence[Event]) -> str:
@@ -241,7 +244,7 @@ def _interval(survey: Survey, events: Sequence[Event]) -> str:
 
 
 def _resume(survey: Survey, summary: RunLine) -> str:
-    """By the job's copy in the run's folder, which names data and folder absolutely."""
+    """The command with the job's copy in the run's folder, which has absolute paths."""
     if survey.job is None or "://" in survey.url or summary.state not in {"stopped", "held"}:
         return ""
     return shlex.join(["planner", "run", f"{survey.url}/jobs/{survey.job_digest}.json"])
@@ -259,7 +262,7 @@ def _generations(segments: Sequence[SegmentEnds], summary: RunLine) -> tuple[Gen
 def _generation(
     segment: SegmentEnds, header: GenerationRecord, next_step: int | None, summary: RunLine
 ) -> GenerationLine:
-    """`next_step` is where the next generation began; none if there is no next one, or its header cannot be read."""
+    """`next_step` is the first step of the next generation. None if there is none or its header cannot be read."""
     done = next((r.step + 1 for r in reversed(segment.tail) if isinstance(r, StepRecord)), header.step)
     end_step = max(done, segment.committed_step)
     plan = recorded_plan(header)
@@ -290,40 +293,46 @@ def _ended(segment: SegmentEnds, header: GenerationRecord, end_step: int, *, is_
 # -- text and JSON
 
 
-def run_table(lines: Sequence[RunLine], names: Sequence[str], now_s: float) -> list[str]:
-    """A header, then a line per run, then what a state means that does not say it all."""
-    columns = ("run", "state", "step", "workers", "committed", "last event")
-    rows = [_cells(name, line, now_s) for name, line in zip(names, lines, strict=True)]
-    table = [line.rstrip() for line in aligned([columns, *rows], left={0, 1, 4, 5})]
-    return [*table, "", _HELD] if any(line.state == "held" for line in lines) else table
+def run_table(lines: Sequence[RunLine], names: Sequence[str], now_s: float, width: int | None = None) -> list[str]:
+    """Return a header, then a row per run, then an explanation if a run is held.
+
+    Args:
+        lines: the runs.
+        names: the name of each run in the table.
+        now_s: seconds since the epoch.
+        width: columns of the terminal. Last events are wrapped to it. None leaves each row on one line.
+    """
+    columns = ("run", "state", "step", "workers", "committed")
+    table = aligned([columns, *map(_cells, names, lines, [now_s] * len(lines))], left={0, 1, 4})
+    events = ["last event", *(_last_event(line, now_s) for line in lines)]
+    rows = [row for line, event in zip(table, events, strict=True) for row in hanging(f"{line}  ", event, width)]
+    return [*rows, "", _HELD] if any(line.state == "held" for line in lines) else rows
 
 
 def _cells(name: str, line: RunLine, now_s: float) -> tuple[str, ...]:
     committed = f"{line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "-"
+    step = f"{line.step}/{line.total_steps or '?'}"
+    return (printable(name), line.state, step, str(line.world_size or "-"), committed)
+
+
+def _last_event(line: RunLine, now_s: float) -> str:
     event = f"{ago(line.last_event.time_s, now_s)}: {line.last_event.text}" if line.last_event else "-"
-    return (
-        printable(name),
-        line.state,
-        f"{line.step}/{line.total_steps or '?'}",
-        str(line.world_size or "-"),
-        committed,
-        printable(line.reason or event),
-    )
+    return printable(line.reason or event)
 
 
 def runs_json(lines: Sequence[RunLine]) -> str:
-    """A list of objects; their keys are `RunLine`'s fields."""
+    """A JSON list with one object per run. Its keys are the fields of `RunLine`."""
     return json.dumps([dataclasses.asdict(line) for line in lines], indent=1)
 
 
 def detail_json(detail: RunDetail) -> str:
-    """One object; its keys are the fields of `RunLine` and of `RunDetail`."""
+    """One JSON object. Its keys are the fields of `RunLine` and of `RunDetail`."""
     fields = dataclasses.asdict(detail)
     return json.dumps({**fields.pop("summary"), **fields}, indent=1)
 
 
-def detail_text(detail: RunDetail, now_s: float) -> list[str]:
-    """The whole, line by line."""
+def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> list[str]:
+    """Return everything about a run as lines, wrapped to `width` columns. Commands stay whole, to be copied."""
     line = detail.summary
     committed = f"step {line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "none"
     kept = ", ".join(map(str, detail.kept_steps)) or "none"
@@ -348,14 +357,19 @@ def detail_text(detail: RunDetail, now_s: float) -> list[str]:
         ("held out", ", ".join(f"{loss:.4f} at step {step}" for step, loss in detail.held_out)),
         (
             "resume",
-            f"{detail.resume}   # here; on a cluster by planner submit, or with --address" if detail.resume else "",
+            f"{detail.resume}   # on a cluster: planner submit, or --address" if detail.resume else "",
         ),
     ]
-    text = [f"{name:<10} {printable(value)}" for name, value in facts if value]
+    shown = [(name, printable(value)) for name, value in facts if value]
+    text = [
+        line for name, value in shown for line in hanging(f"{name:<11}", value, None if name == "resume" else width)
+    ]
     if detail.generations:
         text += ["", *_generation_table(detail)]
     if detail.events:
-        text += ["", *(f"{_clock(event.time_s)}  {printable(event.text)}" for event in detail.events)]
+        text.append("")
+    for event in detail.events:
+        text += hanging(f"{_clock(event.time_s)}  ", printable(event.text), width)
     return text
 
 
@@ -378,7 +392,7 @@ def _generation_table(detail: RunDetail) -> list[str]:
 
 
 def _clock(time_s: float | None) -> str:
-    """`2026-11-21 13:30:00 UTC`; whatever stands in a file is shown as some time."""
+    """Return `2026-11-21 13:30:00 UTC`, or blanks for None. A time out of range becomes the nearest valid one."""
     if time_s is None:
         return " " * len("2026-11-21 13:30:00 UTC")
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(max(time_s, 0.0), _LATEST_S)))

@@ -1,4 +1,4 @@
-"""Which changes of a run's job the user accepts."""
+"""Parses which changes of a run's job the user accepts."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,10 @@ from planner.provenance.identity import ACCEPTABLE
 
 
 def parse_accept(fields: Iterable[str]) -> frozenset[str]:
-    """The fields, as `--accept` names them; a string is one field.
+    """Return the fields that `--accept` names. A single string counts as one field.
 
     Raises:
-        UserError: there is no such field.
+        UserError: a field does not exist.
     """
     named = frozenset([fields] if isinstance(fields, str) else fields)
     if unknown := sorted(named - set(ACCEPTABLE)):

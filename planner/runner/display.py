@@ -1,4 +1,4 @@
-"""How a caller shows the work that this room does: handed in, since the room itself writes to no terminal."""
+"""How a caller shows the work of this room. The caller hands in a `Display`, and the room writes to no terminal."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,9 +8,9 @@ from planner.local_cluster.embedded import EmbeddedCluster
 from planner.store.run_folder import RunFolder
 
 Say = Callable[[str], None]
-"""shows a line, or several with line breaks between them"""
+"""shows a text of one or more lines"""
 Progress = Callable[[int, int], None]
-"""(done, of) of a long piece of work"""
+"""called with (done, of) during long work"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,9 @@ class StartedRun:
     total_steps: int
     """0 if not known"""
     state: Callable[[], str]
-    """asked what is going on while no step is done; empty if that is not known"""
+    """returns what happens while no step is done, or empty if that is not known"""
     cluster: EmbeddedCluster | None
-    """the local cluster that it runs on, if it does"""
+    """the local cluster, or None on another cluster"""
 
 
 def silent(_line: str) -> None:
@@ -36,24 +36,24 @@ def _no_progress(_what: str) -> AbstractContextManager[Progress]:
     return nullcontext(lambda _done, _of: None)
 
 
-def _not_watched(_running: StartedRun) -> AbstractContextManager[Say]:
+def _not_watched(_started: StartedRun) -> AbstractContextManager[Say]:
     return nullcontext(silent)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Display:
-    """Where the lines, the progress and the state of a run are shown. By default nowhere."""
+    """Where messages, progress and the steps of a run are shown. By default nowhere."""
 
     say: Say = silent
-    """of how the run starts"""
+    """shows messages about the start and the end of the run"""
     warn: Say = silent
-    """of what somebody should look into, whatever else is shown"""
+    """shows warnings, also where messages are not shown"""
     progress: Callable[[str], AbstractContextManager[Progress]] = _no_progress
-    """what is being done -> a context, and what to call in it as it is done"""
+    """takes the name of the work, and returns a context whose value is called during the work"""
     watch: Callable[[StartedRun], AbstractContextManager[Say]] = _not_watched
-    """shows the steps of the run while the context lasts; its value shows lines among them"""
+    """returns a context that shows the run's steps, and whose value shows messages between them"""
 
 
-def spoken(say: Say) -> Display:
-    """A display that has lines alone."""
-    return Display(say=say, warn=say, watch=lambda _running: nullcontext(say))
+def lines_only(say: Say) -> Display:
+    """A display that only shows messages, with `say`."""
+    return Display(say=say, warn=say, watch=lambda _started: nullcontext(say))

@@ -1,11 +1,11 @@
-"""Says where a run stands when its driver cannot: Ray ends the driver from C++, or somebody kills it.
+"""Reports where a run stands when its driver cannot: Ray ends the driver from C++, or somebody kills it.
 
     the driver                                   `python -m planner.runner.driver_end`
     DriverWatch  -- stdin: JSON lines, then EOF -->  main: watches Ray's head and the driver, and prints to stderr
-               <-- stdout: one byte: end now --
+                 <-- stdout: one byte: end now --
 
-Ray ends a driver that has lost its node's raylet at once, and one that has lost the head's `gcs_server` after a silent
-minute. No Python code of the driver runs then, so another process says what is committed and which command resumes.
+Ray ends a driver at once if it loses its node's raylet, and after a minute if it loses the head's `gcs_server`. The
+driver then runs no more Python code, so this other process prints what is committed and which command resumes.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from types import TracebackType
 from typing import Self
 
 from planner.errors import StoreError
-from planner.runner.committed import newest_commit_text
+from planner.runner.commit_text import newest_commit_text
 
 _LOOK_S = 0.5
-# One failed look is no death: a busy head may be slow to accept a connection.
+# One failed look does not mean that the head has ended: a busy one may be slow to accept a connection.
 _LOOKS_UNTIL_GONE = 4
 _FAREWELL = b"bye\n"
 
@@ -47,18 +47,18 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RayListeners:
-    """Where the two Ray processes listen without which a driver ends."""
+    """Where two Ray processes listen. A driver ends without either of them."""
 
     gcs: str
     """host:port"""
     raylet: str
     """the Unix socket of the driver's own node"""
     is_embedded: bool
-    """whether this driver started the head, so that nobody starts another one"""
+    """whether this driver started the head, so that no other process restarts it"""
 
 
 class DriverWatch:
-    """A context manager around a driver's work. If Python leaves it, the other process ends and prints nothing."""
+    """A context manager around a driver's work. If the driver leaves it, the other process ends and prints nothing."""
 
     def __init__(self, subject: RunSummary) -> None:
         self._subject = subject
@@ -70,10 +70,10 @@ class DriverWatch:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))},
-            start_new_session=True,  # Ctrl-C and a closed terminal are the driver's
+            start_new_session=True,  # Ctrl-C and a closed terminal must reach only the driver
         )
         self._tell(asdict(self._subject))
-        self._listening = threading.Thread(target=self._end_when_told, name="planner-last-words", daemon=True)
+        self._listening = threading.Thread(target=self._end_when_told, name="planner-driver-end", daemon=True)
         self._listening.start()
         return self
 
@@ -91,7 +91,7 @@ class DriverWatch:
 
     @contextlib.contextmanager
     def watching(self, head: RayListeners) -> Iterator[None]:
-        """Watch the head while the driver is connected. After that an embedded head may end."""
+        """Watch the head while the driver is connected. After that, an embedded head may end."""
         self._tell(asdict(head))
         try:
             yield
@@ -112,15 +112,15 @@ class DriverWatch:
 
 @dataclass(frozen=True, kw_only=True)
 class EndedProcess:
-    """A process of Ray's that has ended."""
+    """A Ray process that has ended."""
 
     description: str
     is_final: bool
-    """whether nobody can start it again under this driver"""
+    """whether it cannot be restarted under this driver"""
 
 
 def ended_process(head: RayListeners, is_there: Callable[[str], bool]) -> EndedProcess | None:
-    """Which process the driver has lost, if any."""
+    """The process that the driver has lost, or None. `is_there` says whether a process listens at an address."""
     if not is_there(head.raylet):
         return EndedProcess(description="the raylet of this driver's node has died", is_final=True)
     if not is_there(head.gcs):
@@ -129,20 +129,20 @@ def ended_process(head: RayListeners, is_there: Callable[[str], bool]) -> EndedP
 
 
 class ListenerConnections:
-    """Open connections to listeners. They are kept, because Ray logs every new connection."""
+    """Open connections to listeners. They are kept open, because Ray logs every new connection."""
 
     def __init__(self) -> None:
         self._held: dict[str, socket.socket] = {}
 
     def is_there(self, address: str) -> bool:
-        """Whether somebody listens at `host:port`, or at the path of a Unix socket."""
+        """Whether a process listens at `host:port`, or at the path of a Unix socket."""
         if address in self._held and not _has_ended(self._held[address]):
             return True
         try:
             self._held[address] = _connection(address)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
-        except OSError:  # too busy to accept, or a network that is away: that is no death
+        except OSError:  # too busy to accept, or the network is away: the process may still run
             return True
         return True
 
@@ -158,7 +158,7 @@ def _connection(address: str) -> socket.socket:
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the other end has closed it. A process that dies does so, and a gRPC server does so after a while."""
+    """Whether the other end has closed it: the process died, or a gRPC server closed an idle connection."""
     try:
         return bool(select.select([connection], [], [], 0)[0]) and not connection.recv(65536)
     except OSError:
@@ -166,16 +166,16 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def driver_end_message(subject: RunSummary, why: str) -> str:
-    """Why a run ended, what of it is safe, and which command goes on from there."""
+    """Why a run ended, what is committed, and which command resumes it."""
     try:
-        where = newest_commit_text(subject.url, subject.total_steps)
+        committed = newest_commit_text(subject.url, subject.total_steps)
     except StoreError as error:
-        where = f"what is committed cannot be read now ({error})"
-    return f"{why}; {where}; resume with: {subject.resume_command}"
+        committed = f"what is committed cannot be read now ({error})"
+    return f"{why}: {committed}. Resume with: {subject.resume_command}"
 
 
-class _Driver:
-    """What the driver has sent: its `Subject`, then a `Head` or nothing at each change, then `_FAREWELL`."""
+class _DriverMessages:
+    """The driver's messages: its `RunSummary`, then `RayListeners` or nothing at each change, then `_FAREWELL`."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -184,23 +184,23 @@ class _Driver:
 
     @property
     def head(self) -> RayListeners | None:
-        """The head that the driver is connected to; none while it is not connected."""
+        """The head that the driver is connected to. None while it is not connected."""
         facts = json.loads(self.lines[-1]) if len(self.lines) > 1 else {}
         return RayListeners(**facts) if facts else None
 
     def wait(self, seconds: float) -> None:
-        """Wait until the driver sends something or ends, at most so long."""
+        """Wait until the driver sends something or ends, at most `seconds`."""
         if select.select([0], [], [], seconds)[0]:
             chunk = os.read(0, 65536)
             self.has_ended = not chunk
             *lines, self._received = (self._received + chunk).split(b"\n")
             self.lines += lines
-        elif self.lines:  # a process that the driver forked may hold the pipe's other end
+        elif self.lines:  # a process that the driver forked may keep the pipe open
             self.has_ended = os.getppid() != json.loads(self.lines[0])["driver"]
 
 
-def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
-    """Wait until the driver or its head ends. Return which one, in words; empty if the driver ended in order."""
+def _ending(driver: _DriverMessages, say: Callable[[str], None]) -> str:
+    """Wait until the driver or its head ends, and return what happened. Empty if the driver ended normally."""
     num_missed, lines = 0, ListenerConnections()
     while True:
         driver.wait(_LOOK_S)
@@ -213,14 +213,14 @@ def _ending(driver: _Driver, say: Callable[[str], None]) -> str:
         if lost and num_missed == _LOOKS_UNTIL_GONE:
             if lost.is_final:
                 return lost.description
-            say(f"{lost.description}; Ray waits a minute for another one, then it ends this driver")
+            say(f"{lost.description}. Ray waits a minute for another one and then ends this driver")
 
 
 def main() -> None:
-    """Wait until the driver or its head ends; say what that means for the run."""
+    """Wait until the driver or its head ends, and print what that means for the run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends when the driver does
-    driver = _Driver()
+        signal.signal(number, signal.SIG_IGN)  # this process ends when the driver ends
+    driver = _DriverMessages()
     if why := _ending(driver, _say):
         _say(driver_end_message(RunSummary(**json.loads(driver.lines[0])), why))
         with contextlib.suppress(OSError):  # the driver has ended by itself
@@ -229,7 +229,7 @@ def main() -> None:
 
 def _say(text: str) -> None:
     if sys.stderr.isatty():
-        sys.stderr.write("\x1b[?25h\r\n")  # the live panel had hidden the cursor
+        sys.stderr.write("\x1b[?25h\r\n")  # show the cursor, which the live panel hides
     sys.stderr.write(f"planner: {text}\n")
     sys.stderr.flush()
 

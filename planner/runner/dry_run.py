@@ -1,4 +1,4 @@
-"""`planner run --dry-run`: everything that can be checked before a start, and what the start would be."""
+"""`planner run --dry-run`: checks everything that can be checked before a start, and describes the start."""
 
 import os
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from planner.dispatch import connection, launch
 from planner.dispatch.resources import alive_nodes, room_for
 from planner.errors import AnotherDriver, StoreError
 from planner.job import Job, batch_sizes, workers_of
-from planner.job.lengths import conversions
+from planner.job.step_schedule import conversions
 from planner.plan import Plan, make_plan
 from planner.runner.execute import resource_warning
 from planner.runner.local import local_cluster
@@ -22,36 +22,36 @@ from planner.store.survey import driver_state, is_run, survey
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """A start that has been checked and not made."""
+    """A checked start that was not made."""
 
     run: str
     """the run's folder or URL"""
     begins: str
-    """where, in words"""
+    """`a new run`, or the step that it would resume from, as text"""
     step: int
-    """the step that it would begin with"""
+    """the first step"""
     total_steps: int
-    """0 if the data cannot be read from here, and it takes the data to know"""
+    """0 if the number of steps depends on data that cannot be read from here"""
     changes: tuple[str, ...]
-    """what differs from the job that the run was made with, and what that does"""
+    """what differs from the job that the run was made with, and the consequences"""
     conversions: tuple[str, ...]
-    """the job's lengths that are not in steps, in steps"""
+    """the job's lengths that are not in steps, converted to steps"""
     gradient: tuple[str, ...]
-    """what planner does to a step's gradient, see `gradient_words`"""
+    """what planner does to a step's gradient (see `gradient_text`)"""
     cluster: str
-    """where it would run, in words"""
+    """where it would run, as text"""
     waits: str
-    """what it would wait for; empty if it would begin at once"""
+    """what it would wait for, or empty if it would begin at once"""
     plan: Plan
-    """at the size that it would begin with"""
+    """of the first world size"""
     notes: tuple[str, ...]
-    """what could not be checked, or would take a while"""
+    """what was found on the way, could not be checked, or would take a while"""
 
 
 def gradient_text(job: Job) -> tuple[str, ...]:
-    """All that planner does to the gradient of a step, in order, from the backward passes to the optimizer's step.
+    """Everything that planner does to a step's gradient, in order, from the backward passes to the optimizer step.
 
-    See `planner.train.step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update`, which do it.
+    `planner.train.optimizer_step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update` do it.
     """
     losses, clip = "each loss sum of your loop" if job.is_own else "the loss", job.train.clip_norm
     sums = "in int64 fixed point" if job.batch.equality == "bitwise" else "by FSDP"
@@ -67,7 +67,7 @@ def gradient_text(job: Job) -> tuple[str, ...]:
 
 
 def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
-    """Look at the store, the lease and the cluster. With an address, the cluster is asked what it has.
+    """Check the store, the lease and the cluster. With an address, ask that cluster for its nodes.
 
     Raises:
         PlannerError: the start would be refused.
@@ -82,7 +82,7 @@ def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
         *_check_writable(prepared.run.storage),
     ]
     if not prepared.num_samples:
-        notes.append("the data cannot be read from here; the workers would check it")
+        notes.append("the data cannot be read from here, so only the workers would check it")
     cluster, waits, room = _at(job, address) if address else _here(job, nodes)
     return DryRun(
         run=prepared.url,
@@ -100,11 +100,11 @@ def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
 
 
 def _as_found(prepared: Prepared) -> tuple[Prepared, list[str]]:
-    """With the commit whose files are there, as the workers would find it, as far as names tell; and what is gone.
+    """Return `prepared` with the newest commit whose files exist, and notes about newer commits without files.
 
     Raises:
         StoreError: the run is damaged.
-        DataError: a loop of the user's own has no train function.
+        DataError: the user's own training loop has no train function.
     """
     gone: list[str] = []
     if is_run(prepared.run.storage):
@@ -130,8 +130,8 @@ def _at(job: Job, address: str) -> tuple[str, str, int]:
     with connection.connected(address, verbose=False):
         found = alive_nodes()
     room = room_for(job.workers.taken, found)
-    words = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
-    return words, resource_warning(job, found), room
+    cluster = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
+    return cluster, resource_warning(job, found), room
 
 
 def _check_driver(storage: Storage) -> list[str]:
@@ -141,17 +141,17 @@ def _check_driver(storage: Storage) -> list[str]:
         return []
     if state == "alive":
         raise AnotherDriver(
-            f"{storage.url}: {lease.description} is running this run; stop it first, or wait for its end"
+            f"{storage.url}: {lease.description} is running this run. Stop it first, or wait for its end"
         )
-    return [f"{lease.description} held this run; the start would watch its lease first"]
+    return [f"{lease.description} held this run, so the start would watch its lease first"]
 
 
 def _check_writable(storage: Storage) -> list[str]:
     url = storage.url
     if not storage.is_local:
-        return [f"whether {url} can be written to only a start would tell"]
-    # The folder, or the nearest above it that is there.
+        return [f"whether {url} can be written to was not checked"]
+    # The folder, or its nearest parent that exists.
     place = next(folder for folder in (Path(url), *Path(url).parents) if folder.exists())
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        raise StoreError(f"{url}: cannot write there ({place}); choose another checkpoint.path")
+        raise StoreError(f"{url}: cannot write there ({place}). Choose another checkpoint.path")
     return []

@@ -1,4 +1,4 @@
-"""A prepared job is trained to its end: the lease, the cluster, the workers, and what came of it."""
+"""Trains a prepared job to its end: takes the lease, starts or joins the cluster, and starts the workers."""
 
 import contextlib
 import os
@@ -16,59 +16,59 @@ from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, DiskFull, RunError, StoreError, TrainingFailed
 from planner.job import Job
 from planner.plan import Resources
-from planner.runner.committed import commit_text, newest_commit_text
+from planner.runner.commit_text import commit_text, newest_commit_text
 from planner.runner.display import Display, StartedRun
 from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary, driver_end_message
 from planner.runner.local import LocalShape, embedded, local_cluster
 from planner.runner.prepare import Prepared, disk_watch
 from planner.runner.signals import ended_like_ctrl_c
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
-# A file of no bytes finds room on a full disk.
+# An empty file can be written to a full disk.
 _PROBE_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """Where a run stands when its driver has ended in order."""
+    """Where a run stands when its driver has ended normally."""
 
     url: str
     """the run's folder"""
     step: int
-    """of the newest commit; 0 if there is none"""
+    """of the newest commit, or 0 if there is none"""
     total_steps: int
-    """of the job; 0 if nobody could read the data so far"""
+    """of the job, or 0 if the number depends on data that was not read yet"""
     committed: str
-    """the same in words"""
+    """the newest commit as text, such as `step 8 of 60 is committed in runs/demo`"""
     resume_command: str
-    """what goes on from there"""
+    """the command that resumes the run"""
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done. If not, the run was interrupted, and the workers have committed."""
+        """Whether all steps are committed. If not, the run was interrupted."""
         return self.step >= self.total_steps > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
-    """What a driver is about to do."""
+    """The settings of one start."""
 
     prepared: Prepared
     opening: str
     launch: Launch
     subject: RunSummary
     address: str
-    """of a Ray cluster; empty for a local one"""
+    """of a Ray cluster, or empty for a local one"""
     local: LocalShape | None
     verbose: bool
 
     @property
-    def timings(self) -> dispatch.Timings:
-        """How quickly Ray looks at its workers."""
+    def timings(self) -> dispatch.PollSettings:
+        """How often Ray checks its workers."""
         return dispatch.CLUSTER if self.address else dispatch.EMBEDDED
 
 
@@ -82,19 +82,19 @@ def execute(
     verbose: bool,
     resume_command: str,
 ) -> RunResult:
-    """Run to the end, or until it is interrupted: Ctrl-C, SIGTERM or SIGHUP. Call it in the main thread.
+    """Run to the end, or until Ctrl-C, SIGTERM or SIGHUP. Call it in the main thread.
 
     Args:
-        prepared: the job; see `prepare`.
-        display: what is shown, and where.
+        prepared: the job (see `prepare`).
+        display: shows the run.
         opening: the first line that is shown.
-        address: of a Ray cluster; empty for a local one.
-        nodes: of the local cluster; 0 for one per core or GPU.
+        address: of a Ray cluster, or empty for a local one.
+        nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
         verbose: whether Ray's own messages are shown.
-        resume_command: what goes on from there, for whoever reads how the run ended.
+        resume_command: the command that resumes the run, for the message about its end.
 
     Raises:
-        PlannerError: the run cannot go on.
+        PlannerError: the run cannot continue.
     """
     local = None if address else local_cluster(prepared.job, nodes)
     if address and (warning := token_warning(os.environ)):
@@ -121,7 +121,7 @@ def execute(
     except ClusterLost as error:
         raise ClusterLost(driver_end_message(subject, str(error))) from error
     except TrainingFailed as error:
-        raise TrainingFailed(f"{error}; {newest_commit_text(prepared.url, prepared.total_steps)}") from error
+        raise TrainingFailed(f"{error} ({newest_commit_text(prepared.url, prepared.total_steps)})") from error
     with disk_watch(prepared.url, display.warn):
         newest = newest_readable(prepared.run)
     return result_of(prepared, newest, resume_command, interrupted=interrupted)
@@ -132,54 +132,54 @@ def _train(start: _Start, display: Display) -> None:
 
     Raises:
         KeyboardInterrupt: the run was interrupted.
-        PlannerError: it cannot go on.
+        PlannerError: the run cannot continue.
     """
     prepared, launch, local = start.prepared, start.launch, start.local
     dispatch.set_environment(start.timings, embedded=local is not None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ended_like_ctrl_c())
-        stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` have SIGINT ignored
-        stack.enter_context(Lease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
-        words = stack.enter_context(DriverWatch(start.subject))
+        stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` ignore SIGINT
+        stack.enter_context(DriverLease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
+        watch = stack.enter_context(DriverWatch(start.subject))
         display.say("\n".join((start.opening, *(f"data: {note}" for note in prepared.notes))))
         cluster = stack.enter_context(embedded(local, display.say)) if local else None
         place = cluster.address if cluster else start.address
-        stack.enter_context(_connected(place, words, verbose=start.verbose, is_embedded=cluster is not None))
+        stack.enter_context(_connected(place, watch, verbose=start.verbose, is_embedded=cluster is not None))
         if warning := resource_warning(prepared.job, alive_nodes()):
             display.say(warning)
-        running = StartedRun(
+        started = StartedRun(
             run=prepared.run,
             step=prepared.step,
             total_steps=prepared.total_steps,
             state=partial(dispatch.state_of, launch),
             cluster=cluster,
         )
-        say = stack.enter_context(display.watch(running))
+        say = stack.enter_context(display.watch(started))
         on_cpu = local is not None and not local.gpus
-        dispatch.fit(launch, start.timings, on_cpu=on_cpu, embedded=cluster is not None, say=say)
+        dispatch.train_on_ray(launch, start.timings, on_cpu=on_cpu, embedded=cluster is not None, say=say)
 
 
 def result_of(prepared: Prepared, newest: Manifest | None, resume_command: str, *, interrupted: bool) -> RunResult:
-    """Where the run stands, by its newest commit.
+    """Where the run stands, from its newest commit.
 
     Raises:
-        RunError: it has not come to its end, and nobody interrupted it.
+        RunError: it ended before its last step without an interrupt.
     """
     result = RunResult(
         url=prepared.url,
         step=newest.step if newest else 0,
-        # What this launch was asked for; the commit may be from one that was asked for less.
+        # Of this launch, because the commit may be from an earlier launch with fewer steps.
         total_steps=prepared.total_steps or (newest.total_steps if newest else 0),
         committed=commit_text(newest, prepared.url, prepared.total_steps),
         resume_command=resume_command,
     )
     if not result.finished and not interrupted:
-        raise RunError(f"the workers ended early: {result.committed}; try again with --verbose: {resume_command}")
+        raise RunError(f"the workers ended early: {result.committed}. Try again with --verbose: {resume_command}")
     return result
 
 
 def resource_warning(job: Job, nodes: Sequence[Resources]) -> str:
-    """Said before a wait that would otherwise be silent; empty if there is none."""
+    """What the run waits for if the nodes have no room for `workers.min`. Empty if they have room."""
     least, wanted = job.workers.min, job.workers.taken
     room = room_for(wanted, nodes)
     if room >= least:
@@ -187,14 +187,14 @@ def resource_warning(job: Job, nodes: Sequence[Resources]) -> str:
     why = f" ({lack})" if (lack := shortage(wanted, nodes)) else ""
     until = "such nodes come, or ask for less" if why else "nodes come"
     has = f"the cluster has room for {counted(room, 'worker')}, and workers.min is {least}"
-    return f"waiting: {has}{why}; it begins when {until}"
+    return f"waiting: {has}{why}. The run begins when {until}"
 
 
 def _require_writable(storage: Storage) -> None:
-    """Check that the folder can be written to; the workers would find out a minute later.
+    """Check that the folder can be written to, because the workers would only find out a minute later.
 
     Raises:
-        StoreError: it cannot.
+        StoreError: it cannot be written to.
     """
     probe = f"probe-{uuid.uuid4().hex}"
     try:
@@ -204,13 +204,13 @@ def _require_writable(storage: Storage) -> None:
         raise
     except StoreError as error:
         reason = str(error).rpartition(f"{probe}: ")[2]
-        raise StoreError(f"{storage.url}: cannot write there ({reason}); choose another checkpoint.path") from error
+        raise StoreError(f"{storage.url}: cannot write there ({reason}). Choose another checkpoint.path") from error
 
 
 @contextlib.contextmanager
-def _connected(address: str, words: DriverWatch, *, verbose: bool, is_embedded: bool) -> Iterator[None]:
-    """A connection to the cluster. Meanwhile `words` watches the processes of Ray that this driver depends on."""
+def _connected(address: str, watch: DriverWatch, *, verbose: bool, is_embedded: bool) -> Iterator[None]:
+    """Connect to the cluster. Meanwhile `watch` watches the Ray processes that this driver depends on."""
     with connection.connected(address, verbose=verbose, embedded=is_embedded):
         gcs, raylet = connection.ray_listeners()
-        with words.watching(RayListeners(gcs=gcs, raylet=raylet, is_embedded=is_embedded)):
+        with watch.watching(RayListeners(gcs=gcs, raylet=raylet, is_embedded=is_embedded)):
             yield

@@ -1,4 +1,4 @@
-"""The plans of a job: how its global batch is split at each worker count."""
+"""`planner.plans`: how a job's global batch is split at each worker count."""
 
 import operator
 from collections.abc import Iterable
@@ -7,11 +7,15 @@ from typing import SupportsIndex
 from planner.errors import PlanError
 from planner.job import batch_sizes
 from planner.plan import Plan, make_plan
-from planner.runner.job_file import AnyJob, as_job
+from planner.runner.job_argument import AnyJob, as_job
 
 
 def plans(job: AnyJob, gpus: int | Iterable[int] | None = None) -> list[Plan]:
-    """What `planner plan` shows: the plan at each count, by default at each from workers.min to workers.max.
+    """Return a job's plan at each worker count, as `planner plan` shows it.
+
+    Args:
+        job: a job, or the path of its file.
+        gpus: the worker counts. By default all from workers.min to workers.max.
 
     Raises:
         JobError: the job's file cannot be read or is wrong.
@@ -23,13 +27,13 @@ def plans(job: AnyJob, gpus: int | Iterable[int] | None = None) -> list[Plan]:
 
 
 def _counts(gpus: int | Iterable[int]) -> list[int]:
-    """The counts as Python's own integers: a plan's digest is made of them.
+    """The counts as Python integers, because a plan's digest is made of them.
 
     Raises:
-        PlanError: one is no whole number.
+        PlanError: a count is not a whole number.
     """
     given = list(gpus) if isinstance(gpus, Iterable) else [gpus]
     whole = [count for count in given if isinstance(count, SupportsIndex) and not isinstance(count, bool)]
     if len(whole) < len(given):
-        raise PlanError(f"gpus={gpus!r}: write whole numbers of GPUs, such as 4, [1, 2, 4] or range(1, 9)")
+        raise PlanError(f"gpus={gpus!r}: write whole numbers, such as 4, [1, 2, 4] or range(1, 9)")
     return [operator.index(count) for count in whole]

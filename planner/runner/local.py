@@ -1,4 +1,4 @@
-"""The local Ray cluster that a job gets where no address is given."""
+"""The local Ray cluster that a job gets if no address is given."""
 
 import contextlib
 import math
@@ -6,34 +6,34 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.base.reminders import reminded
 from planner.base.text import counted
+from planner.base.wait_reports import reminded
 from planner.errors import UserError
 from planner.job import Job, Workers
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.runner.display import Say
 
 MOST_NODES = 64
-"""logical nodes of a local cluster"""
-# A head and eight nodes are there by then, where nothing else runs.
+"""the most logical nodes of a local cluster"""
+# On an idle machine, a head and eight nodes start faster than this.
 _SLOW_START_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalShape:
-    """The local cluster that a job gets: one node per worker; with real GPUs, one node that holds them all."""
+    """The shape of a job's local cluster: one node per worker, or with real GPUs one node that has them all."""
 
     num_workers: int
     gpus: int
-    """of this machine, for this job"""
+    """GPUs of this machine that the job uses, or 0 on the CPU"""
     workers: Workers
 
     @property
     def shape(self) -> NodeShape:
-        """What each node offers."""
+        """The resources of each node."""
         scale, workers = self.workers_per_node, self.workers
         return NodeShape(
-            # Whole amounts: a node that offers half a CPU is none.
+            # Rounded up, because Ray starts no node with half a CPU.
             cpus=math.ceil(max(workers.cpus, 1) * scale),
             gpus=workers.gpus * scale,
             resources={name: math.ceil(amount * scale) for name, amount in workers.resources.items()},
@@ -41,31 +41,31 @@ class LocalShape:
 
     @property
     def workers_per_node(self) -> int:
-        """How many workers fit on each."""
+        """How many workers fit on each node."""
         return self.num_workers if self.gpus else 1
 
 
 def local_cluster(job: Job, nodes: int) -> LocalShape:
-    """What this machine starts for the job, with `nodes` nodes, or as many as it has cores or GPUs.
+    """The shape of the job's local cluster, with `nodes` nodes, or 0 for one per core or GPU.
 
     Raises:
-        UserError: it would be too small, or have more nodes than a machine can hold.
+        UserError: it has fewer nodes than `workers.min`, or more than `MOST_NODES`.
     """
     if not 0 <= nodes <= MOST_NODES:
-        raise UserError(f"nodes is {nodes}; write 1 to {MOST_NODES}, or 0 for one per core or GPU")
+        raise UserError(f"nodes is {nodes}. Write 1 to {MOST_NODES}, or 0 for one per core or GPU")
     workers, gpus = job.workers, _num_gpus() if job.workers.gpus else 0
     count = nodes or min(workers.max, gpus or os.cpu_count() or 1)
     if count < workers.min:
-        raise UserError(f"workers.min is {workers.min}, and the local cluster has {count}; write --nodes {workers.min}")
+        raise UserError(f"workers.min is {workers.min}, and the local cluster has {count}. Write --nodes {workers.min}")
     return LocalShape(num_workers=count, gpus=gpus, workers=workers)
 
 
 @contextlib.contextmanager
 def embedded(local: LocalShape, say: Say) -> Iterator[EmbeddedCluster]:
-    """The cluster, started, and closed at the end.
+    """A context with the started local cluster, which is closed at the end.
 
     Raises:
-        RunError: it does not start.
+        RunError: the cluster does not start.
     """
     if local.workers.gpus and not local.gpus:
         say("no GPU on this machine: training on the CPU")
@@ -78,6 +78,6 @@ def embedded(local: LocalShape, say: Say) -> Iterator[EmbeddedCluster]:
 
 
 def _num_gpus() -> int:
-    import torch  # seconds, which a job without GPUs does not need
+    import torch  # takes seconds, and a job without GPUs does not need it
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0

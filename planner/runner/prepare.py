@@ -1,16 +1,16 @@
-"""A job before its start: everything that the driver can check without a worker."""
+"""Checks a job before its start: everything that the driver can check without a worker."""
 
 import contextlib
 from dataclasses import dataclass
 
-from planner.base.disk import full_url
-from planner.base.reminders import reminded
+from planner.base.disk import absolute_url
+from planner.base.wait_reports import reminded
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.dispatch.launch import absolute
 from planner.errors import DataError
 from planner.job import HfModel, Job
-from planner.job.lengths import repeated_data_note, schedule_change_note, total_steps
+from planner.job.step_schedule import repeated_data_note, schedule_change_note, total_steps
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
@@ -22,24 +22,24 @@ from planner.store.storage import Storage
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A job that has been checked as far as the driver can, and its run's folder."""
+    """A job that the driver has checked, and its run's folder."""
 
     job: Job
     url: str
     accept: frozenset[str]
     run: RunFolder
     num_samples: int
-    """of one epoch; 0 if the data cannot be read from here"""
+    """of one epoch, or 0 if the data cannot be read from here"""
     total_steps: int
-    """0 if the data cannot be read from here, and it takes the data to know"""
+    """0 if the number of steps depends on data that cannot be read from here"""
     committed: Manifest | None
-    """the newest commit; none if there is none"""
+    """the newest commit, or None if there is none"""
     notes: tuple[str, ...] = ()
-    """what became of the rows of the data, where not all are used as they are"""
+    """how rows of the data are changed, left out or repeated, one text each"""
     changes: tuple[str, ...] = ()
-    """what differs from the job that the run was made with, and what that does, in words"""
+    """what differs from the job that the run was made with, and the consequences, one text each"""
     adapters: str = ""
-    """which of the model's layers have adapters, in words, where the job wants some and the model is here"""
+    """which layers have adapters, as text, or empty if the job has none or the model is not on this machine"""
 
     @property
     def step(self) -> int:
@@ -53,28 +53,28 @@ class Prepared:
 
     @property
     def finished_text(self) -> str:
-        """How far it is, in words."""
+        """The last step of a finished run, such as `finished at step 60`."""
         past = "" if self.step == self.total_steps else f", past the job's {self.total_steps}"
         return f"finished at step {self.step}{past}"
 
     @property
     def resume_text(self) -> str:
-        """Where it begins, in words."""
+        """Where the run begins: `a new run`, or `resuming at step 8 of 60`."""
         if self.committed is None:
             return "a new run"
         return f"resuming at step {self.committed.step} of {self.total_steps or '?'}"
 
 
 def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: bool) -> Prepared:
-    """Check all that can be checked before anything is started.
+    """Check everything that can be checked before anything is started.
 
-    With `check_data`, data and model must be readable from here. On a cluster they may lie on the nodes alone; the
-    workers check them again, and agree on it.
+    With `check_data`, data and model must be readable from here. On a cluster they may exist only on the nodes. The
+    workers always check them again.
 
     Raises:
-        PlannerError: the store, the model or the data cannot be used, or the run is not this job's.
+        PlannerError: the store, the model or the data cannot be used, or the run belongs to another job.
     """
-    url = full_url(job.run_path)
+    url = absolute_url(job.run_path)
     job = absolute(job, url)
     run = RunFolder(Storage(url))
     with disk_watch(url, display.warn):
@@ -105,17 +105,17 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
 
 
 def disk_watch(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
-    """A context for work in the run's folder. It warns, from a thread, if the disk does not answer."""
-    return reminded(warn, f"waiting for {url}, which does not answer: look at that disk or mount, or end this (kill)")
+    """A context for work in the run's folder. A thread warns if the disk does not answer."""
+    return reminded(warn, f"waiting for {url}, which does not answer: check that disk or mount, or kill this process")
 
 
 def _adapters(job: Job) -> str:
-    """Which layers get adapters, in words. The model is built without its weights, as the workers would build it.
+    """Which layers get adapters, as text. The model is built as the workers would build it, without its weights.
 
-    Empty if the job has no adapters, or if the model's folder is not on this machine: then nothing is built.
+    Empty if the job has no adapters or the model's folder is not on this machine.
 
     Raises:
-        UserError: transformers cannot build the model, or a target of the adapters is none of its layers.
+        UserError: transformers cannot build the model, or a target of the adapters is not one of its layers.
     """
     model = job.model
     if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
@@ -127,10 +127,10 @@ def _adapters(job: Job) -> str:
 
 
 def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:
-    """The job's data and the order of its rows; none if it cannot be read from here, and need not.
+    """The job's data and the order of its rows. None if it cannot be read from here and `must` is false.
 
     Raises:
-        DataError: it cannot be read, and must.
+        DataError: it cannot be read, and `must` is true.
     """
     with display.progress("data checked") as progress:
         try:
@@ -144,10 +144,10 @@ def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, O
 def _changes(
     job: Job, run: RunFolder, committed: Manifest, data: tuple[AnyDataset, Order], accept: frozenset[str]
 ) -> tuple[str, ...]:
-    """What differs from the job that the run was made with, in words.
+    """What differs from the job that the run was made with, one text each.
 
     Raises:
-        ResumeRefused: something does that makes it another run, and is not accepted.
+        ResumeRefused: a difference makes it another training run, and the user has not accepted it.
     """
     where, (dataset, order) = run.storage.url, data
     before = run.job_if_known(committed.job_digest)

@@ -1,4 +1,4 @@
-"""`planner.run`: what `planner run` does, for Python callers."""
+"""`planner.run`: the Python form of `planner run`."""
 
 import os
 import shlex
@@ -9,9 +9,9 @@ from planner.dispatch.connection import require_free
 from planner.errors import UserError
 from planner.job import Job
 from planner.runner.accept import parse_accept
-from planner.runner.display import Say, silent, spoken
+from planner.runner.display import Say, lines_only, silent
 from planner.runner.execute import RunResult, execute, result_of
-from planner.runner.job_file import AnyJob, as_job
+from planner.runner.job_argument import AnyJob, as_job
 from planner.runner.prepare import prepare
 
 
@@ -24,26 +24,26 @@ def run(
     verbose: bool = False,
     say: Say = silent,
 ) -> RunResult:
-    """Train the job, or resume it where its run directory ends. Call it in the main thread.
+    """Train the job, or resume its run from the newest commit. Call it in the main thread.
 
-    Ctrl-C and SIGTERM make the workers commit; then this returns, and the result's `finished` is False. Environment
-    variables that Ray reads are set in this process, so call it before anything imports ray.
+    On Ctrl-C or SIGTERM the workers commit, this call returns, and the result's `finished` is False. It sets
+    environment variables that Ray reads, so call it before anything imports ray.
 
     Args:
         job: a job, or the path of its file.
-        address: of a Ray cluster. None takes the variable RAY_ADDRESS. Without an address a local cluster is started.
-        nodes: logical nodes of the local cluster; 0 for one per core or GPU.
-        accept: changes of the run's job to go on with: data, seed, recipe, ... as with `--accept`.
+        address: of a Ray cluster. None takes the variable RAY_ADDRESS. Without an address, a local cluster starts.
+        nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
+        accept: changes of the run's job to accept (data, seed, recipe, ...), as with `--accept`.
         verbose: whether Ray's own messages are shown.
-        say: is called with each line about the start, resizes and notices. Steps are in the run's ledger.
+        say: called with each line about the start, resizes and notices. Steps are in the run's ledger.
 
     Raises:
-        PlannerError: where `planner run` exits with another code than 0, except after Ctrl-C.
+        PlannerError: in all cases where `planner run` exits with a code other than 0, except after Ctrl-C.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise UserError("planner.run was called in another thread; call it in the main thread, which gets the signals")
+        raise UserError("planner.run was called in another thread. Call it in the main thread, which gets the signals")
     address = os.environ.get("RAY_ADDRESS", "") if address is None else address
-    spec, display, fields = as_job(job), spoken(say), parse_accept(accept)
+    spec, display, fields = as_job(job), lines_only(say), parse_accept(accept)
     command = _resume_command(job, address, nodes, sorted(fields))
     prepared = prepare(spec, fields, display, check_data=not address)
     if prepared.finished:
@@ -61,17 +61,17 @@ def run(
 
 
 def _resume_command(job: AnyJob, address: str, nodes: int, accept: Iterable[str]) -> str:
-    """The command that goes on with the job's file; a job without one is run by the same call again."""
+    """What resumes the run: a command if the job has a file, else the same Python call."""
     if isinstance(job, Job):
         return "planner.run(job)"
     return resume_command(os.fspath(job), address=address, nodes=nodes, overrides=(), accept=accept)
 
 
 def resume_command(file: str, *, address: str, nodes: int, overrides: Iterable[str], accept: Iterable[str]) -> str:
-    """The `planner run` that goes on with a job's file, as a shell takes it."""
-    words = ["planner", "run", file]
-    words += ["--address", address] if address else []
-    words += ["--nodes", str(nodes)] if nodes else []
-    words += [word for override in overrides for word in ("--set", override)]
-    words += [word for field in accept for word in ("--accept", field)]
-    return shlex.join(words)
+    """The `planner run` command that resumes a job's file, quoted for a shell."""
+    arguments = ["planner", "run", file]
+    arguments += ["--address", address] if address else []
+    arguments += ["--nodes", str(nodes)] if nodes else []
+    arguments += [argument for override in overrides for argument in ("--set", override)]
+    arguments += [argument for field in accept for argument in ("--accept", field)]
+    return shlex.join(arguments)

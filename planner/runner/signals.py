@@ -1,4 +1,4 @@
-"""Signals that end the work of this process."""
+"""Handles signals that end the work of this process."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends workers and removes what is half done, as Ctrl-C does; also where SIGINT is ignored (`nohup`)."""
+    """A context in which SIGTERM raises KeyboardInterrupt like Ctrl-C, also where SIGINT is ignored (`nohup`)."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The proof that world sizes do not matter: a job trained twice, at one size and through several, and compared."""
+"""`planner verify`: trains a job twice, at one world size and through several, and compares the two runs."""
 
 import shutil
 import tempfile
@@ -26,7 +26,7 @@ from planner.provenance.compare import (
 )
 from planner.provenance.identity import open_data
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.rehearsal.stages import Stage, stages
+from planner.rehearsal.stages import SizePhase, stages
 from planner.runner.display import Say, silent
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -38,16 +38,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Histories:
-    """The two histories that a job is trained through, and what of them is compared."""
+    """The two histories that a job is trained through, and what is compared."""
 
-    fixed: tuple[Stage, ...]
-    history: tuple[Stage, ...]
+    fixed: tuple[SizePhase, ...]
+    """all steps at the first size"""
+    history: tuple[SizePhase, ...]
+    """the steps shared out over all sizes"""
     equality: str
     compared: tuple[str, ...]
+    """one text per comparison"""
 
 
 def rehearsal_of(job: Job, steps: int) -> Job:
-    """The job with so many steps, on the CPU, committing often enough that a lost node costs little."""
+    """The job with `steps` steps, on the CPU, with a commit every 2 steps so that a lost node costs little."""
     job = absolute(job, "")
     return job.model_copy(
         update={
@@ -59,24 +62,28 @@ def rehearsal_of(job: Job, steps: int) -> Job:
 
 
 def histories(job: Job, sizes: Sequence[int], *, through_ray: bool) -> Histories:
-    """What `verify` would do with a job of `rehearsal_of`, once its model and its data have been opened.
+    """What `verify` would do with a job from `rehearsal_of`. It checks the job's model and data.
 
     Raises:
-        PlannerError: they cannot be used, or Ray cannot have these sizes.
+        PlannerError: the model or the data cannot be used, or all sizes are one size on Ray.
     """
     sizes = sizes_on_ray(job, sizes) if through_ray else sizes
     model_files.check_here(job)
     open_data(job)
     fixed, history = _stages(job, sizes)
-    words = compared(job.batch.equality, job.train.precision)
-    return Histories(fixed=tuple(fixed), history=tuple(history), equality=job.batch.equality, compared=tuple(words))
+    return Histories(
+        fixed=tuple(fixed),
+        history=tuple(history),
+        equality=job.batch.equality,
+        compared=tuple(compared(job.batch.equality, job.train.precision)),
+    )
 
 
 def verify(job: Job, sizes: Sequence[int], *, through_ray: bool, say: Say = silent) -> list[Check]:
-    """Train a job of `rehearsal_of` through both histories in a scratch folder, and compare them.
+    """Train a job from `rehearsal_of` through both histories in a temporary folder, and compare them.
 
     Raises:
-        PlannerError: a history did not come to its end.
+        PlannerError: a history did not finish.
     """
     through = through_nodes if through_ray else through_processes
     with _scratch() as folder:
@@ -91,7 +98,7 @@ def through_processes(
     worker: "Worker | None" = None,
     say: Say = silent,
 ) -> list[Check]:
-    """Both histories in local processes; `worker` stands in for the second one's (a test plants faults with it)."""
+    """Train both histories in local processes. `worker` replaces the second history's worker, to plant faults."""
     from planner.rehearsal.on_processes import rehearse, train_observed  # torch
 
     start, parts = _stages(job, sizes)
@@ -103,13 +110,13 @@ def through_processes(
 
 
 def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = silent) -> list[Check]:
-    """Both histories on embedded Ray clusters, one after the other."""
+    """Train both histories on embedded Ray clusters, one after the other, and compare them."""
     from planner.rehearsal.on_ray import rehearse_on_ray  # torch
 
     fixed, history = folder / "fixed", folder / "history"
     clipped = sizes_on_ray(job, sizes)
     if clipped != list(sizes):
-        say(f"no more workers than samples, and no size twice in a row: {' -> '.join(map(str, clipped))}")
+        say(f"at most one worker per sample, and no size twice in a row: {' -> '.join(map(str, clipped))}")
     workers = job.workers.model_copy(update={"min": 1, "max": max(clipped), "resources": {}})
     job = job.model_copy(update={"workers": workers})
     for url, parts in zip((fixed, history), _stages(job, clipped), strict=True):
@@ -118,27 +125,28 @@ def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = si
 
 
 def sizes_on_ray(job: Job, sizes: Sequence[int]) -> list[int]:
-    """The sizes that Ray can have: at most one worker per sample, since more would only run ghosts.
+    """The sizes for Ray: at most one worker per sample, because more would only run ghosts.
 
     Raises:
-        UserError: one size is left.
+        UserError: only one size is left.
     """
     clipped = [size for size, _ in groupby(min(size, job.batch.global_batch) for size in sizes)]
     if len(clipped) == 1:
         raise UserError(
-            f"batch.global is {job.batch.global_batch}: on Ray, all of these sizes are {clipped[0]} workers"
+            f"batch.global is {job.batch.global_batch}: on Ray, all of these sizes become {clipped[0]} workers. "
+            "Write a smaller size in --history"
         )
     return clipped
 
 
-def _stages(job: Job, sizes: Sequence[int]) -> tuple[list[Stage], list[Stage]]:
+def _stages(job: Job, sizes: Sequence[int]) -> tuple[list[SizePhase], list[SizePhase]]:
     """The stages of both histories: all steps at the first size, and the steps shared out over all sizes."""
     steps = job.train.steps or 0
-    return [Stage(world_size=sizes[0], end_step=steps)], stages(sizes, steps)
+    return [SizePhase(world_size=sizes[0], end_step=steps)], stages(sizes, steps)
 
 
 def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[Check]:
-    """Compare two finished runs of the job. The second one went through `sizes`."""
+    """Compare two finished runs of the job. The second run went through `sizes`."""
     here, there = trace(fixed), trace(history)
     if job.batch.equality == "bitwise":
         checks = compare_bitwise(here, there)
@@ -148,7 +156,7 @@ def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[
 
 
 def _compare_weights(job: Job, fixed: Path, history: Path) -> Check:
-    """The final weights of both: only here are two of a tensor in memory."""
+    """Compare the final weights of both runs, one tensor at a time in memory."""
     from planner.train.checkpoints.checkpoint import read  # torch
 
     commits = [(run.storage, run.manifest(run.commits()[-1])) for run in (_run(fixed), _run(history))]
@@ -161,7 +169,7 @@ def _compare_weights(job: Job, fixed: Path, history: Path) -> Check:
 
 
 def trace(path: Path) -> Trace:
-    """What a rehearsed run has left to be compared."""
+    """Read a rehearsed run for the comparison."""
     run = _run(path)
     return read_trace(run, run.storage.read_from("observed.jsonl", 0))
 

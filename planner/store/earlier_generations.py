@@ -1,4 +1,7 @@
-"""What a run's earlier generations tell of saves and losses, read from the ends of their segments."""
+"""Save times and losses of a run's earlier generations, read from the ends of their segments.
+
+`plan/interval.py` chooses the commit interval from them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,27 +10,27 @@ from planner.store.ledger import commits_among, header_among, segment_name
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-# The newest ones: what a cluster was like long ago says little, and a run of a thousand generations begins as fast.
+# Only the newest: old losses say little, and a run of a thousand generations must start as fast as a new one.
 _MOST_GENERATIONS = 32
-# Some 700 steps of a ledger; a header is a hundredth of it.
+# About 700 steps of a ledger. A header is a hundredth of it.
 _TAIL_BYTES = 2**18
 _NUM_SAVES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierGenerations:
-    """What was seen before a generation began."""
+    """Losses and save times before a generation began."""
 
     losses: int
-    """generations that left steps behind which nobody had committed: they went without notice"""
+    """generations that ended without notice: they left uncommitted steps"""
     observed_s: float
-    """since the first generation that was looked at began, pauses included"""
-    saves_s: tuple[float, ...]
-    """what the last commits took, oldest first; empty if none was found"""
+    """seconds since the oldest generation that was read began, pauses included"""
+    save_times: tuple[float, ...]
+    """seconds that the last commits took, oldest first, or empty if there are none"""
 
 
 def read_earlier(run: RunFolder, *, before: int, now_s: float) -> EarlierGenerations:
-    """What the generations before `before` tell; at most 256 KiB of each of the newest 32 are read.
+    """Summarize the generations with numbers below `before`. Reads at most 256 KiB of each of the newest 32.
 
     Raises:
         StoreError: the store cannot be read.
@@ -39,25 +42,25 @@ def read_earlier(run: RunFolder, *, before: int, now_s: float) -> EarlierGenerat
 
 
 def summarize_earlier(head: bytes, tails: Sequence[bytes], now_s: float) -> EarlierGenerations:
-    """What segments tell.
+    """Summarize the generations whose segments have these ends.
 
     Args:
-        head: how the first one begins.
-        tails: how each one ends, oldest first; lines may be torn, or lack.
-        now_s: the time of day, on the clock of the headers.
+        head: the first bytes of the oldest segment.
+        tails: the last bytes of each segment, oldest first. Lines may be torn or missing.
+        now_s: the time in seconds since the epoch.
     """
     header = header_among(head)
-    saves_s = [commit.seconds for tail in tails for commit in commits_among(tail)]
+    save_times = [commit.seconds for tail in tails for commit in commits_among(tail)]
     return EarlierGenerations(
         losses=sum(map(_left_steps_behind, tails)),
         # Another machine's clock may be ahead.
         observed_s=max(now_s - header.time_s, 0.0) if header else 0.0,
-        saves_s=tuple(saves_s[-_NUM_SAVES:]),
+        save_times=tuple(save_times[-_NUM_SAVES:]),
     )
 
 
 def _left_steps_behind(tail: bytes) -> bool:
-    """Whether a step stands behind the last commit; a message cannot look like either, its quotes are escaped."""
+    """Whether a step follows the last commit. Quotes in messages are escaped, so no message matches."""
     return tail.rfind(b'"kind":"step"') > tail.rfind(b'"kind":"commit"')
 
 

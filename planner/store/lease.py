@@ -1,9 +1,9 @@
-"""One driver per run: a numbered lease in the run's folder, held while the driver lives.
+"""One driver per run: a numbered lease in the run's folder, renewed while the driver lives.
 
-Clocks of two machines are never compared: a lease that does not change while it is watched is a dead driver's. The
-highest number counts and stays, even when it is given back, so that numbers only rise: of several drivers that find
-the same dead lease, put-if-absent gives the next number to one. The lease spares people surprises; what keeps a run
-whole, should two drivers run it nevertheless, are generation numbers (`Run.require_current`).
+The clocks of two machines are never compared. A lease that does not change while it is watched belongs to a dead
+driver. The highest number counts. It stays when the lease is released, so numbers only rise, and put-if-absent gives
+the next number to one driver. If two drivers run the same run nevertheless, generation numbers keep it intact
+(`RunFolder.require_current`).
 """
 
 import contextlib
@@ -16,23 +16,23 @@ from collections.abc import Callable
 from typing import Self
 
 from planner.errors import AnotherDriver, NewerFormat, StoreError
-from planner.store.driver import FoundLease, lease_name, this_driver
+from planner.store.lease_record import FoundLease, lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
-# A beat is three requests to an object store: some ten dollars a month. A wait for a dead driver is three beats.
+# A renewal is three requests to an object store, about ten dollars a month. A dead driver is noticed after three.
 _BEAT_S = 5.0
-# Who is late with one beat, or with two, is not dead.
+# A driver that misses one or two renewals may still be alive.
 _SILENT_BEATS = 3
-# A store that hangs must not hold up the end of a run.
+# A store that hangs must not delay the end of a run for longer.
 _RELEASE_S = 10.0
 
 
-class Lease:
-    """A context manager: the run is this driver's from the beginning to the end, or `AnotherDriver` is raised.
+class DriverLease:
+    """A context manager that holds the run for this driver. It raises `AnotherDriver` if another driver holds it.
 
-    A thread renews it. Should another driver have taken it meanwhile, `on_lost` is called in that thread (by default it
-    interrupts this process as Ctrl-C does), and leaving the context raises. On any way out it is given back.
+    A thread renews the lease. If another driver takes the lease, that thread calls `on_lost` (by default it interrupts
+    this process like Ctrl-C), and leaving the context raises `AnotherDriver`. Leaving always releases the lease.
     """
 
     def __init__(
@@ -61,9 +61,8 @@ class Lease:
                 stop = f" (kill {found.holder.pid} on {found.holder.host})" if found.holder else ""
                 url = self._storage.url
                 raise AnotherDriver(
-                    f"{url}: {found.description} is running this run; stop it first{stop} or wait for its end (one "
-                    "that was killed is noticed without your help); if you know that its machine is gone, remove "
-                    f"{url}/{lease_name(found.number)}"
+                    f"{url}: {found.description} is running this run. Stop it{stop} or wait for its end, or, if its "
+                    f"machine is gone, remove {url}/{lease_name(found.number)}"
                 )
             self._number = self._taken(found.number + 1 if found else 1)
         self._thread.start()
@@ -74,41 +73,39 @@ class Lease:
         self._thread.join(_RELEASE_S)
         if self._lost_to:
             raise AnotherDriver(
-                f"{self._storage.url}: {self._lost_to} has taken this run over while this driver was suspended or cut "
-                "off from the store; this one stops, and what was committed stands"
+                f"{self._storage.url}: {self._lost_to} has taken over this run while this driver was suspended or cut "
+                "off from the store. This driver stops, and its commits are kept"
             )
 
     def _is_over(self, found: FoundLease) -> bool:
-        """Whether its driver has ended: known at once on the same machine, found out by watching elsewhere."""
+        """Whether its driver has ended: checked by pid on the same machine, else by watching the lease."""
         holder = found.holder
         if holder is not None and (found.is_released or holder.is_near(self._me)):
             return found.is_released or not holder.is_running
         beat_s = holder.beat_s if holder else _BEAT_S
-        self._say(
-            f"{found.description} held this run: watching for {_SILENT_BEATS * beat_s:.0f} s whether it still does"
-        )
+        self._say(f"{found.description} held this run: watching its lease for {_SILENT_BEATS * beat_s:.0f} s")
         for _ in range(_SILENT_BEATS):
             self._sleep(beat_s)
             now = newest_lease(self._storage)
             if now is None or now.number != found.number:
-                return True  # what is there now will be judged by itself: the number after `found` is no longer free
+                return True  # the caller fails to create the next number, and then checks the new lease
             if now != found:
                 return now.is_released
         return True
 
     def _taken(self, number: int) -> int:
-        """The number if it is ours now, 0 if it was taken, or was free only because others have gone on from it."""
+        """The number if this driver holds it now, else 0: another driver has taken it or a higher one."""
         if not self._storage.create(lease_name(number), seal(self._me)):
             return 0
         newest = max(_numbers(self._storage), default=0)
-        with contextlib.suppress(StoreError):  # the holder of a higher number may be tidying, too
+        with contextlib.suppress(StoreError):  # the holder of a higher number may delete them at the same time
             for older in _numbers(self._storage):
                 if older < newest:
                     self._storage.delete(lease_name(older))
         return number if newest == number else 0
 
     def _renew_until_ended(self) -> None:
-        # A thread's outer edge: a store that cannot be reached, whatever it raises, is tried again and ends nothing.
+        # The outer edge of a thread: an unreachable store may raise anything, is tried again and ends nothing.
         while not self._ended.wait(self._me.beat_s):
             with contextlib.suppress(Exception):
                 self._renew(held=True)
@@ -121,7 +118,7 @@ class Lease:
     def _renew(self, *, held: bool) -> None:
         found = newest_lease(self._storage)
         if found is None:
-            return  # removed by hand, or a mount that is away: nobody has taken it, and nothing is put there
+            return  # removed by hand, or the mount is away: no driver has taken it, and nothing is written
         if found.number != self._number or (found.holder and found.holder.launch != self._me.launch):
             self._lost_to = found.description
             return
@@ -130,10 +127,10 @@ class Lease:
 
 
 def newest_lease(storage: Storage) -> FoundLease | None:
-    """The lease that counts; none if nobody has driven the run.
+    """The lease with the highest number. None if the run has had no driver.
 
     Raises:
-        StoreError: it is there and cannot be read.
+        StoreError: the lease exists and cannot be read.
     """
     numbers = _numbers(storage)
     while numbers:
@@ -142,7 +139,7 @@ def newest_lease(storage: Storage) -> FoundLease | None:
         except StoreError:
             before, numbers = numbers, _numbers(storage)
             if numbers == before:
-                raise  # not tidied away by the next holder: it cannot be read
+                raise  # the next holder has not deleted it, so it cannot be read
     return None
 
 

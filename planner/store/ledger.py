@@ -1,4 +1,4 @@
-"""One segment of records per generation, each line chained to the one before by SHA-256."""
+"""The ledger: one segment of records per generation. SHA-256 chains each line to the line before."""
 
 import json
 import time
@@ -18,28 +18,28 @@ from planner.store.records import (
 )
 from planner.store.storage import MAX_BLOB_BYTES, Storage
 
-# A local append costs microseconds; an object store rewrites the object, so there records wait.
+# A local append takes microseconds. An object store rewrites the object, so records wait there.
 _REMOTE_FLUSH_S = 5.0
 
 
 def segment_name(generation: int) -> str:
-    """Where a generation's records lie."""
+    """The path of a generation's segment within the run's folder."""
     return f"ledger/{generation:06d}.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainedRecord:
-    """A record and the chain's value after it."""
+    """A record, and the value of the hash chain after it."""
 
     record: Record
     head: str
 
 
 class LedgerWriter:
-    """Appends records to one generation's segment. One process of a generation has one.
+    """Appends records to one generation's segment. Only rank 0 has one.
 
     Raises:
-        StoreError: the segment is there already.
+        StoreError: the segment exists already.
     """
 
     def __init__(
@@ -53,18 +53,17 @@ class LedgerWriter:
         self._clock = clock
         self._waiting: list[str] = []
         self.is_torn = False
-        """an append did not return: its last line may be half there, or all there, so nothing may stand behind it"""
+        """an append failed: its last line may be torn or whole, so no record may follow it"""
         self.head = previous
-        # Put if absent: two generations in one segment would break the chain of both.
+        # Put-if-absent, because two generations in one segment would break the chain.
         if not storage.create(self._name, self._chain(header).encode()):
             raise StoreError(
-                f"{storage.url}: cannot begin {self._name}: another generation has written it, "
-                "and nothing is added to it; run again"
+                f"{storage.url}: cannot begin {self._name}: another generation has written it. Run the command again"
             )
         self._flushed_s = clock()
 
     def write(self, record: Record) -> None:
-        """Add a record; it reaches the store at once on a file system, within seconds elsewhere."""
+        """Add a record. A file system has it at once, an object store within seconds."""
         self._waiting.append(self._chain(record))
         if self._storage.is_local or self._clock() - self._flushed_s > _REMOTE_FLUSH_S:
             self.flush()
@@ -75,13 +74,13 @@ class LedgerWriter:
         return f'{{"head":"{self.head}","record":{line}}}\n'
 
     def flush(self, *, durable: bool = False) -> None:
-        """Hand all records to the store; `durable`: they survive a power cut when this returns.
+        """Write all waiting records. If `durable`, they survive a power cut when this returns.
 
         Raises:
-            StoreError: the store did not take them, now or earlier.
+            StoreError: they could not be written, now or earlier.
         """
         if self.is_torn:
-            raise StoreError(f"{self._storage.url}: {self._name} could not be written; nothing more is added to it")
+            raise StoreError(f"{self._storage.url}: {self._name} could not be written. Nothing more is added to it")
         if self._waiting:
             self.is_torn = True
             self._storage.append(self._name, "".join(self._waiting).encode())
@@ -93,13 +92,13 @@ class LedgerWriter:
 
 
 def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[ChainedRecord]:
-    """The records of a generation, each checked against the chain that began at `previous`.
+    """Yield the records of a generation, each checked against the chain that starts at `previous`.
 
-    A torn last line, as a crash leaves it, ends the segment; anything else that does not fit raises.
+    A torn last line, as a crash leaves it, ends the segment. Every other mismatch raises.
 
     Raises:
         NewerFormat: another version of planner wrote the segment.
-        StoreError: there is no such segment, or the chain breaks; the line is named.
+        StoreError: the segment is missing, or the chain breaks. The message names the line.
     """
     name = segment_name(generation)
     head = previous
@@ -112,7 +111,7 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[C
         record = parse_record(body, where)
         head = chained(head, body)
         if head != written:
-            raise StoreError(f"{where}: the chain breaks here; a line was altered, removed or added")
+            raise StoreError(f"{where}: the chain breaks here. A line was altered, removed or added")
         yield ChainedRecord(record=record, head=head)
 
 
@@ -120,11 +119,11 @@ def require_segment_format(content: bytes, where: str) -> None:
     """Check the format in a segment's header. A segment without a readable header passes.
 
     Args:
-        content: how the segment begins.
-        where: its name, for the message.
+        content: the first bytes of the segment.
+        where: the segment's name, for the message.
 
     Raises:
-        NewerFormat: another version of planner wrote it.
+        NewerFormat: another version of planner wrote the segment.
     """
     try:
         record = json.loads(content.partition(b"\n")[0])["record"]
@@ -136,13 +135,13 @@ def require_segment_format(content: bytes, where: str) -> None:
 
 
 def recorded_commits(storage: Storage, generation: int) -> dict[str, str]:
-    """Name -> digest of the manifest, for all commits in the readable lines of a segment.
+    """Return commit name -> digest of its manifest, for all commits in the readable lines of a segment.
 
-    The chain is not checked. Of two records of one commit the first counts.
+    The chain is not checked. The first of two records of one commit counts.
 
     Raises:
         NewerFormat: another version of planner wrote the segment.
-        StoreError: it is larger than any segment.
+        StoreError: the segment has more than `MAX_BLOB_BYTES`.
     """
     name = segment_name(generation)
     if not storage.exists(name):
@@ -156,20 +155,20 @@ def recorded_commits(storage: Storage, generation: int) -> dict[str, str]:
 
 
 def commits_among(content: bytes) -> list[CommitRecord]:
-    """The commits in a segment or in a part of one, as far as lines can be read; the chain is not checked."""
-    # Only these lines are parsed: a segment may have a million others.
+    """The commits in the readable lines of a segment, or of a part of one. The chain is not checked."""
+    # Only these lines are parsed, because a segment may have a million others.
     lines = (line for line in content.decode(errors="replace").split("\n") if '"kind":"commit"' in line)
     return [record for line in lines if isinstance(record := _readable(line), CommitRecord)]
 
 
 def header_among(content: bytes) -> GenerationRecord | None:
-    """The record that a segment begins with; none if it cannot be read."""
+    """The header at the start of a segment. None if it cannot be read."""
     record = _readable(content.decode(errors="replace").partition("\n")[0])
     return record if isinstance(record, GenerationRecord) else None
 
 
 def records_among(content: bytes) -> list[Record]:
-    """All records in a segment or in a part of one, as far as lines can be read; the chain is not checked."""
+    """The records in the readable lines of a segment, or of a part of one. The chain is not checked."""
     lines = content.decode(errors="replace").split("\n")
     return [record for line in lines if (record := _readable(line)) is not None]
 
@@ -182,10 +181,10 @@ def _readable(line: str) -> Record | None:
 
 
 def split_line(line: str, where: str) -> tuple[str, str]:
-    """A line's head and its record as the very text that was chained.
+    """Return a line's head and the text of its record, exactly as it was chained.
 
     Raises:
-        StoreError: the line is not of the form that `LedgerWriter` writes.
+        StoreError: `LedgerWriter` did not write this line, or the line was altered or torn.
     """
     start, middle = '{"head":"', '","record":'
     head, body = (
@@ -193,7 +192,7 @@ def split_line(line: str, where: str) -> tuple[str, str]:
         line[len(start) + len(NO_HEAD) + len(middle) : -1],
     )
     if line != f"{start}{head}{middle}{body}}}" or not _is_json(body):
-        raise StoreError(f"{where}: not a ledger line; it was altered or torn")
+        raise StoreError(f"{where}: not a ledger line. It was altered or torn")
     return head, body
 
 

@@ -1,32 +1,32 @@
-"""Which commit of a run is the newest. There are three degrees, and this is the one place that knows them.
+"""Finds the newest commit of a run. Only this module knows the three degrees of "newest".
 
-named     a manifest bears its name; nothing is read: `newest_named`
+named     a manifest has its name, and nothing is read: `newest_named`
 readable  its manifest can be read, is of this run, and is the one that the ledger records: `newest_readable`
-whole     it is readable and its files are what it names: `newest_of` with a `read` that checks the files, too
+whole     it is readable, and its files match its manifest: `newest_of` with a `read` that also checks files
 
-Files are many and large, so each caller checks them in its own way: workers share them, a survey looks at names alone.
+Files are many and large, so each caller checks them in its own way. Workers share them, a survey reads only names.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from planner.errors import NewerFormat, RecordMismatch, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, StoreError
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Newest:
-    """What was found among some commits."""
+    """The result of a search for the newest commit."""
 
     manifest: Manifest | None
-    """of the newest commit that is good; none if no commit is"""
+    """of the newest good commit, or None if no commit is good"""
     passed_over: tuple[tuple[str, StoreError], ...]
     """newer commits that are not good: name and reason, newest first"""
 
 
 def newest_named(run: RunFolder) -> str:
-    """The name of the newest commit; empty if there is none.
+    """The name of the newest commit, by file names alone. Empty if there is none.
 
     Raises:
         StoreError: the store cannot be reached.
@@ -35,11 +35,11 @@ def newest_named(run: RunFolder) -> str:
 
 
 def newest_readable(run: RunFolder) -> Manifest | None:
-    """The newest commit, by its manifest and the ledger's record of it; none if there are no manifests.
+    """The newest commit whose manifest can be read and matches the ledger. None if there are no manifests.
 
     Raises:
-        NewerFormat: another version of planner wrote it.
-        RecordMismatch: it is not the one that the ledger records.
+        NewerFormat: another version of planner wrote the manifest.
+        ManifestMismatch: the manifest is not the one that the ledger records.
         StoreError: there are manifests, and none can be read.
     """
     newest = newest_of(reversed(run.commits()), lambda name: readable(run, name))
@@ -49,12 +49,12 @@ def newest_readable(run: RunFolder) -> Manifest | None:
 
 
 def readable(run: RunFolder, name: str) -> Manifest:
-    """The manifest of a commit, checked against the ledger's record of it.
+    """The manifest of a commit, checked against the ledger.
 
     Raises:
-        NewerFormat: another version of planner wrote it.
-        RecordMismatch: it is not the one that the ledger records.
-        StoreError: it cannot be read, or belongs to another run.
+        NewerFormat: another version of planner wrote the manifest.
+        ManifestMismatch: the manifest is not the one that the ledger records.
+        StoreError: the manifest cannot be read, or belongs to another run.
     """
     manifest = run.manifest(name)
     run.require_recorded(name)
@@ -62,21 +62,22 @@ def readable(run: RunFolder, name: str) -> Manifest:
 
 
 def newest_of(names: Iterable[str], read: Callable[[str], Manifest]) -> Newest:
-    """The first commit of `names` that `read` returns; `read` raises a StoreError for a commit that is not good.
+    """Find the first good commit of `names`.
 
     Args:
         names: commits, newest first.
-        read: reads and checks one commit.
+        read: reads and checks one commit. It raises a StoreError if the commit is not good.
 
     Raises:
-        NewerFormat: a commit is of another version of planner. It may well be whole, so it is not passed over.
-        RecordMismatch: a manifest is not the one that the ledger records. That is no accident: it is not passed over.
+        NewerFormat: another version of planner wrote a commit. It may well be intact, so it is not passed over.
+        ManifestMismatch: a manifest is not the one that the ledger records. Somebody replaced it, so it is not passed
+            over.
     """
     passed_over: list[tuple[str, StoreError]] = []
     for name in names:
         try:
             return Newest(manifest=read(name), passed_over=tuple(passed_over))
-        except (NewerFormat, RecordMismatch):
+        except (NewerFormat, ManifestMismatch):
             raise
         except StoreError as error:
             passed_over.append((name, error))

@@ -1,4 +1,4 @@
-"""The records of a ledger and the manifest of a commit: frozen, checked when read back."""
+"""The stored values of a run: ledger records, manifests and `run.json`. All are frozen and checked when read."""
 
 import hashlib
 import json
@@ -9,67 +9,67 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from planner.base.format_versions import STORED, refusal
 from planner.errors import NewerFormat, StoreError
-from planner.plan.layout import current_mode
+from planner.plan.layout import canonical_mode
 
 NO_HEAD = "0" * 64
-"""the chain's value before the first record of a run"""
+"""the value of the hash chain before the first record of a run"""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
 
 
-class Value(BaseModel):
-    """What lies in a run's folder: frozen, and nothing in it that is unknown."""
+class StoredModel(BaseModel):
+    """A stored value. It is frozen, and unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def require_format(found: object, what: str, where: str) -> None:
-    """Check the format of a stored value before anything else in it.
+    """Check the format number of a stored value. Call it before any other check.
 
     Args:
-        found: what stands there; none where nothing does.
-        what: its name in `planner.base.format_versions.STORED`.
+        found: the stored format number, or None if there is none.
+        what: the value's name in `planner.base.format_versions.STORED`.
         where: the file, for the message.
 
     Raises:
-        NewerFormat: it is another than this version of planner reads.
+        NewerFormat: this version of planner does not read that format.
     """
     if why := refusal(found, STORED[what]):
-        raise NewerFormat(f"{where}: {why}; use the version that wrote it, or start again with another checkpoint.path")
+        raise NewerFormat(f"{where}: {why}. Use the version that wrote it, or start again with another checkpoint.path")
 
 
-class TrainingIdentity(Value):
-    """What a run is: the same over all its generations, or it would be another training run."""
+class TrainingIdentity(StoredModel):
+    """What makes a run the same training run. It stays the same over all generations, unless a change is accepted."""
 
     global_batch: int
     seed: int
     data: Digest
-    """the data set's fingerprint, cut and held-out part included"""
+    """the data set's fingerprint, including its number of rows and of held-out rows"""
     model: Digest
     optimizer: str
-    """its kind: its state means nothing to another"""
-    equality: Annotated[str, BeforeValidator(current_mode)]
+    """its kind, because another kind cannot use its state"""
+    equality: Annotated[str, BeforeValidator(canonical_mode)]
     """`balanced` or `bitwise`: what is equal at every world size"""
     recipe: Digest
     """objective, optimizer settings, schedule, clipping, precision"""
 
     def differences(self, other: "TrainingIdentity") -> list[str]:
-        """The fields that differ, sorted."""
+        """The names of the fields that differ, sorted."""
         here, there = self.model_dump(), other.model_dump()
         return sorted(key for key in here if here[key] != there[key])
 
 
-class Sealed(Value):
-    """A value that is the only one in its file, with its own digest beside it."""
+class Sealed(StoredModel):
+    """A value with a file of its own, which also holds the value's digest."""
 
     stored_as: ClassVar[str]
-    """its name in `planner.base.format_versions.STORED`"""
+    """the value's name in `planner.base.format_versions.STORED`"""
     format: int
 
 
-class RunName(Sealed):
-    """`run.json`: names a run apart from every other, so that a foreign checkpoint is recognised."""
+class RunId(Sealed):
+    """`run.json`: a unique name for the run, so that a checkpoint of another run is recognised."""
 
     stored_as: ClassVar[str] = "run.json"
 
@@ -78,24 +78,24 @@ class RunName(Sealed):
     created_s: float
 
 
-class GenerationRecord(Value):
-    """First record of a segment: one life of a worker group."""
+class GenerationRecord(StoredModel):
+    """The header of a segment, its first record. It describes one generation: one worker group at one world size."""
 
     kind: Literal["generation"] = "generation"
     format: int = STORED["ledger"]
-    """of the whole segment"""
+    """the format of the whole segment"""
     generation: int
     run_id: str
     parent: str
-    """the commit it went on from; empty for a fresh start"""
+    """the commit that it resumed from, or empty for a fresh start"""
     parent_sha256: str = Field(pattern=r"^([0-9a-f]{64})?$")
-    """of the parent's manifest, so that the chain covers every manifest of the lineage except the newest"""
+    """digest of the parent's manifest, so that the chain covers every manifest of the lineage except the newest"""
     step: Count
     cursor: Count
     world_size: int
     max_micro: int
     layout_version: int
-    """the arithmetic of its plan; see `planner.plan.layout`"""
+    """the version of its plan's arithmetic (see `planner.plan.layout`)"""
     plan_digest: str
     identity: TrainingIdentity
     job_digest: Digest
@@ -103,34 +103,34 @@ class GenerationRecord(Value):
     num_samples: int
     facts: dict[str, Any]
     changed: tuple[str, ...] = Field(strict=False)
-    """what differs from the parent's job, in words"""
+    """what differs from the parent's job, as text for people"""
     time_s: float
 
 
-class StepRecord(Value):
+class StepRecord(StoredModel):
     """One optimizer step, as it was measured."""
 
     kind: Literal["step"] = "step"
     step: Count
     cursor: Count
-    """samples consumed when the step was done"""
+    """samples consumed after the step"""
     samples: Count
     """samples that entered a forward pass, over all workers"""
     tokens: Count
-    """loss-bearing tokens, whether the mean is over them or over samples"""
+    """loss-bearing tokens, also where the loss is a mean over samples"""
     checksum: str = Field(pattern=r"^[0-9a-f]{16}$")
-    """sum over samples of `planner.data.base.check_sum`, modulo 2^64"""
+    """sum over samples of `planner.data.base.check_sum`, modulo 2^64, as 16 hex digits"""
     loss: float
     grad_norm: float
     lr: float
     metrics: dict[str, float] = {}
-    """what the objective measures besides the loss: means over the global batch; one of nothing is left out"""
+    """what the objective measures besides the loss: means over the global batch (no entry for a mean over nothing)"""
     skipped: bool = False
-    """the gradient was not finite and the job says to skip such steps: the weights were left alone"""
+    """the gradient was not finite and the job skips such steps, so the weights did not change"""
     seconds: float
 
 
-class EvalRecord(Value):
+class EvalRecord(StoredModel):
     """The mean loss over the held-out samples, before step `step`."""
 
     kind: Literal["eval"] = "eval"
@@ -139,23 +139,23 @@ class EvalRecord(Value):
     tokens: Count
     loss: float
     metrics: dict[str, float] = {}
-    """as a step's, over the held-out samples"""
+    """what the objective measures besides the loss: means over the held-out samples"""
     seconds: float
 
 
-class CommitRecord(Value):
-    """A manifest was written. It names the chain's head before this record."""
+class CommitRecord(StoredModel):
+    """A manifest was written. The manifest names the chain's head before this record."""
 
     kind: Literal["commit"] = "commit"
     step: Count
     name: str
     sha256: Digest
-    """of the manifest"""
+    """digest of the manifest"""
     seconds: float
 
 
-class EventRecord(Value):
-    """Anything a person reading the ledger later wants to know."""
+class EventRecord(StoredModel):
+    """A message for people who read the ledger later."""
 
     kind: Literal["event"] = "event"
     message: str
@@ -166,8 +166,8 @@ Record = GenerationRecord | StepRecord | EvalRecord | CommitRecord | EventRecord
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
-class FileDigest(Value):
-    """One file of a checkpoint."""
+class FileDigest(StoredModel):
+    """Name, size and digest of one file of a checkpoint."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     size_bytes: int
@@ -175,13 +175,13 @@ class FileDigest(Value):
 
 
 def joint_digest(values: Mapping[str, Any]) -> str:
-    """One digest over named digests, settings or other values of JSON: 64 hex digits."""
-    # With blanks behind commas and colons, unlike `canonical_json`: such digests are on record.
+    """One digest over named JSON values, such as digests or settings: 64 hex digits."""
+    # Unlike `canonical_json`, with blanks after commas and colons, because such digests are on record.
     return hashlib.sha256(json.dumps(dict(values), sort_keys=True).encode()).hexdigest()
 
 
 class Manifest(Sealed):
-    """A commit: weights, optimizer, cursor and schedule together. Without it, the files beside it are nothing."""
+    """A commit. It names the files with weights and optimizer state. Files that no manifest names do not count."""
 
     stored_as: ClassVar[str] = "manifests"
 
@@ -190,7 +190,7 @@ class Manifest(Sealed):
     name: str
     generation: int
     parent: str
-    """the commit that the generation went on from; empty for a fresh start"""
+    """the commit that the generation resumed from, or empty for a fresh start"""
     step: Count
     cursor: Count
     total_steps: int
@@ -202,19 +202,19 @@ class Manifest(Sealed):
     ledger_head: Digest
     files: tuple[FileDigest, ...] = Field(strict=False)
     tensors: dict[str, Digest]
-    """the digest of every whole tensor, whatever the shards; in the last commit of a `bitwise` run, else empty"""
+    """name -> digest of the unsharded tensor, in the last commit of a `bitwise` run, else empty"""
     versions: dict[str, str]
     time_s: float
 
     @property
     def weights_digest(self) -> str:
-        """One digest over all weights, 64 hex digits; empty where the manifest names none."""
+        """One digest over all weights, 64 hex digits. Empty if the manifest names no tensors."""
         weights = {name: digest for name, digest in self.tensors.items() if name.startswith("model/")}
         return joint_digest(weights) if weights else ""
 
 
 def canonical_json(value: object) -> str:
-    """One line of JSON without blanks, keys sorted. Digests are taken over it.
+    """One line of JSON without blanks and with sorted keys. Digests are taken over it.
 
     Raises:
         ValueError: a number is not finite.
@@ -223,37 +223,37 @@ def canonical_json(value: object) -> str:
 
 
 def canonical(value: BaseModel) -> str:
-    """The canonical JSON of a record or of another value of a run's folder."""
+    """The canonical JSON of a record or of another stored value."""
     return canonical_json(value.model_dump(mode="json"))
 
 
 def chained(head: str, line: str) -> str:
-    """The chain's value after a record: `sha256(head + line)`."""
+    """The value of the hash chain after a record: `sha256(head + line)`, 64 hex digits."""
     return hashlib.sha256(f"{head}{line}".encode()).hexdigest()
 
 
 def digest_of(value: BaseModel) -> str:
-    """What `seal` puts beside the value: 64 hex digits."""
+    """The digest that `seal` stores beside a value: 64 hex digits."""
     return chained("", canonical(value))
 
 
 def seal(value: Sealed) -> bytes:
-    """The value with a digest of itself, so that a later change shows."""
+    """The file content for a value: JSON with the value and its digest, so that `unseal` finds a later change."""
     text = canonical(value)
     return json.dumps({"sha256": chained("", text), "value": json.loads(text)}, indent=1, sort_keys=True).encode()
 
 
 def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
-    """The value back.
+    """Read back a value that `seal` wrote, and check its format and digest.
 
     Raises:
         NewerFormat: another version of planner wrote it.
-        StoreError: torn, altered, or not ours at all.
+        StoreError: it is torn, altered, or planner did not write it.
     """
     try:
         document = json.loads(content)
         raw = document["value"]
-        # First of all: a commit of a newer version is not torn, and must not be passed over.
+        # Checked first, because a commit of a newer version is not torn and must not be passed over.
         require_format(raw.get("format"), model.stored_as, where)
         value = model.model_validate(raw)
         digest = _digest_of_raw(raw)
@@ -265,10 +265,10 @@ def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
 
 
 def sealed_digest(content: bytes, where: str) -> str:
-    """The digest that `seal` wrote beside a value. `unseal` checks whether it matches the value.
+    """The digest that `seal` stored beside a value. Only `unseal` checks whether it matches the value.
 
     Raises:
-        StoreError: there is none.
+        StoreError: the content has no digest.
     """
     try:
         digest = json.loads(content)["sha256"]
@@ -278,12 +278,12 @@ def sealed_digest(content: bytes, where: str) -> str:
 
 
 def _digest_of_raw(raw: Any) -> str:
-    """The digest of the stored JSON. A field that was added later, with a default, does not change it."""
+    """The digest of the stored JSON. A field with a default that planner added later does not change it."""
     return chained("", canonical_json(raw))
 
 
 def parse_record(line: str, where: str) -> Record:
-    """One record back from its line.
+    """Parse the JSON text of one record.
 
     Raises:
         StoreError: the line is not a record.

@@ -1,4 +1,4 @@
-"""A run's folder, on this machine, on a shared mount or behind any fsspec URL."""
+"""Reads and writes the files of a run's folder, on this machine, on a shared mount or at any fsspec URL."""
 
 import hashlib
 import os
@@ -11,21 +11,21 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.base.disk import disk_full_text, no_room, open_regular, read_part, sync_folder
 from planner.base.permissions import is_within, make_folder, opener_within
 from planner.errors import DiskFull, StoreError
 
 _CHUNK_BYTES = 2**22
-# A manifest of 100,000 files has 15 MB; a generation's ledger of a million steps 350 MB.
+# A manifest of 100,000 files has 15 MB. A generation's ledger of a million steps has 350 MB.
 _MAX_DOCUMENT_BYTES = 2**26
 MAX_BLOB_BYTES = 2**30
 
 
 class Storage:
-    """Named blobs below one root. Names are relative, with forward slashes; what leads out of the root is refused.
+    """Named blobs below one root. Names are relative, with forward slashes. A name or link out of it is refused.
 
-    A folder on this machine that does not exist yet is made for its owner alone; see `planner.base.permissions`.
+    A new folder on this machine is private to its owner (see `planner.base.permissions`).
     """
 
     def __init__(self, url: str) -> None:
@@ -34,7 +34,7 @@ class Storage:
         self.is_local = isinstance(self._fs, LocalFileSystem)
 
     def path(self, name: str) -> str:
-        """Where `name` lies, for a library that opens files itself; with its protocol where there is one."""
+        """The path or URL of a blob, for a library that opens files itself."""
         return self._at(name) if self.is_local else str(self._fs.unstrip_protocol(self._at(name)))
 
     def exists(self, name: str) -> bool:
@@ -43,7 +43,7 @@ class Storage:
             return bool(self._fs.exists(self._at(name)))
 
     def names(self, folder: str) -> list[str]:
-        """The names directly in a folder, sorted, without the folder; empty if there is no such folder."""
+        """The names directly in a folder, sorted, without those that begin with a dot. Empty if there is no folder."""
         with _translated(self.url, folder):
             self._fs.invalidate_cache()
             try:
@@ -54,10 +54,10 @@ class Storage:
         return sorted(name for name in names if not name.startswith("."))
 
     def read(self, name: str, most_bytes: int = _MAX_DOCUMENT_BYTES) -> bytes:
-        """The whole blob.
+        """The whole content of a blob.
 
         Raises:
-            StoreError: it is not there, cannot be read, or has more bytes.
+            StoreError: it is missing, cannot be read, or has more than `most_bytes`.
         """
         with _translated(self.url, name):
             content = self._part(name, 0, most_bytes + 1)
@@ -66,7 +66,7 @@ class Storage:
         return content
 
     def read_from(self, name: str, offset: int) -> bytes:
-        """The blob's bytes from `offset` on, at most a GiB; empty if there is nothing there yet."""
+        """A blob's bytes from `offset` on, at most a GiB. Empty if there is no blob or nothing after `offset`."""
         with _translated(self.url, name):
             try:
                 return self._part(name, offset, MAX_BLOB_BYTES)
@@ -74,7 +74,7 @@ class Storage:
                 return b""
 
     def read_first(self, name: str, most_bytes: int) -> bytes:
-        """The blob's first bytes, at most so many; empty if there is nothing there yet."""
+        """At most `most_bytes` from the start of a blob. Empty if there is no blob."""
         with _translated(self.url, name):
             try:
                 return self._part(name, 0, most_bytes)
@@ -82,7 +82,7 @@ class Storage:
                 return b""
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace the blob in one piece: a reader sees the old content or the new, never a part."""
+        """Write a blob atomically: a reader sees the old content or the new content, never a part."""
         with self._written(name, len(content)):
             if self.is_local:
                 with self._temporary(name, content) as temporary:
@@ -92,17 +92,17 @@ class Storage:
                 self._fs.pipe_file(self._at(name), content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Put if absent: true if this call made the blob, false if it was there already."""
+        """Put if absent. True if this call made the blob, false if it existed already."""
         with self._written(name, len(content)):
             if not self.is_local:
                 return _made(lambda: self._fs.pipe_file(self._at(name), content, mode="create"))
-            # Not around this: a file where a folder should be raises FileExistsError, too, and is no lost race.
+            # `_made` is not around this, because a file in the place of a folder also raises FileExistsError.
             with self._temporary(name, content) as temporary:
-                # A hard link appears whole or not at all, and fails if the name is taken, on NFS too.
+                # A hard link is atomic and fails if the name is taken, also on NFS.
                 return _made(lambda: os.link(temporary, self._at(name)))
 
     def append(self, name: str, content: bytes) -> None:
-        """Add to the end of a blob that one process writes."""
+        """Append to a blob. Only one process may write it."""
         with self._written(name, len(content)):
             if self.is_local:
                 make_folder(Path(self._at(name)).parent, Path(self._root))
@@ -111,8 +111,8 @@ class Storage:
 
     def disk_full_text(self, error: OSError, what: str, needed_bytes: int) -> str:
         """The message for an error that `planner.base.disk.no_room` returned: the sizes, and what to do."""
-        words = disk_full_text(error, what, needed_bytes, Path(self._root) if self.is_local else None)
-        return f"{self.url}: {words}; make room there, then run the same command again"
+        sizes = disk_full_text(error, what, needed_bytes, Path(self._root) if self.is_local else None)
+        return f"{self.url}: {sizes}. Make room there, then run the same command again"
 
     @contextmanager
     def _written(self, name: str, num_bytes: int) -> Iterator[None]:
@@ -125,19 +125,19 @@ class Storage:
                 raise DiskFull(self.disk_full_text(full, name, num_bytes)) from error
 
     def make_folder(self, name: str) -> None:
-        """Make a folder for what others write, as open as the run; in an object store there are none."""
+        """Make a folder that another library writes to, with the run's permissions. Object stores need none."""
         if self.is_local:
             with _translated(self.url, name):
                 make_folder(Path(self._at(name)), Path(self._root))
 
     def sync(self, name: str) -> None:
-        """Make what was appended survive a power cut. Object stores do so by themselves."""
+        """Make appended bytes survive a power cut. Object stores need no call for that."""
         if self.is_local:
             with _translated(self.url, name), Path(self._at(name)).open("rb") as stream:
                 os.fsync(stream.fileno())
 
     def size_bytes(self, name: str) -> int:
-        """The blob's size, or -1 if it is not there."""
+        """The size of a blob in bytes, or -1 if it does not exist."""
         with _translated(self.url, name):
             try:
                 return int(self._fs.info(self._at(name))["size"])
@@ -145,16 +145,16 @@ class Storage:
                 return -1
 
     def sha256(self, name: str) -> str:
-        """The blob's digest, 64 hex digits, read in pieces."""
+        """The SHA-256 of a blob, 64 hex digits. It is read in pieces."""
         digest = hashlib.sha256()
         with _translated(self.url, name), self._opened(name) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
-                work_counter.count_work()
+                progress_counter.count_work()
         return digest.hexdigest()
 
     def delete(self, name: str) -> None:
-        """Remove a blob or a folder with all that is in it; nothing happens if it is not there."""
+        """Remove a blob, or a folder with its content. A missing one is no error."""
         with _translated(self.url, name):
             if self._fs.exists(self._at(name)):
                 self._fs.rm(self._at(name), recursive=True)
@@ -163,10 +163,10 @@ class Storage:
         return open_regular(self._at(name)) if self.is_local else self._fs.open(self._at(name), "rb")
 
     def _part(self, name: str, start: int, most_bytes: int) -> bytes:
-        """At most so many bytes from `start` on.
+        """At most `most_bytes` of a blob from `start` on.
 
         Raises:
-            StoreError: more than a GiB is there and is to be read.
+            StoreError: the caller reads a GiB, and the blob has more.
         """
         if self.is_local and most_bytes >= MAX_BLOB_BYTES and self.size_bytes(name) - start > MAX_BLOB_BYTES:
             raise StoreError(f"{self.url}: {name} has more than {MAX_BLOB_BYTES} bytes, so planner did not write it")
@@ -182,8 +182,8 @@ class Storage:
         place = f"{self._root.rstrip('/')}/{name}"
         if self.is_local and not is_within(place, self._root):
             raise StoreError(
-                f"{name!r} does not stay inside {self.url}: a symbolic link leads out of it; a run's files lie in its "
-                "folder, so remove the link, or make checkpoint.path the place that it leads to"
+                f"{name!r} does not stay inside {self.url}: a symbolic link leads out of it. "
+                "Remove the link, or set checkpoint.path to the folder that it leads to"
             )
         return place
 
@@ -198,7 +198,7 @@ class Storage:
         make_folder(folder, root)
         temporary = folder / f".{Path(name).name}.{uuid.uuid4().hex[:8]}"
         try:
-            with open(temporary, "wb", opener=opener_within(root)) as stream:  # a Path's takes no opener
+            with open(temporary, "wb", opener=opener_within(root)) as stream:  # Path.open takes no opener
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -208,7 +208,7 @@ class Storage:
 
 
 def _is_encodable(name: str) -> bool:
-    """Whether a file can have this name: half a character (a lone surrogate) cannot be written in UTF-8."""
+    """Whether a file can have this name. A lone surrogate has no UTF-8 form."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -220,21 +220,21 @@ def _opened(url: str) -> tuple[Any, str]:
     """The file system of a path or URL, and the root on it.
 
     Raises:
-        StoreError: no run can lie there.
+        StoreError: the path or URL is not usable.
     """
     if "\0" in url:
-        raise StoreError(f"checkpoint.path: cannot use {url!r}: it has a NUL byte in it")
+        raise StoreError(f"checkpoint.path: cannot use {url!r}: it contains a NUL byte")
     scheme, separator, rest = url.partition("://")
     if not separator:
-        # Not through fsspec's URLs: they end at `::`, so that `a::1` and `a::2` would be one folder.
+        # Not through fsspec's URLs, which end at `::`: then `a::1` and `a::2` would be one folder.
         return LocalFileSystem(), str(make_path_posix(url))
     if not scheme or not rest:
         raise StoreError(f"checkpoint.path: cannot use {url!r}: a URL needs a scheme and a path, scheme://path")
     if "::" in url:
-        raise StoreError(f"checkpoint.path: cannot use {url!r}: `::` chains file systems, and a run lies in one")
+        raise StoreError(f"checkpoint.path: cannot use {url!r}: `::` chains file systems, and a run needs exactly one")
     try:
         file_system, root = fsspec.core.url_to_fs(url)
-    except Exception as error:  # each file system is somebody else's code, and raises what it likes
+    except Exception as error:  # file systems are other packages' code and may raise anything
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise StoreError(f"checkpoint.path: cannot use {url!r}: {reason}") from error
     return file_system, str(root)
@@ -252,7 +252,7 @@ def _made(make: Callable[[], object]) -> bool:
 def _translated(url: str, name: str) -> Iterator[None]:
     try:
         yield
-        work_counter.count_work()
+        progress_counter.count_work()
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error

@@ -1,6 +1,6 @@
-"""What a run's folder says of it, from the ends of its files: a million steps are surveyed as fast as a few.
+"""Reads how a run stands from the ends of its files, so a million steps take no longer than a few.
 
-Nothing is verified here: tensors are not read and the chain is not checked. That is the audit's.
+Nothing is verified: tensors are not read, and the chain is not checked. The audit does that.
 """
 
 from collections.abc import Sequence
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from planner.errors import NewerFormat, RecordMismatch, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, StoreError
 from planner.job import Job
-from planner.store.driver import DriverLease, FoundLease, this_driver
 from planner.store.lease import newest_lease
+from planner.store.lease_record import FoundLease, LeaseRecord, this_driver
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
 from planner.store.run_folder import RunFolder, commit_of
 from planner.store.storage import Storage
 
-# A header is some 2 KB, a step 350 bytes: the last 180 steps or so.
+# A header has about 2 KB, a step 350 bytes: the tail holds about 180 steps.
 _HEAD_BYTES, _TAIL_BYTES = 2**14, 2**16
 MOST_GENERATIONS = 32
-"""as many tell how a run stands, though on spot nodes it may have had a thousand"""
-# An object store answers in some 30 ms, and a run is a dozen questions.
+"""how many of the newest generations a detailed survey reads, since a run on spot nodes may have a thousand"""
+# An object store answers in about 30 ms, and a run takes a dozen requests.
 _AT_ONCE = 16
 _OF_A_RUN = frozenset({"run.json", "drivers", "generations", "ledger", "manifests"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentEnds:
-    """The two ends of one generation's records."""
+    """The start and the end of one generation's segment."""
 
     generation: int
     header: GenerationRecord | None
@@ -38,57 +38,57 @@ class SegmentEnds:
     tail: tuple[Record, ...]
     """the last records after the header, oldest first"""
     committed_step: int
-    """of its last commit, by the names of manifests; -1 if it has none"""
+    """of its last commit, by the names of manifests, or -1 if it has none"""
     refusal: str = ""
-    """why its records are not read, where another version of planner wrote them; else empty"""
+    """why its records are not read if another version of planner wrote them, else empty"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What was found."""
+    """How a run stands, as `survey` found it."""
 
     url: str
     problem: str
-    """why nobody can go on from here; empty if somebody can"""
-    lease: DriverLease | None = None
-    """of the driver that runs it or ran it last; none if there is none, or a torn one"""
+    """why the run cannot be resumed, empty if it can"""
+    lease: LeaseRecord | None = None
+    """of the driver that runs it or ran it last, or None if there is no readable lease"""
     driver: Literal["none", "alive", "ended", "unknown"] = "none"
-    """unknown: on another machine, where only watching the lease would tell"""
+    """unknown: on another machine, so only watching the lease would show it"""
     newest: Manifest | None = None
-    """the newest commit that can be read and whose files are there"""
+    """the newest commit that can be read and whose files exist"""
     num_commits: int = 0
     kept: tuple[str, ...] = ()
-    """commits whose files are there, oldest first"""
+    """names of the commits whose files exist, oldest first"""
     num_generations: int = 0
     segments: tuple[SegmentEnds, ...] = ()
     """of the newest generations, oldest first"""
     job_digest: str = ""
-    """of the newest generation's job, by which its file is named; empty before the first"""
+    """names the file of the newest generation's job, or empty before the first generation"""
     job: Job | None = None
-    """that job; none if its file is gone or no good"""
+    """the newest generation's job, or None if its file is gone or cannot be read"""
 
 
 def is_run(storage: Storage) -> bool:
-    """Whether a run, or what is left of one, lies there."""
+    """Whether the folder holds a run or a part of one."""
     return not _OF_A_RUN.isdisjoint(storage.names(""))
 
 
 def survey_folder(folder: str) -> list[Survey]:
-    """Every run directly in a folder, or the one that the folder is; of each, the newest generation.
+    """Survey the newest generation of every run directly in a folder, or of the run that the folder is.
 
     Raises:
-        StoreError: there is no such folder, or it cannot be reached.
+        StoreError: the folder does not exist or cannot be reached.
     """
     place = Storage(folder)
     if not place.exists("") or ("://" not in folder and Path(folder).is_file()):
-        raise StoreError(f"{folder}: no such folder; write the folder that your runs lie in")
+        raise StoreError(f"{folder}: no such folder. Write the folder that holds your runs")
     urls = [folder] if is_run(place) else [f"{folder.rstrip('/')}/{name}" for name in place.names("")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return [found for found in pool.map(_survey_or_reason, urls) if found is not None]
 
 
 def _survey_or_reason(url: str) -> Survey | None:
-    """One of many: none if it is no run; that it cannot be looked into is what there is to say of it."""
+    """The survey of a folder. None if it holds no run. If it cannot be read, the survey holds only the reason."""
     try:
         return survey(url) if is_run(Storage(url)) else None
     except StoreError as error:
@@ -96,10 +96,10 @@ def _survey_or_reason(url: str) -> Survey | None:
 
 
 def survey(url: str, most_generations: int = 1) -> Survey:
-    """One run, with its newest generations; what is damaged is left out, and the reason told.
+    """Survey one run and its newest generations. Damaged parts are left out, and `problem` has the reason.
 
     Raises:
-        StoreError: its folder cannot be looked into.
+        StoreError: its folder cannot be read.
     """
     run = RunFolder(Storage(url))
     names, numbers = run.commits(), run.segments()
@@ -159,7 +159,7 @@ def _format_refusal(head: bytes, name: str) -> str:
 
 
 def _format_problem(segments: Sequence[SegmentEnds], lease: FoundLease | None) -> str:
-    """Why this version of planner cannot resume a run that another version drove last; empty if it can."""
+    """Why this version of planner cannot resume a run that another version drove last. Empty if it can."""
     if lease is not None and lease.refusal:
         return lease.refusal
     return segments[-1].refusal if segments else ""
@@ -168,7 +168,7 @@ def _format_problem(segments: Sequence[SegmentEnds], lease: FoundLease | None) -
 def _newest(
     run: RunFolder, names: Sequence[str], kept: Sequence[str], segments: Sequence[SegmentEnds]
 ) -> tuple[Manifest | None, str]:
-    """The newest commit that can be read and whose files are there by name; and why there is none to go on from."""
+    """The newest commit that can be read and whose files exist, and the reason if the run cannot be resumed."""
     records = [record for segment in segments for record in segment.tail if isinstance(record, CommitRecord)]
     recorded = {record.name: record.sha256 for record in reversed(records)}
     if not names:
@@ -184,27 +184,27 @@ def _newest(
 
     try:
         newest = newest_of(reversed(kept), read)
-    except (NewerFormat, RecordMismatch) as error:
+    except (NewerFormat, ManifestMismatch) as error:
         return None, str(error)
     return newest.manifest, "" if newest.manifest else str(newest.passed_over[0][1])
 
 
 def _require_named(storage: Storage, manifest: Manifest) -> None:
-    """Check that every file of a commit is there; what is in it, the workers and the audit check.
+    """Check that every file of a commit exists. Workers and the audit check the contents.
 
     Raises:
-        StoreError: one is gone.
+        StoreError: a file is gone.
     """
     folder = f"checkpoints/{manifest.name}"
     there = set(storage.names(folder))
-    # Names with a dot are not listed.
+    # `names` does not list names that begin with a dot.
     gone = [file.name for file in manifest.files if not file.name.startswith(".") and file.name not in there]
     if gone:
         raise StoreError(f"{folder}/{gone[0]}: gone")
 
 
 def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", "unknown"]:
-    """What a lease tells of its driver: unknown on another machine, where only watching would tell."""
+    """The state of a lease's driver. "unknown" on another machine, where only watching the lease would show it."""
     if lease is None:
         return "none"
     if lease.is_released:

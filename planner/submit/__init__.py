@@ -1,1 +1,1 @@
-"""A job sent to a cluster, which runs it without this machine."""
+"""Sends a job to a cluster's dashboard. The cluster then runs it without this machine."""

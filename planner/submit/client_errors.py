@@ -1,4 +1,4 @@
-"""What goes wrong between Ray's job client and a dashboard, each as one sentence for people."""
+"""Turns the errors between Ray's job client and a dashboard into short messages."""
 
 import contextlib
 import os
@@ -13,58 +13,64 @@ from planner.errors import RunError, UserError
 
 @contextlib.contextmanager
 def readable_errors(address: str) -> Iterator[None]:
-    """What goes wrong between Ray's client and the dashboard, as a sentence."""
+    """Turn errors of Ray's client and of the dashboard into `PlannerError`s.
+
+    Raises:
+        UserError: the dashboard refused the token.
+        RunError: the connection was lost, or the dashboard reported an error.
+    """
     try:
         yield
     except AuthenticationError as error:
-        raise UserError(f"{address}: {_why_not_let_in(str(error))}") from error
+        raise UserError(f"{address}: {_token_problem(str(error))}") from error
     except (requests.exceptions.RequestException, ConnectionError) as error:
         reason = f"the connection was lost: {short_text(root_cause(error))}"
-        raise RunError(f"{address}: {reason}; see what became of the job: ray job list --address {address}") from error
-    except RuntimeError as error:  # another status than 200, and behind it what the server says, often a traceback
-        status, _, words = str(error).partition(": ")
-        reason = last_line(words.rstrip(". \n"))
+        raise RunError(f"{address}: {reason}. To see the job's status: ray job list --address {address}") from error
+    except RuntimeError as error:  # an HTTP status other than 200, then the server's text, often a traceback
+        status, _, text = str(error).partition(": ")
+        reason = last_line(text.rstrip(". \n"))
         raise RunError(f"{address}: {status}: {reason}") from error
 
 
-def _why_not_let_in(text: str) -> str:
+def _token_problem(text: str) -> str:
+    """Why the token was refused and what to do, from the text of Ray's error."""
     if text.startswith("Authentication required"):
         return (
-            "the cluster wants a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file that holds it "
-            "(ray get-auth-token, on the head)"
+            "the cluster requires a token. Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file with the token "
+            "(run ray get-auth-token on the head)"
         )
     if text.startswith("Authentication failed"):
-        return f"the cluster does not take the token {_token_source()}; its own: ray get-auth-token, on the head"
-    return text.partition(". ")[0]  # a file that cannot be read; more than advice does not follow
+        return f"the cluster rejected the token {_token_source()}. Run ray get-auth-token on the head to see its own"
+    return text.partition(". ")[0]  # the token file cannot be read. The rest of Ray's text is general advice
 
 
 def _token_source() -> str:
-    """Where Ray has looked for it, in its order."""
+    """Where Ray found the token: the variable wins over the file."""
     if "RAY_AUTH_TOKEN" in os.environ:
         return "in RAY_AUTH_TOKEN"
     return f"in {os.environ.get('RAY_AUTH_TOKEN_PATH', '~/.ray/auth_token')}"
 
 
 def unreachable(address: str, reason: str) -> str:
-    """That nothing answers there, why, and what to do."""
+    """The message that no dashboard answers at `address`, why, and what to do."""
     return (
-        f"no Ray dashboard at {address}: {reason}; check --address (a dashboard on the head's loopback is reached "
-        "through `ray dashboard CLUSTER.yaml`), and that the head has ray[default]"
+        f"no Ray dashboard at {address}: {reason}. Check --address and that ray[default] is installed on the head "
+        "(for a dashboard on the head's loopback, run `ray dashboard CLUSTER.yaml` first)"
     )
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The first error of the chain."""
+    """The innermost error of the chain."""
     while error.__context__ is not None:
         error = error.__context__
     return error
 
 
 def short_text(error: BaseException) -> str:
-    """What the system says of it, or its first line, or its class."""
+    """The system's description of the error, else its first line, else its class name."""
     return getattr(error, "strerror", None) or first_line(str(error)) or type(error).__name__
 
 
 def first_line(text: str) -> str:
-    """The first line that is not empty; the empty string if there is none."""
+    """The first line that is not empty. Empty if there is none."""
     return text.strip().partition("\n")[0]

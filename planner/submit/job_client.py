@@ -1,4 +1,4 @@
-"""Ray's job client: connected to a dashboard that answers in time, lets us in, and runs a Ray that planner supports."""
+"""Connects Ray's job client to a dashboard, and checks that it answers in time and runs a supported Ray."""
 
 import contextlib
 import importlib.util
@@ -17,19 +17,18 @@ from planner.submit.client_errors import first_line, readable_errors, root_cause
 from planner.submit.private_names import limit_waits, server_version
 from planner.submit.submission import OLDEST_RAY
 
-# Ray's client sets no limit of its own: an address that swallows packets would hold it for minutes.
+# Ray's client sets no timeout. An address that drops packets would block it for minutes.
 _CONNECT_S = 10.0
-# Between two bytes: a dashboard takes in an upload, or starts a job's supervisor.
+# Limit between two bytes, while the dashboard receives an upload or starts a job's supervisor.
 _ANSWER_S = 120.0
 
 
 def connect(address: str) -> tuple[JobSubmissionClient, str]:
-    """The client, and the Ray version of its cluster; the empty string where the cluster does not tell.
+    """The client, and the cluster's Ray version (empty if the cluster does not report it).
 
     Raises:
-        UserError: nothing there answers as a dashboard, it does not let us in, its Ray is too old, or aiohttp is not
-            installed.
-        RunError: it fails.
+        UserError: no dashboard answers there, it refuses the token, its Ray is too old, or aiohttp is not installed.
+        RunError: the dashboard failed.
     """
     _require_aiohttp()
     _require_server(address)
@@ -50,22 +49,22 @@ def _client(address: str) -> JobSubmissionClient:
     try:
         return JobSubmissionClient(address)
     except (requests.exceptions.HTTPError, RuntimeError, ValueError, LookupError, TypeError) as error:
-        # It has asked for the version, and got another status, no JSON, or JSON of another form.
+        # The client asked for the version and got another status, no JSON, or JSON of another form.
         reason = first_line(str(error))
-        raise UserError(f"{address} answers, but not as Ray's dashboard does ({reason}); check --address") from error
+        raise UserError(f"{address} is not a Ray dashboard ({reason}). Check --address") from error
 
 
 def _require_server(address: str) -> None:
-    """Check that a server answers in time, with whatever status. Ray's client asks again, and without a timeout.
+    """Check that an HTTP server answers in time, with any status. Ray's client would ask without a timeout.
 
     Raises:
-        UserError: nothing answers there, or it does not speak HTTP.
+        UserError: nothing answers there, or the answer is not HTTP.
     """
     try:
         requests.get(f"{address}/api/version", timeout=_CONNECT_S, stream=True).close()
     except requests.exceptions.Timeout as error:
         raise UserError(unreachable(address, f"no answer within {_CONNECT_S:g} s")) from error
-    except (HTTPError, UnicodeError) as error:  # of an address that is none, requests lets these through
+    except (HTTPError, UnicodeError) as error:  # requests does not wrap these for a malformed address
         raise UserError(unreachable(address, short_text(error))) from error
     except requests.exceptions.RequestException as error:
         cause = root_cause(error)
@@ -77,12 +76,12 @@ def _require_version(address: str, version: str) -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if version and numbers < OLDEST_RAY:
         oldest = ".".join(map(str, OLDEST_RAY))
-        raise UserError(f"{address} runs Ray {version}; planner needs {oldest} or newer there: update the cluster")
+        raise UserError(f"{address} runs Ray {version}, but planner needs {oldest} or newer. Update Ray on the cluster")
 
 
 @contextlib.contextmanager
 def _only_this_address() -> Iterator[None]:
-    """Ray's client lets these variables win over the address that it is given."""
+    """Hide the variables that Ray's client prefers to the address that it is given."""
     names = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
@@ -93,7 +92,7 @@ def _only_this_address() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Ray's client logs each of its steps; what matters is said by us."""
+    """Silence the log of Ray's client. planner prints what matters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

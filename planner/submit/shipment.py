@@ -1,6 +1,6 @@
-"""What a submitted job takes along: this package, the job file, and the data that it names by a relative path.
+"""The files sent with a submitted job: this package, the job file, and data that it names by a relative path.
 
-Nothing else of the current folder is sent: no virtual environment, no runs, no caches, no secrets.
+Nothing else in the current folder is sent: no virtual environment, no runs, no caches, no secrets.
 """
 
 import os
@@ -15,42 +15,42 @@ from planner.data.paths import STDLIB, resolve
 from planner.errors import UserError
 from planner.job import HfModel, Job
 
-# What Ray's dashboard takes in one request (DASHBOARD_CLIENT_MAX_SIZE in its ray_constants; a larger one was answered
-# with HTTP 413 by Ray 2.60). That Ray's own store takes 512 MiB helps nobody who submits.
+# The largest request that Ray's dashboard accepts (DASHBOARD_CLIENT_MAX_SIZE in its ray_constants). Ray 2.60 answers a
+# larger one with HTTP 413. Ray's own store accepts 512 MiB, but a submission goes through the dashboard.
 MAX_BYTES = 100 * 2**20
 _NAMED = 3
-"""of the largest files, in the error"""
-# The same content makes the same archive, which Ray then does not send again.
+"""how many of the largest files the error names"""
+# With a fixed time, equal files make an equal archive, which Ray does not upload again.
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shipment:
-    """The files of a working directory on the cluster, by their names in it."""
+    """The files of the job's working directory on the cluster."""
 
     package: Mapping[str, Path]
     job: str
-    """the job file's name, here and there"""
+    """the job file, relative to the current folder here and to the working directory there"""
     data: tuple[str, ...]
-    """names of the data files and of a local model's, here and there"""
+    """files of the data and of a local model, relative like `job`"""
 
     @property
     def files(self) -> Mapping[str, Path]:
-        """Name there -> file here."""
+        """Name on the cluster -> local file."""
         return {**{name: Path(name) for name in (self.job, *self.data)}, **self.package}
 
     @property
     def num_bytes(self) -> int:
-        """Before compression."""
+        """Size of all files, uncompressed."""
         return sum(file.stat().st_size for file in self.files.values())
 
 
 def collect(job_file: str, job: Job) -> Shipment:
-    """What the job needs from here. Relative paths are taken from the current folder, as `planner run` takes them.
+    """The files that the job needs. Relative paths start at the current folder, as in `planner run`.
 
     Raises:
-        UserError: something lies where the cluster cannot be given it, or it is more than a request can hold.
-        DataError: nothing is at a relative `data.path`.
+        UserError: a file is outside the current folder, or all files exceed `MAX_BYTES`.
+        DataError: there is nothing at a relative `data.path`.
     """
     shipment = Shipment(
         package=_package(),
@@ -63,26 +63,26 @@ def collect(job_file: str, job: Job) -> Shipment:
 
 
 def require_lasting(job: Job) -> None:
-    """Check that the run's folder is not one that goes with the job.
+    """Check that the run's folder is not in the job's temporary working directory.
 
     Raises:
-        UserError: it is relative, and would lie in the working directory's copy on the head node.
+        UserError: `checkpoint.path` is relative, so the run would be lost with that directory.
     """
     if is_of_the_cluster(job.run_path):
         return
     raise UserError(
-        f"checkpoint.path: {job.run_path} is relative, and would go with the job's temporary folder on the cluster; "
-        f"name storage that all nodes see: --set checkpoint.path=/shared/{job.name}, or =s3://bucket/{job.name}"
+        f"checkpoint.path: {job.run_path} is relative, so the run would be in the job's temporary folder. "
+        f"Use storage that all nodes see: --set checkpoint.path=/shared/{job.name}, or =s3://bucket/{job.name}"
     )
 
 
 def is_of_the_cluster(path: str) -> bool:
-    """Whether a job's path means the same wherever its driver runs: a URL, or from the root or the home folder."""
+    """Whether a path is not relative to the current folder: a URL, or one from the root or the home folder."""
     return "://" in path or path.startswith(("/", "~"))
 
 
 def write_archive(shipment: Shipment, archive: Path) -> None:
-    """A zip file, equal to the bit for equal files."""
+    """Write a zip file. Equal files make identical bytes."""
     with zipfile.ZipFile(archive, "w") as target:
         for name, file in sorted(shipment.files.items()):
             entry = zipfile.ZipInfo(name, _TIMESTAMP)
@@ -92,7 +92,7 @@ def write_archive(shipment: Shipment, archive: Path) -> None:
 
 
 def package_folder() -> Path:
-    """Where the planner lies that runs here."""
+    """The folder of the planner package that runs here."""
     return Path(__file__).absolute().parents[1]
 
 
@@ -107,12 +107,12 @@ def _data(path: str, *, is_code: bool) -> tuple[str, ...]:
         return ()
     _, files = resolve(path)
     if is_code and [str(file) for file in files] != [path]:
-        raise UserError(f"data.path: {path} is no Python file; a loop of your own is one file")
+        raise UserError(f"data.path: {path} is not a Python file. Your own training loop must be one file")
     return tuple(_inside("data.path", str(file)) for file in files)
 
 
 def _model(job: Job) -> tuple[str, ...]:
-    """The files of folders with models, and of a chat template, that the job names by relative paths."""
+    """The files of model folders and of a chat template that the job names by relative paths."""
     if not isinstance(job.model, HfModel):
         return ()
     named = {"model.path": job.model.path, "objective.reference_model": job.reference.model}
@@ -127,25 +127,26 @@ def _model(job: Job) -> tuple[str, ...]:
 
 
 def _inside(what: str, path: str) -> str:
-    """The path from the current folder."""
+    """The path relative to the current folder. `what` names it in the error."""
     here = Path.cwd()
     place = Path(os.path.normpath(here / path))
     if not place.is_relative_to(here):
-        raise UserError(f"{what}: {path} lies outside of {here}, from where all is sent; change to a folder above it")
+        raise UserError(f"{what}: {path} is outside {here}, and only files below it are sent. Change to a folder above")
     if not is_within(str(place), str(here)):
-        raise UserError(f"{what}: {path} is a link that leads out of {here}, from where all is sent; send a copy")
+        raise UserError(f"{what}: {path} links out of {here}, and only files below it are sent. Replace it by a copy")
     return place.relative_to(here).as_posix()
 
 
 def _too_large(shipment: Shipment) -> str:
+    """The error for a shipment that exceeds `MAX_BYTES`, with its largest files."""
     sizes = sorted(((file.stat().st_size, name) for name, file in shipment.files.items()), reverse=True)[:_NAMED]
     largest = ", ".join(f"{name} ({mebibytes(size)})" for size, name in sizes)
     return (
-        f"the job would take along {mebibytes(shipment.num_bytes)}, and Ray takes {mebibytes(MAX_BYTES)}; the largest: "
-        f"{largest}; put what is large on storage that all nodes see, and write its absolute path into the job"
+        f"the job's files have {mebibytes(shipment.num_bytes)}, and Ray accepts {mebibytes(MAX_BYTES)} (the largest: "
+        f"{largest}). Put large files on storage that all nodes see, and write their absolute path into the job"
     )
 
 
 def mebibytes(num_bytes: int) -> str:
-    """A size for people."""
+    """A size as text, in MiB."""
     return f"{num_bytes / 2**20:.1f} MiB"

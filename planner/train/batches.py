@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.data.base import Dataset, TokenIds, check_sum_of_parts
 from planner.data.samples import NO_LOSS
 from planner.order.order import Order
@@ -140,5 +140,5 @@ class Loader:
         if self.is_coupled and rows:
             following = slot.stop % self.plan.global_batch
             rows += [int(row) for row in rows_at(following, following + 1)]
-        work_counter.count_work()
+        progress_counter.count_work()
         return self.make_batch(self.dataset, rows, cursor + slot.start)

@@ -68,7 +68,7 @@ def reduce_scatter(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> 
     output.copy_(received)
 
 
-def exchange(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
+def all_to_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Send each worker its n of `(W * n,)` elements. Returns `(W, n)`: this worker's elements from every worker."""
     sent = tensor.cpu() if is_staged(tensor, group) else tensor
     received = torch.empty_like(sent)

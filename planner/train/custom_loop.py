@@ -29,9 +29,9 @@ from planner.train.collectives import let_fsdp_sum_gradients, stage
 from planner.train.exact.determinism import require_shard_invariant
 from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.lifecycle import Generation, begin, looping, make_sums
+from planner.train.optimizer_step import Step
 from planner.train.setup import Launch
 from planner.train.state import TrainState
-from planner.train.step import Step
 
 Count = Callable[[Any], int]
 """collated micro-batch -> its count. The loss sums are divided by the sum of the counts over the global batch"""

@@ -20,7 +20,7 @@ from planner.train.lifecycle import Generation, Note, begin, looping, make_sums
 from planner.train.models.hf import HfCausal, require_packed
 from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
-from planner.train.reference.cache import CachedReference, StopRequested, TableInputs, parts_of
+from planner.train.reference.cache import CachedReference, StopRequested, TableBuilder, parts_of
 from planner.train.reference.frozen import Reference, make_reference, make_reference_model
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.setup import Launch
@@ -78,7 +78,7 @@ def _reference(generation: Generation, state: TrainState, note: Note) -> Referen
         return make_reference(job, world)
     dataset = cast("SampleDataset", setup.dataset)
     has_first_weights = generation.manifest is None and job.reference.model is None
-    computing = TableInputs(
+    computing = TableBuilder(
         world=world,
         parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
         dataset=dataset,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # drivers import this file without torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class PassCounts:
     """The work of one step on this worker, as counted while it ran."""
 
     forward_passes: int
@@ -28,7 +28,7 @@ class Hooks:
     """called before every step with its number. If it returns true on one worker, all stop before that step"""
     messages: Callable[[], Sequence[str]] = lambda: ()
     """called on every worker after every step. The returned messages go into the ledger"""
-    observe: Callable[[int, "TrainState", Work], None] = lambda _step, _state, _work: None
+    observe: Callable[[int, "TrainState", PassCounts], None] = lambda _step, _state, _work: None
     """called on every worker after a step's gradient is computed and before the weights are updated. If the step is
     skipped, after the gradient is dropped"""
 

@@ -30,7 +30,7 @@ from planner.train.batches import Loader
 from planner.train.checkpoints import checkpoint
 from planner.train.evaluate import evaluate
 from planner.train.objectives import Objective
-from planner.train.resume import Start
+from planner.train.resume import ResumePoint
 from planner.train.setup import Setup
 from planner.train.state import TrainState
 from planner.train.world import World
@@ -45,7 +45,7 @@ class Journal:
         world: World,
         run: RunFolder,
         setup: Setup,
-        start: Start,
+        start: ResumePoint,
         state: TrainState,
         loader: Loader,
     ) -> None:

@@ -19,8 +19,8 @@ from torch import nn
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
-from planner.job.lengths import Lengths, conversions, repeated_data_note
-from planner.plan.memory import accumulator_device
+from planner.job.step_schedule import StepSchedule, conversions, repeated_data_note
+from planner.plan.accumulator_placement import accumulator_device
 from planner.store.earlier_generations import read_earlier
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
@@ -35,7 +35,7 @@ from planner.train.loop import Loop
 from planner.train.models.hf import HfCausal, adapters_text
 from planner.train.objectives import Objective
 from planner.train.pace import EverySteps, MeasuredPace, Pace
-from planner.train.resume import Start, claim
+from planner.train.resume import ResumePoint, claim
 from planner.train.setup import Launch, Setup, set_up
 from planner.train.state import TrainState
 from planner.train.world import World
@@ -52,7 +52,7 @@ class Generation:
     world: World
     run: RunFolder
     setup: Setup
-    start: Start
+    start: ResumePoint
     manifest: Manifest | None
     """of the commit to resume from. None for a new run"""
     hooks: Hooks
@@ -159,7 +159,7 @@ def _free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
-def _make_pace(lengths: Lengths, world: World, run: RunFolder, start: Start) -> Pace:
+def _make_pace(lengths: StepSchedule, world: World, run: RunFolder, start: ResumePoint) -> Pace:
     """The pace of commits. Only rank 0 uses its answers."""
     if lengths.commit_every != "auto":
         return EverySteps(lengths.commit_every)

@@ -16,22 +16,22 @@ from typing import Protocol
 
 from torch import nn
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
-from planner.job.lengths import Lengths, learning_rate
+from planner.job.step_schedule import StepSchedule, learning_rate
 from planner.plan import Plan
 from planner.store.records import StepRecord
 from planner.train import control, optimize
 from planner.train.batches import Loader, MicroBatch
 from planner.train.collective_timeout import CollectiveTimeout
 from planner.train.control import Tally
-from planner.train.hooks import GenerationEnd, Hooks, Work
-from planner.train.objectives import Coupled, Objective, denominators, named_metrics, prepared
+from planner.train.hooks import GenerationEnd, Hooks, PassCounts
+from planner.train.objectives import CoupledObjective, Objective, denominators, named_metrics, prepared
+from planner.train.optimizer_step import Step, accumulate
 from planner.train.pace import Pace
 from planner.train.prefetch import Prefetcher
 from planner.train.state import TrainState
-from planner.train.step import Step, accumulate
 from planner.train.world import World
 
 # Least time between reports of metrics to Ray: `ray.train.report` waits until the last one was collected.
@@ -97,7 +97,7 @@ class Loop:
         journal: StepJournal,
         pace: Pace,
         hooks: Hooks,
-        lengths: Lengths,
+        lengths: StepSchedule,
     ) -> None:
         self._job, self._world, self._plan = job, world, plan
         self._state, self._objective = state, objective
@@ -124,7 +124,7 @@ class Loop:
 
     def _remark(self, work: Step) -> None:
         """Record the objective's first remark on a global batch. Later ones are dropped."""
-        if self._has_remarked or not isinstance(self._objective, Coupled):
+        if self._has_remarked or not isinstance(self._objective, CoupledObjective):
             return
         if remark := self._objective.remark(work.totals):
             self._journal.note(f"step {work.number}: {remark}")
@@ -198,7 +198,7 @@ class Loop:
 
     def _gradients(
         self, number: int, batches: list[MicroBatch], totals: Tally
-    ) -> Generator[Step, None, tuple[tuple[float, ...], int, Work]]:
+    ) -> Generator[Step, None, tuple[tuple[float, ...], int, PassCounts]]:
         """Compute the gradients into the shards. Returns this worker's parts of loss and metrics, checksum and work.
 
         If a gradient exceeds the range of its fixed point, all workers repeat the step from the same weights.
@@ -219,12 +219,12 @@ class Loop:
             if self._state.sums.settle():
                 # A user's own loop may call its model any number of times. A micro-batch has one backward.
                 passes = backward_passes if self._job.is_own else self._passes() - before
-                return parts, check_sum, Work(forward_passes=passes, attempts=attempt)
+                return parts, check_sum, PassCounts(forward_passes=passes, attempts=attempt)
             self._repeated_steps += 1
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
 
-    def _update(self, step: int, work: Work) -> _Update:
+    def _update(self, step: int, work: PassCounts) -> _Update:
         """Clip the gradient and step the optimizer, or skip the step if its gradient is not finite.
 
         Raises:
@@ -334,7 +334,7 @@ class _PassCounter:
         model.register_forward_pre_hook(self._note)
 
     def _note(self, model: nn.Module, _inputs: object) -> None:
-        work_counter.count_work()
+        progress_counter.count_work()
         self._count += model.training
 
     def __call__(self) -> int:

@@ -39,7 +39,7 @@ def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Modul
     )
 
 
-def localize(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
+def use_local_shards(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
     """Replace an optimizer's parameters by their plain shards. From then on, call `step` of this module, not its own.
 
     With DTensors, every operation would look up a sharding rule, again at every world size (0.3 s of each resize).

@@ -80,8 +80,8 @@ class MeasuredPace:
         self._started_s = clock()
         self._committed = self._done = step
         self._last_step = last_step
-        self._saves_s = deque(past.saves_s, maxlen=_NUM_SAVES)
-        self._steps_s: deque[float] = deque(maxlen=_NUM_STEPS)
+        self._save_times = deque(past.save_times, maxlen=_NUM_SAVES)
+        self._step_times: deque[float] = deque(maxlen=_NUM_STEPS)
         self._work_s = 0.0
         self._interval: Interval | None = None
         self._told_steps = 0
@@ -89,7 +89,7 @@ class MeasuredPace:
 
     def due(self, step: int) -> bool:
         """Whether the interval is over or, before the run's first commit, `FIRST_COMMIT_S`."""
-        if not self._saves_s:
+        if not self._save_times:
             return self._clock() - self._started_s >= FIRST_COMMIT_S
         if self._interval is None:
             return False
@@ -99,13 +99,13 @@ class MeasuredPace:
     def did_step(self, seconds: float) -> str:
         """Record a step's time. Returns the new interval and its reason if it differs from the last one reported."""
         self._done += 1
-        self._steps_s.append(seconds)
+        self._step_times.append(seconds)
         self._work_s += seconds
-        if not self._saves_s:
+        if not self._save_times:
             return ""
-        step_s = median(self._steps_s)
+        step_s = median(self._step_times)
         self._interval = self._choose(step_s)
-        if len(self._steps_s) < _FEWEST_STEPS or not self._is_news(self._interval.steps, step_s):
+        if len(self._step_times) < _FEWEST_STEPS or not self._is_news(self._interval.steps, step_s):
             return ""
         self._told_steps, self._told_s = self._interval.steps, self._interval.steps * step_s
         if self._committed + self._interval.steps >= self._last_step:
@@ -116,12 +116,12 @@ class MeasuredPace:
     def did_commit(self, step: int, seconds: float) -> None:
         """Record the time of a commit."""
         self._committed = step
-        self._saves_s.append(seconds)
+        self._save_times.append(seconds)
         self._work_s = 0.0
 
     def _choose(self, step_s: float) -> Interval:
         measured = checkpoint_interval(
-            save_s=median(self._saves_s),
+            save_s=median(self._save_times),
             step_s=step_s,
             losses=self._past.losses,
             observed_s=self._past.observed_s + self._clock() - self._started_s,

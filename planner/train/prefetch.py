@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.batches import MicroBatch
 
@@ -78,13 +78,13 @@ def _in_processes(load: Load, cursors: range, processes: int) -> _Steps:
     """Load in spawned processes: forking is unsafe with threads and a GPU. Orphans end within 5 s (torch does that)."""
     # Shared memory without a lock: only a change of the number matters, not its exact value.
     done = get_context("spawn").RawValue(c_uint64)
-    work_counter.listen_to(done)
+    progress_counter.listen_to(done)
     loader = DataLoader(
         _Pickled(load),
         batch_size=None,
         sampler=cursors[1:],
         num_workers=processes,
-        worker_init_fn=partial(work_counter.report_to, done),
+        worker_init_fn=partial(progress_counter.report_to, done),
         multiprocessing_context="spawn",
         # Without a generator of its own, it would draw from the one that dropout uses.
         generator=torch.Generator(),

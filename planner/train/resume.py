@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.errors import ResumeRefused, StoreError, TrainingFailed
-from planner.job.lengths import schedule_change_note
+from planner.job.step_schedule import schedule_change_note
 from planner.provenance.identity import (
     DEVICE,
     MODEL,
@@ -46,7 +46,7 @@ class _Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class ResumePoint:
     """Where this generation begins."""
 
     generation: int
@@ -59,7 +59,7 @@ class Start:
     changed: tuple[str, ...]
 
 
-def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[Start, Manifest | None]:
+def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[ResumePoint, Manifest | None]:
     """Find the newest valid commit, and claim the generation that resumes from it.
 
     Raises:
@@ -74,7 +74,7 @@ def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[S
     if world.from_first(lambda: newest_named(run)) != choice.newest:
         choice = _choose(launch, world, run, setup)
     manifest = choice.manifest
-    start = Start(
+    start = ResumePoint(
         generation=generation,
         run_id=run_id,
         step=manifest.step if manifest else 0,
@@ -122,7 +122,7 @@ def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manif
 
     Raises:
         NewerFormat: on every worker, if a newer commit was written by another version of planner.
-        RecordMismatch: on every worker, if a whole manifest is not the one that the ledger records.
+        ManifestMismatch: on every worker, if a whole manifest is not the one that the ledger records.
         StoreError: on every worker, if there are commits but none is whole.
     """
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.data.paths import model_stamps, source_stamps
 from planner.job import Job, batch_sizes
-from planner.job.lengths import Lengths, lengths
+from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
 from planner.plan import Plan, make_plan
 from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
@@ -38,7 +38,7 @@ def open_data_once(job: Job) -> tuple[AnyDataset, Order]:
     settings = (job.data, job.model, job.eval.samples, job.train.seed)
     key = (*settings, source_stamps(job.data.path), model_stamps(job.model))
     if _opened.get("key") != key:
-        _opened.update(key=key, data=open_data(job, work_counter.count_work))
+        _opened.update(key=key, data=open_data(job, progress_counter.count_work))
     data: tuple[AnyDataset, Order] = _opened["data"]
     return data
 
@@ -53,7 +53,7 @@ class Setup:
     dataset: AnyDataset
     order: Order
     identity: TrainingIdentity
-    lengths: Lengths
+    lengths: StepSchedule
     plan: Plan
     device: str = ""
     """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""

@@ -37,7 +37,7 @@ class TrainState:
             TrainingFailed: the optimizer has parameters that are not the model's.
         """
         names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        pairs = optimize.localize(optimizer)
+        pairs = optimize.use_local_shards(optimizer)
         if unknown := [parameter for parameter, _ in pairs if parameter not in names]:
             raise TrainingFailed(
                 f"the optimizer has {len(unknown)} parameters that are not the model's, first one of shape "

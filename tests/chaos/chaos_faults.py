@@ -1,4 +1,4 @@
-"""What is done to a run: each fault with the words under which it is counted."""
+"""The faults, each with the name under which it is counted."""
 
 import contextlib
 import os
@@ -50,8 +50,8 @@ def kill_node(storm: "Storm", dice: random.Random) -> bool:
     return bool(node)
 
 
-def _signal_one(storm: "Storm", dice: random.Random, words: str, number: int) -> int:
-    pids = storm.hosts.pids(words)
+def _signal_one(storm: "Storm", dice: random.Random, text: str, number: int) -> int:
+    pids = storm.hosts.pids(text)
     pid = dice.choice(pids) if pids else 0
     if pid:
         with contextlib.suppress(ProcessLookupError):
@@ -73,7 +73,7 @@ def kill_controller(storm: "Storm", dice: random.Random) -> bool:
 
 
 def kill_driver(storm: "Storm", dice: random.Random) -> bool:
-    """`planner run` itself; it is started again, as a supervisor would."""
+    """Kill `planner run`. It is started again, as a supervisor would."""
     del dice
     return storm.end_driver(signal.SIGKILL)
 
@@ -84,9 +84,9 @@ def interrupt_driver(storm: "Storm", dice: random.Random) -> bool:
     return storm.end_driver(signal.SIGINT)
 
 
-def _stop_for(storm: "Storm", dice: random.Random, words: str, seconds: list[float]) -> bool:
-    """SIGSTOP, and SIGCONT for whoever still lives then."""
-    if not (pid := _signal_one(storm, dice, words, signal.SIGSTOP)):
+def _stop_for(storm: "Storm", dice: random.Random, text: str, seconds: list[float]) -> bool:
+    """SIGSTOP a process, and SIGCONT it later if it still lives."""
+    if not (pid := _signal_one(storm, dice, text, signal.SIGSTOP)):
         return False
     storm.later(dice.choice(seconds), lambda: _continue(pid))
     return True
@@ -114,7 +114,7 @@ def stop_raylet(storm: "Storm", dice: random.Random) -> bool:
 
 
 def stop_controller(storm: "Storm", dice: random.Random) -> bool:
-    """Nobody decides for a while."""
+    """Stop the controller, so that nothing is decided for a while."""
     return _stop_for(storm, dice, CONTROLLER, [3, 20])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.dispatch.ray_internal.local_node import LocalNode
+from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import RunError
 from planner.local_cluster.environment import QUICK_HEALTH_CHECKS
 from planner.local_cluster.processes import kill_all, members
@@ -131,7 +131,7 @@ class Hosts:
 
     def drain(self, node_id: str, within_s: float) -> None:
         """Give Ray a notice for it, as planner's agent does on its machine."""
-        LocalNode(self._client, self.address, node_id).drain(within_s, "chaos")
+        NodeDrainer(self._client, self.address, node_id).drain(within_s, "chaos")
 
     def cut(self, node_id: str) -> None:
         """No packet to it or from it any more."""
@@ -149,13 +149,13 @@ class Hosts:
 
     # -- processes
 
-    def pids(self, words: str, node_id: str = "") -> list[int]:
-        """Whose command line has these words: on one node, or anywhere."""
+    def pids(self, text: str, node_id: str = "") -> list[int]:
+        """The processes with this text in their command line, on one node or anywhere."""
         hosts = [self.nodes[node_id]] if node_id else list(self.nodes.values())
         found = set().union(*(host.pids() for host in hosts)) if hosts else set()
         if not node_id:
             found |= {self._head.pid, *members(self._head.pid)}
-        return sorted(pid for pid in found if words in _command_line(pid))
+        return sorted(pid for pid in found if text in _command_line(pid))
 
     def close(self) -> None:
         """End everything."""

@@ -31,26 +31,26 @@ class Testimony:
 
 
 def reads_of(folder: Path, findings: list[str]) -> dict[tuple[int, int], list[int]]:
-    """(generation, rank) -> rows in the order in which they were read; two processes that were the same, are found."""
+    """(generation, rank) -> rows in the order of reading. Adds a finding if two processes were the same rank."""
     found: dict[tuple[int, int], list[int]] = {}
     for path in sorted(folder.glob("*.log")):
         rows: list[int] = []
         for line in path.read_text().splitlines():
-            words = line.split()
-            if words[0] == "generation":
-                who = int(words[1]), int(words[3])
-                if who in found:
-                    findings.append(f"generation {who[0]}: two processes were rank {who[1]} of it")
-                rows = found[who] = []
+            fields = line.split()
+            if fields[0] == "generation":
+                rank = int(fields[1]), int(fields[3])
+                if rank in found:
+                    findings.append(f"generation {rank[0]}: two processes were rank {rank[1]} of it")
+                rows = found[rank] = []
             else:
-                rows.append(int(words[1]))
+                rows.append(int(fields[1]))
     return found
 
 
 def reconcile(
     run: RunFolder, folder: Path, sizes: BatchSizes, samples: Any, phases: Sequence[tuple[int, int, int]]
 ) -> Testimony:
-    """Hold the ledger's every step against the witness; and the steps that count against the data set, by epochs.
+    """Compare every step of the ledger with the witness, and the committed steps with the data set, by epochs.
 
     `samples` is the data set; `phases` are (generation, first step, step after the last) of the committed lineage.
     """
@@ -63,7 +63,7 @@ def reconcile(
             rows = _rows_of(reads, header, record.step, sizes) if header else None
             where = f"generation {generation}, step {record.step}"
             if rows is None:
-                findings.append(f"{where}: on record, and nobody read its samples")
+                findings.append(f"{where}: in the ledger, but no worker read its samples")
                 continue
             trained[generation, record.step] = rows
             total = sum(check_sum(row, samples[row]) for row in rows) % 2**64

@@ -1,15 +1,15 @@
-"""A run under every fault that a cluster has, and what it has to show for itself afterwards.
+"""Runs a job under every fault that a cluster can have, and checks the result.
 
     python tests/chaos/storm.py --minutes 20 --seed 1        (bench/chaos.py keeps what was found)
 
-Whoever runs it needs no rights; as root it also cuts networks apart and fills, slows and freezes a disk of its own.
-When time is up, nothing more is done, the run is interrupted, and then:
+It needs no special rights. As root it also cuts networks, and fills, slows and freezes a disk that it makes.
+When the time is up, the faults stop, the run is interrupted, and the storm checks:
 
-hash        weights and optimizer equal, bit for bit, those of a run of as many steps that nobody disturbed; and so
-            does every step's loss, gradient norm and checksum
+hash        weights and optimizer equal, bit for bit, those of an undisturbed run of as many steps. So do every
+            step's loss, gradient norm and checksum
 audit       lost 0, repeated 0, nothing altered
-witness     what the data set saw of reads is what the ledger says of steps (chaos_witness.py)
-hangs       never was there no step for longer than `--patience` while nothing kept the run from one
+witness     the reads that the data set saw equal the steps in the ledger (chaos_witness.py)
+hangs       no pause between two steps is longer than `--patience`
 """
 
 import argparse
@@ -45,7 +45,7 @@ _HERE = Path(__file__).parent
 _INSIDE = "PLANNER_CHAOS_INSIDE"
 _DISK_MIB = 192
 _CAUSE_S = 5.0
-# A disk that is full is for a person to see to; whatever else is done here, a driver gets over.
+# Only a full disk may end a driver, as a person must make room. A driver survives all other faults.
 _MAY_END_A_RUN = ("the disk is full: ", "No space left on device")
 _JOB = """
 name: chaos
@@ -61,7 +61,7 @@ checkpoint: {path: RUN, every: 20 steps, keep: 3}
 
 
 class Storm:
-    """The run, its hosts, and who disturbs them."""
+    """The run, its hosts, and the faults to come."""
 
     most, usual, least = 5, 4, 2
     """nodes: at the most, as many as come back by themselves in the end, and as many as come back at once"""
@@ -115,7 +115,7 @@ class Storm:
         self.later(seconds, lambda: node in self.hosts.nodes and self.hosts.kill(node))
 
     def end_driver(self, number: int) -> bool:
-        """By a signal; `tick` starts it again."""
+        """End the driver by a signal. `tick` starts it again."""
         if self._driver is None or self._driver.poll() is not None:
             return False
         self._killed = signal.Signals(number).name
@@ -134,9 +134,9 @@ class Storm:
             second.send_signal(signal.SIGINT)
             second.wait(60)
             raise RunError("a second driver was not turned away within 60 s")
-        words = self._output("second")
-        if second.returncode == 0 or "another driver" not in words:
-            raise RunError(f"a second driver ended with {second.returncode}: {words[-500:]}")
+        output = self._output("second")
+        if second.returncode == 0 or "another driver" not in output:
+            raise RunError(f"a second driver ended with {second.returncode}: {output[-500:]}")
         return True
 
     def pause(self, seconds: float, *, touches_disk: bool = True) -> None:
@@ -168,14 +168,14 @@ class Storm:
 
     def _keep_driver(self) -> None:
         if self._driver is not None and (code := self._driver.poll()) is not None:
-            words = self._output(str(self._num_drivers))
-            if "Traceback" in words:
-                raise RunError(f"the driver printed a traceback: {words[-3000:]}")
-            last = (words.strip().splitlines() or ["nothing"])[-1].replace(str(self.folder), "RUN")
+            output = self._output(str(self._num_drivers))
+            if "Traceback" in output:
+                raise RunError(f"the driver printed a traceback: {output[-3000:]}")
+            last = (output.strip().splitlines() or ["nothing"])[-1].replace(str(self.folder), "RUN")
             self.driver_ends[f"by {self._killed}" if self._killed else f"by itself, {code}: {last}"] += 1
             if not self._killed:
                 self.say(f"the driver ended by itself: {last}")
-                if not any(words in last for words in _MAY_END_A_RUN):
+                if not any(text in last for text in _MAY_END_A_RUN):
                     self.findings.append(f"the driver ended by itself: {last}")
             self._driver, self._restart_s = None, time.monotonic() + 2.0
         if self._driver is None and time.monotonic() >= self._restart_s:
@@ -212,12 +212,12 @@ class Storm:
                     self._progress_s = now
         if now - self._progress_s > self._patience_s:
             last = self._output(str(self._num_drivers)).strip().splitlines()[-3:]
-            raise RunError(f"no step for {self._patience_s:.0f} s; the driver's last words: {last}")
+            raise RunError(f"no step for {self._patience_s:.0f} s. The driver's last lines: {last}")
 
     # -- the storm itself
 
     def rage(self, seconds: float, rounds: int, dice: random.Random, kinds: list[Fault]) -> Counter[str]:
-        """Faults of all kinds, each once a round in an order of the dice's; some at once, some when all is well."""
+        """Make faults of all kinds, each once a round in random order. Some come at once, some after new steps."""
         done: Counter[str] = Counter()
         deck: list[Fault] = []
         self._until_steps(30)
@@ -247,7 +247,7 @@ class Storm:
             self.pause(0.2)
 
     def calm(self) -> int:
-        """Undo what lasts, see that it goes on, and interrupt it; the step that is committed then."""
+        """Undo lasting faults, wait for steps, interrupt the run, and return the committed step."""
         for _, act in self._later:
             act()
         self._later = []
@@ -256,9 +256,9 @@ class Storm:
             self.pause(0.5)
         assert self._driver is not None
         code = self._driver.wait(180)
-        words = self._output(str(self._num_drivers))
-        if code != 130 or "interrupted" not in words:
-            raise RunError(f"the interrupted driver ended with {code}: {words[-1000:]}")
+        output = self._output(str(self._num_drivers))
+        if code != 130 or "interrupted" not in output:
+            raise RunError(f"the interrupted driver ended with {code}: {output[-1000:]}")
         self._watch()
         return self.run.manifest(self.run.commits()[-1]).step
 
@@ -291,7 +291,7 @@ def write_witness(folder: Path, *, pause_s: float) -> Path:
 
 
 def judge(storm: Storm, step: int) -> dict[str, Any]:
-    """Compare with the undisturbed run, audit, and hear the witness; `findings` is empty if all is well.
+    """Compare with the undisturbed run, audit, and ask the witness. `findings` is empty if all is well.
 
     Raises:
         RunError: the audit itself fails.
@@ -329,12 +329,12 @@ def judge(storm: Storm, step: int) -> dict[str, Any]:
 def _train_undisturbed(job: Job) -> RunFolder:
     from planner.rehearsal.local_workers import LocalWorkers
     from planner.rehearsal.on_processes import rehearse, train_observed
-    from planner.rehearsal.stages import Stage
+    from planner.rehearsal.stages import SizePhase
     from planner.train.setup import Launch
 
     with LocalWorkers(1) as workers:
         launch = Launch(job=job, url=job.run_path)
-        rehearse(workers, launch, [Stage(world_size=1, end_step=job.train.steps or 0)], train_observed)
+        rehearse(workers, launch, [SizePhase(world_size=1, end_step=job.train.steps or 0)], train_observed)
     return RunFolder(Storage(job.run_path))
 
 
@@ -430,7 +430,7 @@ def storm_in(scratch: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _disk(scratch: Path) -> Path | None:
-    """A file system of its own, in a file: it can be full and frozen, and nobody else notices."""
+    """A file system in a file: it can be full or frozen without an effect on anything else."""
     image, disk = scratch / "disk.img", scratch / "disk"
     disk.mkdir()
     with image.open("wb") as file:

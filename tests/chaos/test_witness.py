@@ -76,7 +76,7 @@ def test_both_agree_on_a_run_that_is_whole(witnessed):
 
 def test_a_read_that_nobody_saw(witnessed, tmp_path):
     witness = altered(witnessed, tmp_path, lambda lines: lines[:-8])
-    assert any("nobody read its samples" in words for words in hear(witnessed, witness).findings)
+    assert any("no worker read its samples" in text for text in hear(witnessed, witness).findings)
 
 
 def test_another_row_than_the_one_trained_on(witnessed, tmp_path):
@@ -85,25 +85,25 @@ def test_another_row_than_the_one_trained_on(witnessed, tmp_path):
         row = int(lines[at].split()[1])
         return [*lines[:at], f"read {(row + 1) % 509}", *lines[at + 1 :]]
 
-    words = " ".join(hear(witnessed, altered(witnessed, tmp_path, alter)).findings)
-    assert "other samples were read than trained" in words
-    assert re.search(r"epoch 0: rows \[\d+\] were trained on more than once", words)
-    assert "epoch 0: 1 rows were never trained on" in words
+    text = " ".join(hear(witnessed, altered(witnessed, tmp_path, alter)).findings)
+    assert "other samples were read than trained" in text
+    assert re.search(r"epoch 0: rows \[\d+\] were trained on more than once", text)
+    assert "epoch 0: 1 rows were never trained on" in text
 
 
 def test_two_processes_that_were_the_same_rank(witnessed, tmp_path):
-    """Two groups of one generation would both have read, and what one of them trained nobody would know."""
+    """Two groups of one generation would both read, and the ledger would have the steps of only one of them."""
     witness = altered(witnessed, tmp_path, lambda lines: lines)
     twin = next(path for path in sorted(witness.glob("*.log")) if "generation 2" in path.read_text())
     (witness / "twin.log").write_text(twin.read_text())
-    assert any("two processes were rank" in words for words in hear(witnessed, witness).findings)
+    assert any("two processes were rank" in text for text in hear(witnessed, witness).findings)
 
 
 def test_phases_with_a_hole(witnessed):
     """Steps that no phase has would be in no epoch, either."""
     run, witness, sizes, samples, phases = witnessed
     findings = reconcile(run, witness, sizes, samples, phases[1:]).findings
-    assert any("do not follow one another" in words for words in findings)
+    assert any("do not follow one another" in text for text in findings)
 
 
 def test_a_committed_step_that_is_not_on_record(witnessed):

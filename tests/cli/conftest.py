@@ -1,4 +1,4 @@
-"""The command line called in this process, in a folder of its own; and one small real run to look at."""
+"""Fixtures that call the command line in this process, in a folder of their own, and one small real run."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ TEXT = "the quick brown fox jumps over the lazy dog\n" * 40
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ class Answer:
 
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
-    """Calls the console script with these words, in `tmp_path`; whatever would start a cluster raises instead."""
+    """Calls the console script with these arguments in `tmp_path`. Starting a cluster raises an error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -46,8 +46,8 @@ def cli(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("planner.runner.execute.embedded", start)
 
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["planner", *map(str, words)])
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])
         before = dict(os.environ)
         code = 0
         try:
@@ -65,7 +65,7 @@ def cli(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def job(tmp_path):
-    """A job file in `tmp_path`, its text beside it, its run in `run`."""
+    """A job file in `tmp_path`, with its text file. Its run is in `run`."""
     (tmp_path / "text.txt").write_text(TEXT)
     file = tmp_path / "job.yaml"
     file.write_text(JOB.replace("TEXT", "text.txt").replace("RUN", "run"))
@@ -84,7 +84,7 @@ class Recorded:
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
-    """Made once; whoever wants to harm it takes a copy."""
+    """Made once. A test that damages the run makes a copy."""
     import torch.distributed as dist
 
     from planner.files import read_job

@@ -13,7 +13,7 @@ from planner.notice.fetch import Endpoint
 
 
 class CentreMetadata(Metadata):
-    """The data centre of the example."""
+    """The metadata server of the example's data centre."""
 
     def answer(self, method, path, headers):
         if (method, path, headers.get("Accept")) != ("GET", "/maintenance", "application/json"):
@@ -31,30 +31,30 @@ def site(tmp_path, monkeypatch):
 
 
 def test_the_documents_example_is_a_cloud(site, cli):
-    """As `planner notice-agent` sees it: nothing, the notice with its deadline, and an answer that is none."""
+    """`planner notice-agent` sees no notice, a notice with its deadline, and a malformed answer."""
     install_example(site, "A cloud")
     with CentreMetadata() as server:
-        words = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
-        answer = cli(*words)
+        arguments = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
+        answer = cli(*arguments)
         assert "cloud   our data centre\nnotice  none\n" in answer.out
         server.take(600)
-        assert re.search(r"notice  maintenance, (59\d|600) s left", cli(*words).out)
+        assert re.search(r"notice  maintenance, (59\d|600) s left", cli(*arguments).out)
         server.notice = b"tomorrow"
-        assert "notice  a malformed answer: b'tomorrow'" in cli(*words).out
+        assert "notice  a malformed answer: b'tomorrow'" in cli(*arguments).out
 
 
 def test_without_the_package_nobody_answers(cli):
     with CentreMetadata() as server:
         answer = cli("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
-    assert f"cloud   none at {server.url}: what answers there is none of them\n" in answer.out
+    assert f"cloud   none at {server.url}: a server answers, but not as a known cloud does\n" in answer.out
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"), ("MAKE = 3", "no function")],
+    [("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"), ("MAKE = 3", "not a func")],
 )
 def test_a_broken_package_is_named_only_where_no_other_cloud_answers(site, text, says):
-    """It costs nobody the notice of a cloud that planner knows."""
+    """Clouds that planner knows still give their notices."""
     module = f"broken_cloud_{len(text)}"
     install(site, "planner.clouds", {"broken": f"{module}:MAKE"}, {module: text}, name="planner-broken")
     with GcpMetadata() as google:
@@ -85,7 +85,7 @@ FINE = {"making": "pass", "answering": "return True", "looking": "return None"}
 
 @pytest.mark.parametrize("part", FINE)
 def test_whatever_a_package_raises_is_no_answer(site, cli, part):
-    """The agent would die of it, and its node would get no notice."""
+    """Otherwise the agent would die, and its node would get no notice."""
     text = FAULTY.format(**FINE | {part: "raise KeyError(part)".replace("part", f"'{part}'")})
     install(site, "planner.clouds", {"faulty": f"faulty_{part}:Cloud"}, {f"faulty_{part}": text}, name="planner-faulty")
     with CentreMetadata() as server:
@@ -95,7 +95,7 @@ def test_whatever_a_package_raises_is_no_answer(site, cli, part):
 
 
 def test_an_agent_outlives_what_a_package_raises_or_returns(site):
-    """It asks again, less often, and says why."""
+    """It asks again less often, and says why."""
     looking = "self.n = vars(self).get('n', 0) + 1; return {} if self.n == 1 else {}['no'] if self.n < 4 else None"
     text = FAULTY.format(**FINE | {"looking": looking})
     install(site, "planner.clouds", {"faulty": "faulty_agent:Cloud"}, {"faulty_agent": text}, name="planner-faulty")

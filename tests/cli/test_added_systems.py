@@ -6,9 +6,9 @@ import pytest
 from plugin_package import example, install, install_example
 
 from planner.errors import PlannerError, RecipeError
-from planner.recipes import Options, read_recipe, rewrite
+from planner.recipes import RecipeOptions, read_recipe, rewrite
 
-CHECK = Options(is_for_job=False, needs_micro=False)
+CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 TRL = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 2\nlearning_rate: 1e-6\n"
 
 
@@ -22,7 +22,7 @@ def site(tmp_path, monkeypatch):
 
 @pytest.fixture
 def litgpt(site, tmp_path):
-    """A recipe of the document's example, whose package is installed."""
+    """A recipe of the document's example, with its package installed."""
     files = install_example(site, "A recipe system")
     file = tmp_path / "litgpt.yaml"
     file.write_text(files["litgpt.yaml"])
@@ -30,7 +30,7 @@ def litgpt(site, tmp_path):
 
 
 def test_without_the_package_its_recipe_is_only_recognised(tmp_path):
-    """What the package changes."""
+    """This is what the package changes."""
     file = tmp_path / "litgpt.yaml"
     file.write_text(example("A recipe system")["litgpt.yaml"])
     with pytest.raises(RecipeError, match=r"this looks like LitGPT \(checkpoint_dir, .*, which planner does not read"):
@@ -38,7 +38,7 @@ def test_without_the_package_its_recipe_is_only_recognised(tmp_path):
 
 
 def test_a_command_of_the_documents_example_is_only_recognised(litgpt):
-    """The example reads files."""
+    """The example only reads files."""
     command = f"litgpt finetune_lora m --train.global_batch_size 16 --train.micro_batch_size 4 --config {litgpt}"
     with pytest.raises(RecipeError, match=r"this looks like LitGPT \(litgpt finetune_lora\)"):
         read_recipe(command, (), CHECK)
@@ -60,7 +60,7 @@ def test_a_recipe_of_the_documents_example_is_checked(litgpt, cli):
 
 
 def test_a_recipe_of_the_documents_example_is_converted(litgpt, cli, tmp_path):
-    """Into a job that planner plans, with a word for every key."""
+    """Into a job that planner plans. Every key is reported."""
     job = str(tmp_path / "job.yaml")
     answer = cli("convert", litgpt, "--train.epochs", "3", "-o", job)
     assert answer.code == 0
@@ -74,7 +74,7 @@ def test_a_recipe_of_the_documents_example_is_converted(litgpt, cli, tmp_path):
 
 
 def test_a_batch_is_said_to_the_documents_example(litgpt, cli, tmp_path):
-    """Its own recipe, and one of another system."""
+    """From its own recipe, and from one of another system."""
     own = cli("convert", litgpt, "--to", "litgpt", "--at", "6")
     assert "\nlitgpt finetune --devices 6 --train.global_batch_size 48 --train.micro_batch_size 4\n" in own.out
     other = tmp_path / "recipe.yaml"
@@ -105,14 +105,14 @@ BROKEN = {
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cli):
-    """Recipes of known systems do not ask it; what nobody reads, and `--to` with its name, say that it is broken."""
+    """For recipes that no other system reads and for `--to` with its name, but not for known systems."""
     text, says = BROKEN[how]
     install(site, "planner.recipes", {"broken": f"broken_{how}:SYSTEM"}, {f"broken_{how}": text}, name="planner-broken")
     told = f"planner.recipes: broken of planner-broken 1.0 cannot be used ({says}). Repair or uninstall the package"
     known, nobodys = tmp_path / "known.yaml", tmp_path / "nobodys.yaml"
     known.write_text(TRL)
     nobodys.write_text("a: 1\n")
-    assert read_recipe(str(known), (), Options(gpus=4, method="sft")).system == "trl"
+    assert read_recipe(str(known), (), RecipeOptions(gpus=4, method="sft")).system == "trl"
     with pytest.raises(RecipeError) as raised:
         read_recipe(str(nobodys), (), CHECK)
     first, second = str(raised.value).splitlines()
@@ -123,11 +123,11 @@ def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cl
 
 
 def test_a_package_cannot_take_the_name_of_a_known_system(site, tmp_path):
-    """It is not asked, and the known system is what `--to` means."""
+    """The package is not asked, and `--to` means the known system."""
     install(site, "planner.recipes", {"trl": "math:pi"}, {}, name="planner-thief")
     file = tmp_path / "recipe.yaml"
     file.write_text(TRL)
-    recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
+    recipe = read_recipe(str(file), (), RecipeOptions(gpus=4, method="sft"))
     assert rewrite(recipe, "trl", 4).command.startswith("accelerate launch")
     file.write_text("a: 1\n")
     with pytest.raises(PlannerError, match=r"trl of planner-thief 1\.0 cannot be used \(planner has a system of"):
@@ -155,7 +155,7 @@ SYSTEM = System(name="greedy", title="Greedy", detect=lambda found: True, read=r
 
 
 def test_a_package_that_claims_everything_gets_what_nobody_else_reads(site, tmp_path, cli):
-    """Files of keys, a stranger's command and TOML; not a recipe of TRL's. It has no render, so `--to` refuses it."""
+    """Files of keys, unknown commands and TOML, but no TRL recipe. It has no render, so `--to` refuses it."""
     install(site, "planner.recipes", {"greedy": "planner_greedy:SYSTEM"}, {"planner_greedy": GREEDY})
     toml, known = tmp_path / "a.toml", tmp_path / "known.yaml"
     toml.write_text("[a]\nb = 1\n")
@@ -163,7 +163,7 @@ def test_a_package_that_claims_everything_gets_what_nobody_else_reads(site, tmp_
     for recipe in (str(toml), "axolotl train lora.yml"):
         with pytest.raises(RecipeError, match="read by the greedy package"):
             read_recipe(recipe, (), CHECK)
-    assert read_recipe(str(known), (), Options(gpus=4, method="sft")).system == "trl"
+    assert read_recipe(str(known), (), RecipeOptions(gpus=4, method="sft")).system == "trl"
     refused = cli("convert", str(known), "--to", "greedy", "--gpus", "4", "--method", "sft")
     assert (refused.code, "--to greedy: planner only reads recipes of Greedy" in refused.err) == (2, True)
 
@@ -187,7 +187,7 @@ SYSTEM = System(name="faulty", title="Faulty", detect=detect, read=read, render=
 
 
 def test_whatever_a_package_raises_or_returns_is_one_line(site, tmp_path, cli):
-    """Its `detect` harms only what nobody else reads: other packages are asked all the same."""
+    """A broken `detect` does not affect other packages."""
     install(site, "planner.recipes", {"faulty": "planner_faulty:SYSTEM"}, {"planner_faulty": FAULTY}, "planner-faulty")
     read, claimed, known = tmp_path / "read.yaml", tmp_path / "claimed.yaml", tmp_path / "known.yaml"
     read.write_text("x: 1\n")

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from planner.provenance.audit import Audit, audit
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
@@ -33,12 +33,12 @@ audit: clean. Every committed step used exactly its samples; the chain is intact
 
 @pytest.fixture
 def run(recorded, tmp_path):
-    """A copy to harm; the data stays where it was."""
+    """A copy that a test may damage. The data stays at its path."""
     return shutil.copytree(recorded.run, tmp_path / "[red]run[-red] :skull:")
 
 
 def alter(run, generation, old, new):
-    """Change a ledger's text in one place."""
+    """Change one place in a ledger."""
     segment = run / "ledger" / f"{generation:06d}.jsonl"
     text = segment.read_text()
     assert old in text
@@ -46,7 +46,7 @@ def alter(run, generation, old, new):
 
 
 def test_a_clean_run_is_told_so(cli, run):
-    """Phases, counts and verdict, word for word; exit code 0; nothing on stderr and nothing written."""
+    """Exact text of phases, counts and verdict, exit code 0, nothing on stderr, and no file is written."""
     before = sorted(run.rglob("*"))
     answer = cli("audit", run)
     # A loss depends on the machine's arithmetic.
@@ -56,7 +56,7 @@ def test_a_clean_run_is_told_so(cli, run):
 
 
 def test_the_json_has_every_field_of_the_audit(cli, run):
-    """The keys are an interface, the values the same as in the text."""
+    """The keys are a public interface. The values equal those in the text."""
     answer = cli("audit", run, "--json")
     assert (answer.code, answer.err) == (0, "")
     found = json.loads(answer.out)
@@ -69,18 +69,18 @@ def test_the_json_has_every_field_of_the_audit(cli, run):
 
 
 def test_an_altered_ledger_line_is_printed_and_is_exit_code_1(cli, run):
-    """The finding names the line, the verdict says not to trust the run, and a script can tell by the code."""
+    """The finding names the line, the verdict warns, and a script sees the exit code."""
     alter(run, 2, '"samples":6', '"samples":5')
     answer = cli("audit", run)
     assert (answer.code, answer.err) == (1, "")
     wrong = [line for line in answer.out.splitlines() if line.startswith("WRONG")]
-    assert wrong == ["WRONG         ledger/000002.jsonl:3: the chain breaks here; a line was altered, removed or added"]
+    assert wrong == ["WRONG         ledger/000002.jsonl:3: the chain breaks here. A line was altered, removed or added"]
     assert answer.out.endswith("audit: NOT CLEAN. Do not trust this run before you know why\n")
     assert "clean. Every" not in answer.out
 
 
 def test_an_altered_ledger_line_is_in_the_json(cli, run):
-    """The same as JSON: one document, `clean` false, exit code 1."""
+    """One JSON document with `clean` false, and exit code 1."""
     alter(run, 1, '"loss":', '"loss" :')
     answer = cli("audit", run, "--json")
     assert (answer.code, answer.err) == (1, "")
@@ -99,7 +99,7 @@ def test_a_run_whose_newest_manifest_is_torn_is_not_clean(cli, run):
 
 
 def test_data_that_changed_is_named_as_it_is_written(cli, run, recorded):
-    """The path stands in the finding, brackets and colons and all."""
+    """The finding has the path unchanged, with brackets and colons."""
     text = recorded.text.read_text()
     try:
         recorded.text.write_text(text.replace("fox", "dog", 1))
@@ -111,7 +111,7 @@ def test_data_that_changed_is_named_as_it_is_written(cli, run, recorded):
 
 
 def test_a_run_without_its_manifests_cannot_be_audited(cli, run):
-    """No verdict at all: one line on stderr, with the folder's name as it is written."""
+    """There is no verdict, but one line on stderr with the unchanged folder name."""
     shutil.rmtree(run / "manifests")
     answer = cli("audit", run)
     assert (answer.code, answer.out) == (1, "")
@@ -119,7 +119,7 @@ def test_a_run_without_its_manifests_cannot_be_audited(cli, run):
 
 
 def test_a_long_audit_draws_a_bar_on_a_terminal(cli, run, monkeypatch):
-    """On stderr, so that stdout stays what a script reads; elsewhere there is none."""
+    """On stderr, because scripts read stdout. Without a terminal there is no bar."""
     monkeypatch.setattr("planner.cli.options._BAR_AFTER_S", -1.0)
     assert cli("audit", run).err == ""
     monkeypatch.setenv("TERM", "xterm")
@@ -130,13 +130,13 @@ def test_a_long_audit_draws_a_bar_on_a_terminal(cli, run, monkeypatch):
 
 
 def test_steps_without_a_commit_are_no_loss_while_the_run_goes_on(cli, run, monkeypatch):
-    """Another process may be at it; whether it is, its lease says."""
+    """Another process may be running it. The lease shows whether it does."""
     monkeypatch.setattr(
         "planner.runner.audit_run.audit_run", lambda *given, **more: replace(audit(*given, **more), uncommitted=9)
     )
     assert "uncommitted   9 steps after the newest commit\n" in cli("audit", run).out
-    with Lease(Storage(str(run)), "launch", print):
+    with DriverLease(Storage(str(run)), "launch", print):
         assert "9 steps after the newest commit (the run is still going)\n" in cli("audit", run).out
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(run)).write(lease_name(9), seal(elsewhere))
-    assert "commit (a driver on another machine may still be at it)\n" in cli("audit", run).out
+    assert "commit (a driver on another machine may still run it)\n" in cli("audit", run).out

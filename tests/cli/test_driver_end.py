@@ -1,4 +1,4 @@
-"""A driver that ends without a word of its own, and a head that dies under it: another process says what is safe."""
+"""A driver that ends silently, or whose Ray head dies: another process reports what is committed."""
 
 import json
 import os
@@ -20,9 +20,9 @@ DRIVER = """
 import contextlib, json, os, sys
 from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary
 subject, head = json.loads(sys.argv[1])
-with DriverWatch(RunSummary(**subject, driver=os.getpid())) as words, contextlib.ExitStack() as stack:
+with DriverWatch(RunSummary(**subject, driver=os.getpid())) as watch, contextlib.ExitStack() as stack:
     if head:
-        stack.enter_context(words.watching(RayListeners(**head)))
+        stack.enter_context(watch.watching(RayListeners(**head)))
     print("there", flush=True)
     for line in sys.stdin:
         if line == "leave\\n":
@@ -44,7 +44,7 @@ def run(recorded, tmp_path):
 
 @pytest.fixture
 def listeners(tmp_path):
-    """What stands for a raylet and a GCS."""
+    """Stand-ins for a raylet and a GCS."""
     with socket.socket(socket.AF_UNIX) as raylet, socket.create_server(("127.0.0.1", 0)) as gcs:
         raylet.bind(str(tmp_path / "raylet"))
         raylet.listen(100)
@@ -53,7 +53,7 @@ def listeners(tmp_path):
 
 @pytest.fixture
 def start(run):
-    """A driver of the run, watched over."""
+    """Start a driver of the run under a `DriverWatch`."""
     started = []
 
     def call(head=None):
@@ -82,28 +82,28 @@ def head_of(listeners, *, is_embedded):
 
 
 def test_who_leaves_in_order_has_nothing_said(start, listeners):
-    """Nor does anybody stay behind: its stderr is closed."""
+    """No process stays behind either: the driver's stderr is closed."""
     process = start(head_of(listeners, is_embedded=True))
     assert process.communicate("leave\n", timeout=LIMIT_S) == ("", "")
     assert process.returncode == 0
 
 
 @pytest.mark.parametrize("end", ["by itself", "killed"])
-def test_who_ends_without_a_word_has_it_said(start, run, end):
-    """From C++, or by SIGKILL: what is committed, and how to go on."""
+def test_a_driver_that_ends_silently_is_reported(start, run, end):
+    """Ended from C++ or by SIGKILL: the message has what is committed and the command that resumes."""
     process = start()
     if end == "killed":
         process.send_signal(signal.SIGKILL)
     _, err = process.communicate("end\n" if end == "by itself" else None, timeout=LIMIT_S)
     assert err == (
-        f"planner: this driver was ended from outside (killed, or out of memory); step 4 of 9 is committed in {run}; "
-        "resume with: planner run job.yaml\n"
+        f"planner: this driver was ended from outside (killed, or out of memory): step 4 of 9 is committed in {run}. "
+        "Resume with: planner run job.yaml\n"
     )
 
 
 @pytest.mark.parametrize(("dead", "is_embedded"), [("raylet", True), ("raylet", False), ("gcs", True)])
-def test_who_has_lost_its_head_is_ended_with_a_word(start, listeners, run, dead, is_embedded):
-    """Exit code 1, before Ray would end it; on a cluster of others, a raylet that died is as final."""
+def test_a_driver_without_its_head_is_ended_with_a_message(start, listeners, run, dead, is_embedded):
+    """Exit code 1, before Ray ends the driver. A dead raylet is final on any cluster."""
     head = head_of(listeners, is_embedded=is_embedded)
     process = start(head)
     listeners[["raylet", "gcs"].index(dead)].close()
@@ -113,11 +113,11 @@ def test_who_has_lost_its_head_is_ended_with_a_word(start, listeners, run, dead,
         "raylet": "the raylet of this driver's node has died",
         "gcs": f"the head's gcs_server ({head['gcs']}) has died",
     }[dead]
-    assert err == f"planner: {why}; step 4 of 9 is committed in {run}; resume with: planner run job.yaml\n"
+    assert err == f"planner: {why}: step 4 of 9 is committed in {run}. Resume with: planner run job.yaml\n"
 
 
 def test_a_head_that_ends_after_the_driver_has_let_go_is_not_missed(start, listeners):
-    """An embedded cluster is closed while the driver lives."""
+    """An embedded cluster closes while the driver lives."""
     process = start(head_of(listeners, is_embedded=True))
     process.stdin.write("disconnect\n")
     process.stdin.flush()
@@ -129,30 +129,30 @@ def test_a_head_that_ends_after_the_driver_has_let_go_is_not_missed(start, liste
 
 
 def test_a_gcs_of_others_may_come_back(start, listeners):
-    """Ray waits a minute for it; it is said that it does, and nobody is ended."""
+    """Ray waits a minute for it. The message says so, and the driver is not ended."""
     head = head_of(listeners, is_embedded=False)
     process = start(head)
     listeners[1].close()
     assert process.stderr.readline() == (
-        f"planner: the head's gcs_server ({head['gcs']}) has died; Ray waits a minute for another one, then it ends "
+        f"planner: the head's gcs_server ({head['gcs']}) has died. Ray waits a minute for another one and then ends "
         "this driver\n"
     )
     assert process.poll() is None
     _, err = process.communicate("end\n", timeout=LIMIT_S)
-    assert err.startswith(f"planner: the head's gcs_server ({head['gcs']}) has died; step 4 of 9 is committed in ")
+    assert err.startswith(f"planner: the head's gcs_server ({head['gcs']}) has died: step 4 of 9 is committed in ")
 
 
-def test_a_folder_that_cannot_be_read_takes_no_word_away(start, run):
-    """The command that resumes is said all the same."""
+def test_an_unreadable_folder_still_gets_a_message(start, run):
+    """The message still has the command that resumes."""
     (run / "run.json").write_text("torn")
     process = start()
     _, err = process.communicate("end\n", timeout=LIMIT_S)
-    assert "; what is committed cannot be read now (" in err
-    assert err.endswith("; resume with: planner run job.yaml\n")
+    assert ": what is committed cannot be read now (" in err
+    assert err.endswith(". Resume with: planner run job.yaml\n")
 
 
 def test_of_two_losses_the_raylet_is_named():
-    """It is the one that nobody can bring back."""
+    """It is the one that cannot come back."""
     head = RayListeners(gcs="host:1", raylet="/socket", is_embedded=False)
     raylet = EndedProcess(description="the raylet of this driver's node has died", is_final=True)
     gcs = EndedProcess(description="the head's gcs_server (host:1) has died", is_final=False)

@@ -1,4 +1,4 @@
-"""`--dry-run`: what can be checked is, what would happen is shown, and nothing does."""
+"""`--dry-run` checks what can be checked, shows what would happen, and does nothing."""
 
 import json
 import shutil
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
@@ -25,13 +25,13 @@ END = "dry run: nothing was started, nothing was written"
 
 @pytest.fixture
 def longer(recorded, tmp_path):
-    """A copy of a run of four steps, and the words that want nine of it."""
+    """A copy of a run of four steps, and the arguments that ask for nine."""
     run = shutil.copytree(recorded.run, tmp_path / "run")
     return run, (str(recorded.job), "--set", f'checkpoint.path="{run}"', "--set", "train.steps=9")
 
 
 def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
-    """Where, how many workers, the plan at that size, where it would write: and the folder is not made."""
+    """The text has the place, the workers and the plan. The run's folder is not made."""
     before = sorted(tmp_path.rglob("*"))
     answer = cli("run", job, "--nodes", "4", "--dry-run")
     assert (answer.code, answer.err) == (0, "")
@@ -60,7 +60,7 @@ def test_all_that_happens_to_the_gradient_is_listed(cli, job):
         "scaled down to a global norm of 1 where it is above that (train.clip_norm)",
     ]
     other = ("train.clip_norm=null", "train.non_finite=skip", "batch.equality=bitwise")
-    assert found(*(part for word in other for part in ("--set", word)))[1:] == [
+    assert found(*(part for argument in other for part in ("--set", argument)))[1:] == [
         "summed over rounds and workers in int64 fixed point, never averaged",
         "if it is not finite, the step is skipped (train.non_finite: skip)",
         "not clipped (train.clip_norm: null)",
@@ -68,7 +68,7 @@ def test_all_that_happens_to_the_gradient_is_listed(cli, job):
 
 
 def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
-    """Its optimizer is the user's: what they did not ask for is not done."""
+    """The user owns the optimizer, so planner adds nothing that they did not ask for."""
     (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")
     file = tmp_path / "own.yaml"
     file.write_text(OWN)
@@ -79,16 +79,16 @@ def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
 
 
 def test_a_batch_larger_than_the_data_is_a_note(cli, job):
-    """It is trained as it is asked for."""
+    """It is still trained."""
     answer = cli("run", job, "--set", "batch.global=500", "--dry-run")
     assert answer.code == 0
     assert "note     data: batch.global 500 is larger than an epoch of " in answer.out
 
 
 def test_lengths_are_shown_in_steps(cli, job):
-    """As the workers will write them down; without data, what can be known."""
-    words = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
-    settings = [part for word in words for part in ("--set", word)]
+    """As the workers will record them. Without data, only lengths that do not depend on it."""
+    arguments = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
+    settings = [part for argument in arguments for part in ("--set", argument)]
     lines = cli("run", job, *settings, "--dry-run").out.splitlines()
     steps = int(lines[2].split()[2].removesuffix("),"))
     every = round(steps * 0.4)
@@ -105,10 +105,10 @@ def test_lengths_are_shown_in_steps(cli, job):
 
 
 def test_a_resume_says_where_it_would_begin(cli, longer):
-    """As JSON, with the plan's own keys; no more workers than samples."""
-    run, words = longer
+    """As JSON, with the keys of `planner plan --json`. There are at most as many workers as samples."""
+    run, arguments = longer
     before = sorted(run.rglob("*"))
-    found = json.loads(cli("run", *words, "--nodes", "20", "--set", "workers.max=20", "--dry-run", "--json").out)
+    found = json.loads(cli("run", *arguments, "--nodes", "20", "--set", "workers.max=20", "--dry-run", "--json").out)
     assert (found["begins"], found["step"], found["total_steps"]) == ("resuming at step 4 of 9", 4, 9)
     assert (found["plan"]["world_size"], found["plan"]["shares"], found["notes"]) == (6, [[6, 1]], [])
     assert sorted(run.rglob("*")) == before
@@ -116,50 +116,50 @@ def test_a_resume_says_where_it_would_begin(cli, longer):
 
 def test_what_differs_from_the_runs_job_is_listed(cli, longer):
     """Before anything is started."""
-    _, words = longer
-    answer = cli("run", *words, "--set", "checkpoint.keep=5", "--dry-run")
+    _, arguments = longer
+    answer = cli("run", *arguments, "--set", "checkpoint.keep=5", "--dry-run")
     lines = [line for line in answer.out.splitlines() if line.startswith("changed  ")]
     assert {"changed  checkpoint.keep: 2 -> 5", "changed  train.steps: 4 -> 9"} <= set(lines)
 
 
 def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
-    """Another job, a live driver, a folder that cannot be, a dead address: each with the start's own exit code."""
-    run, words = longer
-    assert "another seed" in cli("run", *words, "--set", "train.seed=1", "--dry-run").err
-    with Lease(Storage(str(run)), "launch", print):
-        answer = cli("run", *words, "--dry-run")
+    """Another job, a live driver, an unusable folder, a dead address: with the exit code of a real start."""
+    run, arguments = longer
+    assert "another seed" in cli("run", *arguments, "--set", "train.seed=1", "--dry-run").err
+    with DriverLease(Storage(str(run)), "launch", print):
+        answer = cli("run", *arguments, "--dry-run")
     assert (answer.code, answer.out) == (1, "")
-    assert "is running this run; stop it first" in answer.err
+    assert "is running this run. Stop it first" in answer.err
     (tmp_path / "file").write_text("x")
-    answer = cli("run", *words, "--set", f"checkpoint.path={tmp_path}/file/run", "--dry-run")
+    answer = cli("run", *arguments, "--set", f"checkpoint.path={tmp_path}/file/run", "--dry-run")
     assert answer.code == 1
-    answer = cli("run", *words, "--address", "127.0.0.1:1", "--dry-run")
+    answer = cli("run", *arguments, "--address", "127.0.0.1:1", "--dry-run")
     assert (answer.code, answer.out) == (2, "")
 
 
 def test_a_lease_of_another_machine_is_a_note(cli, longer):
-    """Only the start watches it."""
-    run, words = longer
+    """Only a real start watches it."""
+    run, arguments = longer
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(run)).write(lease_name(9), seal(elsewhere))
-    assert "held this run; the start would watch its lease first" in cli("run", *words, "--dry-run").out
+    assert "held this run, so the start would watch its lease first" in cli("run", *arguments, "--dry-run").out
 
 
 def test_a_finished_run_is_told_to_scripts(cli, recorded):
-    """With --json, stdout is what `planner show --json` says, and the words are on stderr."""
+    """With --json, stdout has the output of `planner show --json`, and the text is on stderr."""
     answer = cli("run", recorded.job, "--json")
-    assert (answer.code, answer.err) == (0, f"{recorded.run}: finished at step 4; nothing to do\n")
+    assert (answer.code, answer.err) == (0, f"{recorded.run}: finished at step 4, nothing to do\n")
     assert json.loads(answer.out) == json.loads(cli("show", recorded.run, "--json").out)
 
 
 def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
-    """In order, and it makes no folder."""
+    """In order. It makes no folder."""
     answer = cli("demo", recorded.job, "--dry-run")
     assert answer.out.splitlines() == [
         f"tiny: 4 steps of exactly 6 samples, in {recorded.run}-2",
         "4 local nodes with room for a worker each",
         "from step 0: one of them has notice to go in 30 s",
-        "from step 1: 2 nodes come",
+        "from step 1: 2 nodes join",
         "from step 2: a node is killed without notice",
         "at the end: the audit",
         "",
@@ -169,7 +169,7 @@ def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
 
 
 def test_the_demo_brings_its_job_along(cli, tmp_path):
-    """From any folder; and the file of the package is the one that README names."""
+    """It works from any folder, with the job file that README names."""
     answer = cli("demo", "--dry-run")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("demo: 160 steps of exactly 64 samples, in runs/demo\n")
@@ -179,12 +179,12 @@ def test_the_demo_brings_its_job_along(cli, tmp_path):
 
 
 def test_the_dry_verify_shows_both_histories(cli, job):
-    """And what would be compared, by what the job promises; on Ray, no more workers than samples."""
+    """Also what would be compared. On Ray there are at most as many workers as samples."""
     lines = cli("verify", job, "--history", "2,1", "--steps", "5", "--dry-run").out.splitlines()
     assert lines[:2] == ["fixed    2 workers until step 5", "history  2 workers until step 2, 1 worker until step 5"]
     assert "losses within 1e-05" in lines[2]
     assert lines[-1] == END
-    words = ("verify", job, "--history", "9,1", "--set", "batch.equality=bitwise", "--dry-run", "--json")
-    found = json.loads(cli(*words, "--ray").out)
+    arguments = ("verify", job, "--history", "9,1", "--set", "batch.equality=bitwise", "--dry-run", "--json")
+    found = json.loads(cli(*arguments, "--ray").out)
     assert found["fixed"] == [{"world_size": 6, "end_step": 12}]
     assert "weights to the last bit" in found["compared"]

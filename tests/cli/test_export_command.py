@@ -1,8 +1,8 @@
-"""`planner export`: what it refuses. What it writes is held by tests/fsdp/test_hf_training.py."""
+"""What `planner export` refuses. tests/fsdp/test_hf_training.py tests what it writes."""
 
 
 def test_a_run_that_has_no_model_for_others_is_refused(cli, recorded, tmp_path):
-    """With exit code 2, one line, and nothing written."""
+    """Exit code 2, one line, and nothing is written."""
     answer = cli("export", recorded.run, "-o", tmp_path / "out")
     assert (answer.code, answer.out) == (2, "")
     assert "its model.kind is gpt" in answer.err
@@ -10,9 +10,9 @@ def test_a_run_that_has_no_model_for_others_is_refused(cli, recorded, tmp_path):
 
 
 def test_wrong_arguments_are_named(cli, recorded, tmp_path):
-    """A step that is no number, one without a commit, and no run."""
+    """A step that is not a number, a step without a commit, and no run."""
     answer = cli("export", recorded.run, "-o", tmp_path / "out", "--step", "last")
-    assert (answer.code, answer.err) == (2, "planner: --step last: write a commit's step, or newest\n")
+    assert (answer.code, answer.err) == (2, "planner: --step last: not a step. Write the step of a commit, or newest\n")
     answer = cli("export", recorded.run, "-o", tmp_path / "out", "--step", "3")
     assert answer.code == 1
     assert "no commit at step 3. Its commits are at step 2, 4" in answer.err

@@ -1,4 +1,4 @@
-"""The command group imports a command only when it is called, and its overview tells the truth about all of them."""
+"""The command group imports a command only when it is called, and its overview matches each command's help."""
 
 import os
 import subprocess
@@ -11,24 +11,26 @@ from planner.cli.commands import COMMANDS, load
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_overview_says_what_the_command_says_of_itself(name):
-    """The table is a copy, so that no command need be imported for it."""
+    """The table is a copy, so that the overview needs no imports."""
     help_ = load(name).help
     assert help_ is not None
     assert " ".join(help_.partition("\n\n")[0].split()) == COMMANDS[name]
 
 
-def loaded_by(*words):
-    """The modules that a command line has loaded when it ends."""
+def loaded_by(*arguments):
+    """The modules that are loaded when a command line ends."""
     code = (
         "import atexit, sys; from planner.cli import main\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv = ['planner', *sys.argv[1:]]; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=True
+    )
     return set(done.stderr.split())
 
 
 def test_the_overview_imports_no_command():
-    """Nor any room that a command needs."""
+    """It does not import rooms that a command needs either."""
     ours = {name for name in loaded_by("--help") if name.partition(".")[0] == "planner"}
     rooms = {name.split(".")[1] for name in ours if "." in name}
     assert rooms == {"base", "cli", "errors"}
@@ -36,7 +38,7 @@ def test_the_overview_imports_no_command():
 
 
 def test_a_plan_imports_its_own_command_alone(job):
-    """And no library that it does not need."""
+    """It imports no library that it does not need."""
     loaded = loaded_by("plan", job)
     assert not {"torch", "ray", "numpy", "fsspec", "rich"} & loaded
     assert {name for name in loaded if name.startswith("planner.cli.")} == {
@@ -47,10 +49,14 @@ def test_a_plan_imports_its_own_command_alone(job):
     }
 
 
-def completed(*words):
-    """What a shell is offered for the last of the words."""
+def completed(*arguments):
+    """What a shell offers to complete the last argument."""
     code = "import sys; from planner.cli import main; sys.argv = ['planner']; main()"
-    asked = {"_PLANNER_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    asked = {
+        "_PLANNER_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(arguments),
+        "COMP_CWORD": str(len(arguments) - 1),
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **asked}
     )
@@ -64,7 +70,7 @@ def test_shells_complete_commands_and_their_options():
 
 
 def test_an_unknown_command_is_told_the_nearest(cli):
-    """As ever."""
+    """The lazy group keeps typer's suggestion."""
     answer = cli("pln")
     assert answer.code == 2
     assert "No such command 'pln'. Did you mean 'plan'" in answer.err

@@ -1,4 +1,4 @@
-"""`planner notice-agent` where there is no cloud, and its look at what there is."""
+"""`planner notice-agent` without a cloud, and its --dry-run."""
 
 import pytest
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata
@@ -12,10 +12,10 @@ def _quickly(monkeypatch):
 
 
 def test_without_a_cloud_it_says_so_and_ends_well(cli):
-    """On a mixed cluster it is started everywhere."""
+    """A mixed cluster starts it on every node."""
     answer = cli("notice-agent", "--endpoint", "http://127.0.0.1:1")
     assert answer.code == 0
-    assert "neither AWS nor Google Cloud nor Azure answers at http://127.0.0.1:1" in answer.out
+    assert "AWS, Google Cloud and Azure do not answer at http://127.0.0.1:1" in answer.out
 
 
 def test_what_is_no_url_is_a_users_mistake(cli):
@@ -32,13 +32,13 @@ def test_what_is_no_url_is_a_users_mistake(cli):
     ],
 )
 def test_a_dry_run_says_what_it_sees(cli, make, says):
-    """The cloud, its notice, and that no Ray node is at this address."""
+    """The cloud, its notice, and that there is no Ray node at this address."""
     with make() as server:
-        words = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
-        assert "notice  none\n" in cli(*words).out
+        arguments = ("notice-agent", "--dry-run", "--endpoint", server.url, "--address", "127.0.0.1:1")
+        assert "notice  none\n" in cli(*arguments).out
         server.take(30)
-        answer = cli(*words)
+        answer = cli(*arguments)
     assert answer.code == 0
     assert f"notice  {says}" in answer.out
-    assert "node    nobody answers at 127.0.0.1:1" in answer.out
+    assert "node    nothing listens at 127.0.0.1:1" in answer.out
     assert answer.out.endswith("nothing was done\n")

@@ -1,4 +1,4 @@
-"""`planner plan`: what a user reads and what a script parses."""
+"""`planner plan`: its text for people, and its JSON for scripts."""
 
 import fcntl
 import json
@@ -39,7 +39,7 @@ def demo(job):
 
 
 def rows(text):
-    """Count -> the row's cells, columns being two spaces apart."""
+    """Return count -> the row's cells. Two spaces separate columns."""
     cells = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if re.match(r" *\d+  ", line)]
     return {int(row[0]): row[1:] for row in cells}
 
@@ -50,9 +50,9 @@ def counts(answer):
     return list(rows(answer.out))
 
 
-def planner(*words, **settings):
-    """A real process, as a shell would start it."""
-    return subprocess.Popen([sys.executable, "-m", "planner.cli", *map(str, words)], text=True, **settings)
+def planner(*arguments, **settings):
+    """Start a real process, as a shell does."""
+    return subprocess.Popen([sys.executable, "-m", "planner.cli", *map(str, arguments)], text=True, **settings)
 
 
 # -- the table
@@ -75,19 +75,19 @@ def test_a_row_says_how_the_batch_is_split(cli, demo, count, cells):
 
 
 def test_the_columns_have_names(cli, demo):
-    """The header stands above the rows; the notes' name only where there are notes."""
+    """The header stands above the rows. It names the notes only if there are any."""
     columns = ["GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency"]
     assert cli("plan", demo).out.splitlines()[2].split() == columns
     assert cli("plan", demo, "--gpus", "9").out.splitlines()[2].split() == [*columns, "notes"]
 
 
 def test_the_first_line_says_what_is_planned(cli, demo):
-    """Name, global batch and cap."""
+    """Job name, global batch and the largest micro-batch."""
     assert cli("plan", demo).out.splitlines()[0] == "tiny: global batch 64, at most 8 in a micro-batch"
 
 
 def test_more_gpus_than_samples_leave_some_idle(cli, demo):
-    """The row says how many work, and the notes say why, whole and on the row's own line."""
+    """The row says how many work, and its notes say why, on the same line."""
     line = next(line for line in cli("plan", demo, "--gpus", "100").out.splitlines() if line.startswith(" 100"))
     assert "64 x 1 + 36 x 0" in line
     assert "36 of 100 workers idle: a global batch of 64 feeds at most 64" in line
@@ -95,7 +95,7 @@ def test_more_gpus_than_samples_leave_some_idle(cli, demo):
 
 
 def test_no_line_ends_in_blanks(cli, demo):
-    """What is piped into a file is text, not a picture of a terminal."""
+    """Output to a pipe or a file has no padding."""
     assert not [line for line in cli("plan", demo, "--gpus", "1-100").out.splitlines() if line != line.rstrip()]
 
 
@@ -123,16 +123,16 @@ def test_without_gpus_the_jobs_own_range_is_shown(cli, demo):
     ],
 )
 def test_counts_come_in_the_order_written_each_once(cli, demo, text, expected):
-    """Single counts, ranges and lists of both; a count named twice is one row."""
+    """Single counts, ranges and lists of both. A count that is named twice is one row."""
     assert counts(cli("plan", demo, "--gpus", text)) == expected
 
 
-NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global); other rows are what-if."
+NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global). Other rows are what-if."
 
 
 @pytest.mark.parametrize(("text", "noted"), [("2-6", False), ("1-6", True), ("2-7", True), ("4", False), ("1", True)])
 def test_counts_that_the_job_never_uses_are_noted(cli, job, text, noted):
-    """Six samples feed six workers, and the job wants two: the others can be asked for, and the note says so."""
+    """The job runs on two to six workers. Other counts can be asked for, and a note says so."""
     answer = cli("plan", job, "--gpus", text, "--set", "workers.min=2")
     assert answer.code == 0
     assert (answer.out.splitlines()[-1] == NOTE) is noted
@@ -140,7 +140,7 @@ def test_counts_that_the_job_never_uses_are_noted(cli, job, text, noted):
 
 
 def test_set_changes_the_plan_and_not_the_file(cli, demo):
-    """An override is in the first line and in the split."""
+    """The first line and the split show the override."""
     before = demo.read_text()
     answer = cli("plan", demo, "--set", "batch.global=10", "--set", "batch.max_micro=2", "--gpus", "3")
     assert answer.out.startswith("tiny: global batch 10, at most 2 in a micro-batch\n")
@@ -177,7 +177,7 @@ def test_the_json_agrees_with_itself_and_with_the_plan_room(cli, demo, global_ba
 
 
 def test_the_json_is_all_there_is(cli, demo):
-    """No heading and no note: stdout is one document, stderr is empty."""
+    """stdout is one JSON document, without heading or note, and stderr is empty."""
     answer = cli("plan", demo, "--json", "--gpus", "100")
     assert answer.err == ""
     assert [plan["world_size"] for plan in json.loads(answer.out)] == [100]
@@ -187,7 +187,7 @@ def test_the_json_is_all_there_is(cli, demo):
 
 
 def test_stdout_has_the_results_and_stderr_nothing(cli, demo):
-    """A plan that works says nothing on stderr and leaves nothing behind."""
+    """A plan prints nothing on stderr and leaves no file."""
     before = set(demo.parent.rglob("*"))
     answer = cli("plan", demo)
     assert (answer.code, answer.err) == (0, "")
@@ -195,16 +195,16 @@ def test_stdout_has_the_results_and_stderr_nothing(cli, demo):
 
 
 def test_a_wrong_plan_says_so_on_stderr_alone(cli, demo):
-    """Nothing of a table before the error."""
+    """No part of a table precedes the error."""
     answer = cli("plan", demo, "--gpus", "3,x")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "planner: --gpus '3,x': 'x' is not a count from 1 to 65536; write 1-16, 7 or 3,5,7\n"
+    assert answer.err == "planner: --gpus '3,x': 'x' is not a count from 1 to 65536. Write 1-16, 7 or 3,5,7\n"
 
 
-@pytest.mark.parametrize("words", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
-def test_a_reader_that_leaves_early_is_no_error_to_report(demo, words):
-    """`planner plan ... | head -1`: far more than a pipe holds, and not a word on stderr."""
-    process = planner("plan", demo, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("arguments", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
+def test_a_reader_that_leaves_early_is_no_error_to_report(demo, arguments):
+    """`planner plan ... | head -1`: far more output than a pipe holds, and nothing on stderr."""
+    process = planner("plan", demo, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
@@ -221,18 +221,18 @@ def test_a_full_disk_is_a_sentence(demo):
 
 
 def test_without_a_stdout_nothing_breaks(demo):
-    """As under a scheduler that closes it."""
+    """Some schedulers close stdout."""
     command = [sys.executable, "-m", "planner.cli", "plan", str(demo)]
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def on_a_terminal(columns, *words):
-    """What a command writes to a terminal of that width, without its colours."""
+def on_a_terminal(columns, *arguments):
+    """What a command writes to a terminal of that width, without colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
-    process = planner(*words, stdout=theirs, stderr=theirs, env=environment)
+    process = planner(*arguments, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
     try:
@@ -248,7 +248,7 @@ def on_a_terminal(columns, *words):
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_narrow_terminal_shows_everything(demo, columns):
-    """Nothing is cut off: rows stay whole, and notes that do not fit follow below, broken between words."""
+    """Rows stay whole, and notes that do not fit follow below, broken between words."""
     shown = on_a_terminal(columns, "plan", demo, "--gpus", "5,9,100")
     found = rows(shown)
     assert found[5] == ["5", "4 x 13 + 1 x 12", "7", "2", "13", "98.5%"]
@@ -256,7 +256,7 @@ def test_a_narrow_terminal_shows_everything(demo, columns):
     text = " ".join(shown.split())
     assert "36 of 100 workers idle: a global batch of 64 feeds at most 64; micro-batch 1 is communication-bound" in text
     assert "8 workers are just as fast" in text
-    assert "other rows are what-if." in text
+    assert "Other rows are what-if." in text
     assert "…" not in shown
 
 
@@ -268,7 +268,25 @@ def test_notes_below_a_row_keep_within_the_terminal(demo):
     assert max(map(len, notes)) <= 80
 
 
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_every_line_fits_the_terminal(demo, columns):
+    """The heading, the rows with their notes, and the note below the table."""
+    shown = on_a_terminal(columns, "plan", demo, "--gpus", "5,9,100")
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_notes_wrap_in_their_column_if_it_is_wide_enough(demo):
+    """At 120 columns, the later lines of a note begin below its first line."""
+    header, *lines = on_a_terminal(120, "plan", demo, "--gpus", "100").splitlines()[2:7]
+    at = header.index("notes")
+    assert lines[0][at - 2 : at] == "  "
+    assert [line[:at].strip() for line in lines[1:]] == [""] * 3
+    text = " ".join(line[at:] for line in lines)
+    assert text.startswith("36 of 100 workers idle: a global batch of 64 feeds at most 64; ")
+    assert text.endswith("64 workers are just as fast")
+
+
 def test_the_module_and_the_console_script_are_the_same(demo, cli):
-    """`python -m planner.cli` prints what `planner` prints."""
+    """`python -m planner.cli` prints the same as `planner`."""
     process = planner("plan", demo, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.communicate() == (cli("plan", demo).out, "")

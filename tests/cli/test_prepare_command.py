@@ -1,4 +1,4 @@
-"""`planner prepare` as a user meets it: what it says, what it refuses, and that a run takes what it made."""
+"""`planner prepare`: what it prints, what it refuses, and that a run accepts its token file."""
 
 import json
 import os
@@ -11,7 +11,7 @@ ROWS = '{"text": "abc"}\n' * 10
 
 @pytest.fixture
 def place(job):
-    """The folder of a sound job, with sources of each kind."""
+    """The folder of a correct job, with sources of each kind."""
     folder = job.parent
     (folder / "rows.jsonl").write_text(ROWS)
     (folder / "folder").mkdir()
@@ -21,7 +21,7 @@ def place(job):
 
 
 def test_it_says_what_it_made_and_what_to_write(cli, place):
-    """And the job takes it: as far as its cluster, which is not started here."""
+    """A run accepts the token file. Its cluster is not started here."""
     answer = cli("prepare", "text.txt", "text.tokens")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("text.tokens: 1761 tokens (bytes), in ")
@@ -33,7 +33,7 @@ def test_it_says_what_it_made_and_what_to_write(cli, place):
 
 @pytest.mark.usefixtures("place")
 def test_its_json(cli):
-    """For a script."""
+    """The values for a script."""
     found = json.loads(cli("prepare", "rows.jsonl", "rows.tokens", "--kind", "jsonl", "--json").out)
     digest = found.pop("sha256")
     assert found == {"path": "rows.tokens", "kind": "rows", "tokens": 50, "rows": 10, "dtype": "uint8", "bytes": 4240}
@@ -48,28 +48,28 @@ def test_its_json(cli):
         (
             ["missing", "new"],
             2,
-            "planner: no file at 'missing' (relative to where planner is run); write a file",
+            "planner: no file at 'missing' (relative to where planner is run). Write a file",
         ),
-        (["rows.jsonl", "new"], 2, "rows.jsonl: write --kind jsonl"),
+        (["rows.jsonl", "new"], 2, "rows.jsonl: the kind is not clear. Write --kind jsonl"),
         (["text.txt", "new", "--kind", "csv"], 2, "csv"),
         (["text.txt", "new", "--kind", "jsonl"], 2, "planner: text.txt:1: not JSON"),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "no text under 'body' (found the keys"),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", ""], 2, "--field is empty"),
         (["text.txt", "new", "--field", "body"], 2, "--field body: text has no fields"),
-        (["text.txt", "there"], 2, "there is there already; choose another name, or replace it with --force"),
-        (["text.txt", "folder", "--force"], 2, "folder is no ordinary file"),
-        (["text.txt", "/dev/null", "--force"], 2, "/dev/null is no ordinary file"),
-        (["text.txt", "text.txt", "--force"], 2, "text.txt lies in text.txt, where it would count as source"),
-        (["folder", "folder/new"], 2, "folder/new lies in folder, where it would count as source"),
-        (["text.txt", "nowhere/new"], 2, "there is no folder nowhere; make it first"),
-        (["text.txt", "there/new"], 2, "there is no folder there; make it first"),
+        (["text.txt", "there"], 2, "there exists already. Choose another name, or replace it with --force"),
+        (["text.txt", "folder", "--force"], 2, "folder is not a regular file"),
+        (["text.txt", "/dev/null", "--force"], 2, "/dev/null is not a regular file"),
+        (["text.txt", "text.txt", "--force"], 2, "text.txt is in text.txt, where it would count as source"),
+        (["folder", "folder/new"], 2, "folder/new is in folder, where it would count as source"),
+        (["text.txt", "nowhere/new"], 2, "there is no folder nowhere. Make it first"),
+        (["text.txt", "there/new"], 2, "there is no folder there. Make it first"),
         (["text.txt", "x" * 300], 2, "File name too long"),
         (["text.txt", "/proc/new"], 1, "planner: cannot write /proc/new: "),
         (["text.txt"], 2, "OUTPUT"),
     ],
 )
 def test_what_is_wrong_is_a_sentence_and_leaves_nothing(cli, place, arguments, code, says):
-    """One line, an exit code, and every file as it was."""
+    """One line, an exit code, and every file unchanged."""
     before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
     answer = cli("prepare", *arguments)
     assert (answer.code, answer.out) == (code, "")
@@ -81,10 +81,10 @@ def test_what_is_wrong_is_a_sentence_and_leaves_nothing(cli, place, arguments, c
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (lambda content: content[:-1], "a copy that broke off"),
-        (lambda content: b"\0" * len(content), "is no token file"),
+        (lambda content: content[:-1], "an incomplete copy"),
+        (lambda content: b"\0" * len(content), "is not a token file"),
         (lambda content: content[:40] + b"?" + content[41:], "its header is torn or altered"),
-        (lambda content: content[:5000] + b"?" + content[5001:], "is not what was prepared"),
+        (lambda content: content[:5000] + b"?" + content[5001:], "its content was altered"),
     ],
 )
 def test_a_run_refuses_a_token_file_that_is_not_whole(cli, place, harm, says):
@@ -100,7 +100,7 @@ def test_a_run_refuses_a_token_file_that_is_not_whole(cli, place, harm, says):
 
 @pytest.mark.parametrize(("source", "expected"), [(0o600, 0o600), (0o640, 0o640), (0o666, 0o644), (0o400, 0o600)])
 def test_who_may_not_read_the_source_reads_no_tokens_either(cli, place, source, expected):
-    """Nor more than the umask allows."""
+    """The token file is also limited by the umask."""
     (place / "folder" / "a.txt").chmod(source)
     before = os.umask(0o022)
     try:

@@ -1,4 +1,4 @@
-"""`import planner`: what its names are, that they do what the commands do, and what types a user's checker sees."""
+"""`import planner`: its names, that they do what the commands do, and the types that a type checker sees."""
 
 import json
 import os
@@ -51,7 +51,7 @@ WRONG = {
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The folder of the test; the variables that Ray reads are put back, and no cluster is started."""
+    """The folder of the test. Variables that Ray reads are restored, and no cluster is started."""
     for name in ("RAY_ADDRESS", "PLANNER_RESUME"):
         monkeypatch.delenv(name, raising=False)
     before = dict(os.environ)
@@ -72,14 +72,14 @@ def in_a_fresh_interpreter(code):
 
 
 def test_what_they_raise_is_at_hand():
-    """`except planner.errors.PlannerError` needs no import of its own."""
+    """`except planner.errors.PlannerError` needs no further import."""
     code = "import planner\ntry: planner.read_job('no such file')\nexcept planner.errors.PlannerError: print('caught')"
     assert in_a_fresh_interpreter(code) == {"caught"}
     assert "PlannerError" in in_a_fresh_interpreter("import planner; print(*dir(planner.errors))")
 
 
 def test_the_public_names_are_these():
-    """A new one is a decision: each is kept forever."""
+    """Every public name is kept forever, so a new one needs a decision."""
     assert planner.__all__ == NAMES
     assert set(NAMES) <= set(dir(planner))
     assert all(getattr(planner, name) for name in NAMES)
@@ -88,14 +88,14 @@ def test_the_public_names_are_these():
 
 
 def test_no_public_name_is_a_rooms():
-    """Whoever imports a room would overwrite the name."""
+    """Importing a room of that name would overwrite it."""
     rooms = {path.stem for path in (ROOT / "planner").iterdir()}
     assert {"plan", "job", "order"} <= rooms
     assert not rooms & set(NAMES)
 
 
 def test_the_package_alone_loads_nothing():
-    """Names are imported when they are used: plans need no numpy, and nothing but a run needs torch."""
+    """Names are imported on first use. Plans need no numpy, and only a run needs torch."""
     shown = "; print(*sys.modules)"
     assert not HEAVY & in_a_fresh_interpreter(f"import sys, planner; dir(planner){shown}")
     loaded = in_a_fresh_interpreter(f"import sys, planner; planner.plans, planner.Job, planner.read_job{shown}")
@@ -105,9 +105,9 @@ def test_the_package_alone_loads_nothing():
 
 
 def test_plans_are_those_of_the_command(cli, job):
-    """By default, and at counts; of a file, and of a job."""
-    for words, gpus in (([], None), (["--gpus", "1-3,9"], [1, 2, 3, 9])):
-        shown = json.loads(cli("plan", job, *words, "--json").out)
+    """By default and at given counts, from a file and from a job."""
+    for arguments, gpus in (([], None), (["--gpus", "1-3,9"], [1, 2, 3, 9])):
+        shown = json.loads(cli("plan", job, *arguments, "--json").out)
         for given in (job, str(job), planner.read_job(job)):
             found = planner.plans(given, gpus)
             assert [(plan.world_size, plan.digest) for plan in found] == [
@@ -118,10 +118,10 @@ def test_plans_are_those_of_the_command(cli, job):
 
 
 def test_a_recipe_is_sent_to_convert(tmp_path):
-    """The same sentence as the command's."""
+    """With the message of the command."""
     file = tmp_path / "recipe.yaml"
     file.write_text("train_batch_size: 64\nzero_optimization: {stage: 3}\n")
-    with pytest.raises(UserError, match=r"a configuration of DeepSpeed's, not a job; .* planner convert "):
+    with pytest.raises(UserError, match=r"a DeepSpeed configuration, not a job. .* planner convert "):
         planner.read_job(file)
 
 
@@ -135,7 +135,7 @@ def test_a_finished_run_is_a_result(recorded):
 
 
 def test_an_interrupted_run_is_a_result(job, place):
-    """It says where the run stands and what resumes it: a command for a file, the same call for a job."""
+    """It has the newest commit and what resumes it: a command for a file, the same call for a job."""
     lines = []
     result = planner.run(job, nodes=2, say=lines.append)
     assert (result.finished, result.step, result.total_steps) == (False, 0, 4)
@@ -145,7 +145,7 @@ def test_an_interrupted_run_is_a_result(job, place):
 
 
 def test_what_the_command_refuses_is_raised(cli, recorded, place):
-    """Another seed, a field that nobody can accept, a dead address: the command's own sentences."""
+    """Another seed, a field that cannot be accepted, a dead address: with the command's messages."""
     job = planner.read_job(recorded.job, ["train.seed=1"])
     with pytest.raises(ResumeRefused) as caught:
         planner.run(job)
@@ -159,14 +159,14 @@ def test_what_the_command_refuses_is_raised(cli, recorded, place):
 
 @pytest.mark.usefixtures("place")
 def test_the_bounds_of_nodes_are_those_of_the_command(job):
-    """A thousand nodes would be started, or none."""
+    """Without a check, a thousand nodes would be started, or none."""
     for nodes in (-1, 65):
-        with pytest.raises(UserError, match=f"nodes is {nodes}; write 1 to 64"):
+        with pytest.raises(UserError, match=f"nodes is {nodes}. Write 1 to 64"):
             planner.run(job, nodes=nodes)
 
 
 def test_a_string_is_one_word_and_a_path_is_a_folder(recorded):
-    """Python would take a string for its letters."""
+    """Iterating over a string would give its letters."""
     assert planner.read_job(recorded.job, "train.seed=7").train.seed == 7
     with pytest.raises(UserError, match=r"^--accept nothing: write one of "):
         planner.run(recorded.job, accept="nothing")
@@ -175,7 +175,7 @@ def test_a_string_is_one_word_and_a_path_is_a_folder(recorded):
 
 @pytest.mark.usefixtures("place")
 def test_another_thread_is_refused(job):
-    """Signals reach the main thread alone, so the workers of such a run could not be told to commit."""
+    """Only the main thread gets signals, so workers of such a run could not be told to commit."""
     caught = []
 
     def call():
@@ -187,21 +187,21 @@ def test_another_thread_is_refused(job):
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    assert caught == ["planner.run was called in another thread; call it in the main thread, which gets the signals"]
+    assert caught == ["planner.run was called in another thread. Call it in the main thread, which gets the signals"]
 
 
 @pytest.mark.usefixtures("place")
 def test_a_process_that_is_connected_to_ray_is_told_so(job, monkeypatch):
-    """Before a cluster is started, whose refusal would be taken for a busy machine's."""
+    """Before a cluster is started, because its error would look like a busy machine."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
-    with pytest.raises(UserError, match=r"connected to a Ray cluster already; call ray.shutdown\(\) first"):
+    with pytest.raises(UserError, match=r"already connected to a Ray cluster. Call ray.shutdown\(\) first"):
         planner.run(job, nodes=2)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     assert not planner.run(job, nodes=2).finished
 
 
 def test_an_audit_is_that_of_the_command(cli, recorded):
-    """Every number."""
+    """Every number is equal."""
     shown, found = json.loads(cli("audit", recorded.run, "--json").out), planner.audit(str(recorded.run))
     assert found.clean
     assert shown["clean"]
@@ -211,7 +211,7 @@ def test_an_audit_is_that_of_the_command(cli, recorded):
 
 
 def test_the_documented_example_runs(recorded, place, capsys):
-    """docs/reference/python-api.md, on a run that is finished."""
+    """The code in docs/reference/python-api.md, on a finished run."""
     (example,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "python-api.md").read_text(), re.DOTALL
     )
@@ -224,18 +224,18 @@ def test_the_documented_example_runs(recorded, place, capsys):
 
 @pytest.mark.parametrize("gpus", [2, [2], range(2, 3), np.arange(2, 3), (count for count in (2,))], ids=repr)
 def test_counts_are_whole_numbers_of_any_kind(job, gpus):
-    """The digest is that of the run's ledger, so it is made of Python's integers."""
+    """They become Python integers, because the ledger's digest is made of them."""
     assert [plan.digest for plan in planner.plans(job, gpus)] == [planner.plans(job, [2])[0].digest]
 
 
 @pytest.mark.parametrize("gpus", [2.0, "2", [2.0], [True], True, ["2"], None.__class__])
 def test_other_counts_are_refused_in_a_sentence(job, gpus):
-    with pytest.raises(PlanError, match="write whole numbers of GPUs"):
+    with pytest.raises(PlanError, match="write whole numbers, such as"):
         planner.plans(job, gpus)
 
 
 def test_one_override_may_be_a_string(job):
-    """A string is a sequence of strings to Python, and to a type checker."""
+    """For Python, a string is also a sequence of strings."""
     assert planner.read_job(job, "batch.max_micro=1").batch.max_micro == 1
 
 
@@ -245,7 +245,7 @@ def test_a_path_is_as_good_as_its_text(job):
 
 
 def test_a_ray_that_was_imported_first_is_told_apart():
-    """It would look for a local cluster at the machine's outer address, for minutes."""
+    """Ray would look for a local cluster at the machine's outer address, for minutes."""
     code = (
         "import os, socket, ray\n"
         "from planner.dispatch import launch\n"
@@ -273,7 +273,7 @@ def test_a_ray_that_was_imported_first_is_told_apart():
 
 @pytest.mark.ray
 def test_a_run_from_python_trains(job):
-    """In a process of its own, on a local cluster: from nothing to a clean audit, and then there is nothing to do."""
+    """On a local cluster, in a process of its own, up to a clean audit. A second call has nothing to do."""
     code = (
         "import planner\n"
         "if __name__ == '__main__':\n"
@@ -298,7 +298,7 @@ def test_a_run_from_python_trains(job):
 
 
 def test_a_users_type_checker_sees_the_types(tmp_path):
-    """mypy --strict on a file of right uses finds nothing, and each wrong use is one error of its own kind."""
+    """mypy --strict accepts a file of correct uses, and reports one error for each wrong use."""
     (tmp_path / "right.py").write_text(USER)
     (tmp_path / "wrong.py").write_text("\n".join(["import planner", "", *WRONG]))
     options = ["--strict", "--config-file=", "--follow-imports", "silent", "--cache-dir", str(tmp_path / "cache")]

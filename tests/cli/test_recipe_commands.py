@@ -1,4 +1,4 @@
-"""`planner convert` and `planner check`: what a user reads, what a script parses, and what is refused."""
+"""`planner convert` and `planner check`: their text, their JSON and what they refuse."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ def shipped(tmp_path):
 
 
 def test_the_page_shows_both_sides(shipped, cli):
-    """The table, the sums under it, units and traps."""
+    """The table, its summary, units and traps."""
     recipe = shipped["dpo-1-sft-pythia69-hh"]
     answer = cli("check", recipe.path, *recipe.arguments, *recipe.check_options, "--rows", "1000")
     assert answer.code == 0
@@ -35,17 +35,17 @@ def test_the_page_shows_both_sides(shipped, cli):
     assert all(len(line) <= 100 for line in answer.out.splitlines()[2:])
 
 
-@pytest.mark.parametrize("words", [(), ("--rows", "1000", "--group-size", "6", "--transformers", "4.51.3")])
-def test_every_page_fits_100_columns(shipped, cli, words):
-    """Whatever the recipe, whatever goes wrong in its system."""
+@pytest.mark.parametrize("arguments", [(), ("--rows", "1000", "--group-size", "6", "--transformers", "4.51.3")])
+def test_every_page_fits_100_columns(shipped, cli, arguments):
+    """For every recipe, also with errors of its system."""
     for recipe in shipped.values():
-        answer = cli("check", recipe.path, *recipe.arguments, *recipe.check_options, *words)
+        answer = cli("check", recipe.path, *recipe.arguments, *recipe.check_options, *arguments)
         assert answer.code == 0, answer.err
         assert not [line for line in answer.out.splitlines()[1:] if len(line) > 100 or line != line.rstrip()]
 
 
 def test_the_json_has_the_same(shipped, cli):
-    """The verdict and the very plan of each count."""
+    """The verdict and the plan of each count."""
     recipe = shipped["hb-zephyr-7b-beta-dpo-config_full"]
     answer = cli("check", recipe.path, *recipe.check_options, "--gpus", "7,8", "--json")
     made = json.loads(answer.out)
@@ -56,7 +56,7 @@ def test_the_json_has_the_same(shipped, cli):
 
 
 def test_convert_then_plan(shipped, cli, tmp_path):
-    """The two commands after one another, as a user types them."""
+    """The two commands one after the other."""
     recipe = shipped["halos-launch_llama_sft_kto"]
     answer = cli("convert", recipe.path, *recipe.arguments, *recipe.options, "-o", "job.yaml")
     assert answer.code == 0, answer.err
@@ -67,7 +67,7 @@ def test_convert_then_plan(shipped, cli, tmp_path):
 
 
 def test_the_guides_example_is_what_is_printed(cli):
-    """Its command, and its output down to the sum."""
+    """Its command, and its output including the summary."""
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "your-recipe.md").read_text()
     shown = guide.partition("$ planner check ")[2].partition("\n...\n")[0]
     command, _, output = shown.partition("--gpus 3-8\n")
@@ -77,7 +77,7 @@ def test_the_guides_example_is_what_is_printed(cli):
 
 
 def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):
-    """So that `> job.yaml` makes a job; the lists are on stderr."""
+    """So `> job.yaml` makes a job. The report is on stderr."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     answer = cli("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--learning_rate", "3e-6")
     job = parse_job(answer.out)
@@ -86,44 +86,44 @@ def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):
 
 
 def test_a_file_that_is_there_is_not_replaced_unasked(cli, tmp_path):
-    """As `planner init`."""
+    """As with `planner init`."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     (tmp_path / "job.yaml").write_text("mine")
-    words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", "job.yaml")
-    assert cli(*words).code == 2
+    arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", "job.yaml")
+    assert cli(*arguments).code == 2
     assert (tmp_path / "job.yaml").read_text() == "mine"
-    assert cli(*words, "--force").code == 0
+    assert cli(*arguments, "--force").code == 0
     assert parse_job((tmp_path / "job.yaml").read_text()).batch.global_batch == 128
 
 
 def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
-    """Nothing was wrong with what was written; the nearest counts are named."""
+    """The input is correct. The message names the nearest counts."""
     (tmp_path / "recipe.yaml").write_text(TRL)
-    words = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
-    answer = cli(*words, "--at", "6")
+    arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
+    answer = cli(*arguments, "--at", "6")
     assert (answer.code, answer.out) == (1, "")
     assert "Exact in TRL: 4 or 8 GPUs" in answer.err
-    answer = cli(*words, "--at", "4")
+    answer = cli(*arguments, "--at", "4")
     assert answer.code == 0
     assert answer.out.splitlines()[-1].endswith("--per_device_train_batch_size 8 --gradient_accumulation_steps 4")
 
 
 def test_an_accelerate_file_says_the_count(cli, tmp_path):
-    """And contradicts a flag, or a number of accumulation steps."""
+    """It may contradict an option, or the number of accumulation steps."""
     (tmp_path / "recipe.yaml").write_text(TRL)
     file = tmp_path / "accelerate.yaml"
     file.write_text("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  zero_stage: 3\n")
-    words = ("convert", "recipe.yaml", "--method", "sft", "--accelerate", "accelerate.yaml")
-    assert parse_job(cli(*words).out).batch.global_batch == 64
-    assert "says num_processes 4" in cli(*words, "--gpus", "8").err
+    arguments = ("convert", "recipe.yaml", "--method", "sft", "--accelerate", "accelerate.yaml")
+    assert parse_job(cli(*arguments).out).batch.global_batch == 64
+    assert "says num_processes 4" in cli(*arguments, "--gpus", "8").err
     file.write_text(file.read_text() + "  gradient_accumulation_steps: 1\n")
-    assert "gradient_accumulation_steps: 2, but accelerate.yaml has 1" in cli(*words).err
-    checked = cli("check", *words[1:], "--gpus", "4")
+    assert "gradient_accumulation_steps: 2, but accelerate.yaml has 1" in cli(*arguments).err
+    checked = cli("check", *arguments[1:], "--gpus", "4")
     assert "ValueError: DeepSpeed's A=1, the recipe's A=2" in checked.out
 
 
 def test_a_variable_of_a_script_is_asked_for_by_name(cli, tmp_path):
-    """Two of them are two lines; given behind the recipe, they are taken."""
+    """Two missing variables are two lines. They can be given after the recipe."""
     script = "accelerate launch --num_processes 4 launch.py loss=dpo model=llama ++lr=$LR ++loss.beta=${BETA} "
     (tmp_path / "run.sh").write_text(script + "++model.name_or_path=m train_datasets=[a]")
     answer = cli("convert", "run.sh")
@@ -134,7 +134,7 @@ def test_a_variable_of_a_script_is_asked_for_by_name(cli, tmp_path):
 
 
 def test_a_valid_evaluation_batch_is_wanted(cli, tmp_path):
-    """HALOs would refuse 33 at its own count; the DPO repository would leave GPUs without rows."""
+    """HALOs refuses 33 at its own count. In the DPO repository, some GPUs would get no rows."""
     halos = "accelerate launch --num_processes 4 launch.py loss=dpo model=llama ++model.name_or_path=m "
     (tmp_path / "halos.sh").write_text(halos + "train_datasets=[a] ++model.eval_batch_size=33")
     assert "33 is no multiple of 4, which HALOs requires at 4 GPUs" in cli("convert", "halos.sh").err
@@ -149,8 +149,8 @@ SIZES = '{"train_batch_size": %s, "train_micro_batch_size_per_gpu": 8, "gradient
 SFT = ("--gpus", "8", "--method", "sft")
 
 
-def wrong(name, text, *words, says):
-    return pytest.param(text, words, says, id=name)
+def wrong(name, text, *arguments, says):
+    return pytest.param(text, arguments, says, id=name)
 
 
 WRONG = [
@@ -182,21 +182,21 @@ WRONG = [
     wrong("brackets", "a: " + "[" * 5000, says="found"),
     wrong("levels", "".join(f"{'  ' * level}k:\n" for level in range(60)), says="more than 40 levels"),
     wrong("aliases that multiply", BOMB, says="more than 50000 values"),
-    wrong("an alias to itself", "a: &a {b: *a}\n", says="an alias to what it stands in"),
+    wrong("an alias to itself", "a: &a {b: *a}\n", says="an alias to a value that contains it"),
     wrong("huge", "x: 1\n" * 300_000, says="more than 1048576 bytes"),
     wrong("huge numbers", TRL.replace("8", "9999999999"), *SFT, says="planner takes up to 1048576"),
-    wrong("no target", TRL, "--to", "slurm", says="--to slurm: write job, dpo"),
-    wrong("a count for a job", TRL, "--at", "3", says="--at W goes with --to SYSTEM"),
+    wrong("no target", TRL, "--to", "slurm", says="--to slurm: no such system. Write job, dpo"),
+    wrong("a count for a job", TRL, "--at", "3", says="--at W needs --to SYSTEM"),
     wrong("no GPUs", TRL, "--gpus", "0", says="--gpus 0: write a whole number from 1 to 65536"),
     wrong("a binary file", "a\0b", says="NUL byte"),
 ]
 
 
-@pytest.mark.parametrize(("text", "words", "says"), WRONG)
-def test_a_wrong_recipe_is_a_sentence(cli, text, words, says):
+@pytest.mark.parametrize(("text", "arguments", "says"), WRONG)
+def test_a_wrong_recipe_is_a_sentence(cli, text, arguments, says):
     """Exit code 2, nothing on stdout, no traceback, no file."""
     Path("recipe.yaml").write_text(text)
-    answer = cli("convert", "recipe.yaml", *words)
+    answer = cli("convert", "recipe.yaml", *arguments)
     assert says in answer.err
     assert (answer.code, answer.out) == (2, "")
     assert "Traceback" not in answer.err
@@ -204,10 +204,10 @@ def test_a_wrong_recipe_is_a_sentence(cli, text, words, says):
 
 
 def test_columns_that_want_a_flag_say_which(cli):
-    """A DPO command does not say what one GPU held."""
+    """A DPO command does not contain the micro-batch of a GPU."""
     command = "python -u train.py model=pythia69 datasets=[hh] loss=sft batch_size=64 trainer=FSDPTrainer"
     command += " gradient_accumulation_steps=4"
-    told = "say what one GPU held, by --tuned-for W or --max-micro M"
+    told = "To see planner's micro-batches and rounds, add --tuned-for W or --max-micro M"
     without = cli("check", command, "--gpus", "3-7").out
     assert told in without
     assert "drops 15, 31, 47 and 1 more range " in without
@@ -215,13 +215,13 @@ def test_columns_that_want_a_flag_say_which(cli):
 
 
 def test_the_datasets_of_halos_are_those_to_train_on(cli):
-    """Its key for them has another name than the DPO repository's."""
+    """Their key differs from that of the DPO repository."""
     command = "accelerate launch launch.py loss=dpo model=llama datasets=[ultrabin] ++model.batch_size=32"
     assert "Did you mean train_datasets?" in cli("check", command).err
 
 
 def test_variables_of_the_shell_are_given_by_env(cli, tmp_path):
-    """All that are missing are named at once."""
+    """All missing variables are named at once."""
     (tmp_path / "run.sh").write_text("python train.py model=pythia69 loss=dpo loss.beta=$BETA lr=${LR} batch_size=$B\n")
     answer = cli("convert", "run.sh")
     assert answer.code == 2
@@ -269,12 +269,12 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "words", "says"), READ)
-def test_what_was_refused_for_a_false_reason_is_read(cli, name, text, words, says):
-    """A line of what it is, the table, and exit code 0."""
+@pytest.mark.parametrize(("name", "text", "arguments", "says"), READ)
+def test_what_was_refused_for_a_false_reason_is_read(cli, name, text, arguments, says):
+    """One line names the recipe, the table follows, and the exit code is 0."""
     if name:
         Path(name).write_text(text)
-    answer = cli("check", name or text, *words)
+    answer = cli("check", name or text, *arguments)
     assert answer.code == 0, answer.err
     assert says in answer.out.splitlines()[0]
     assert not [line for line in answer.out.splitlines()[1:] if len(line) > 100]
@@ -290,7 +290,7 @@ def test_deepspeeds_own_words_stand_beside_planners_plan(cli):
 
 
 def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
-    """It names the system, or says what the script is not."""
+    """The message names the system, or says that the script is not supported."""
     answer = cli("check", f"torchrun --nproc_per_node=8 train.py {OF_A_TRAINER}", "--gpus", "4,8")
     assert (answer.code, answer.out) == (2, "")
     assert "looks like a script of its own on transformers' Trainer" in answer.err
@@ -307,7 +307,7 @@ def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
 
 
 def test_a_loss_of_escape_codes_does_not_reach_the_terminal(tmp_path, cli):
-    """planner does not know the name, and shows it as Python would write it."""
+    """planner does not know that loss, and escapes its name."""
     script = tmp_path / "launch.sh"
     script.write_text(
         "accelerate launch --config_file accelerate_config/fsdp_4gpu.yaml launch.py loss=\x1b[31mred model=llama "

@@ -1,4 +1,4 @@
-"""Rows of prompts and completions in the commands: what became of them is said, and what they need is sent along."""
+"""Rows of prompts and completions in the commands: notes about rows, and the files that are sent along."""
 
 import json
 
@@ -27,7 +27,7 @@ def chat_job(**changes):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with rows, a model and a template, and in it."""
+    """A folder with rows, a model and a template. It is the working folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (tmp_path / "model").mkdir()
@@ -38,12 +38,12 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_dry_run_says_what_became_of_the_rows(cli, here):
-    """Left out, cut and packed; and a job that refuses bad rows names them."""
+    """How many were left out, truncated and packed. A job that refuses bad rows names them."""
     (here / "job.yaml").write_text(json.dumps(chat_job()))
     notes = json.loads(cli("run", "job.yaml", "--dry-run", "--json").out)["notes"]
     where = f"{here}/rows.jsonl:1: completion is empty"
     assert notes[0] == f"data: 1 of 8 rows were left out (data.bad_rows: skip): 1 as {where}"
-    assert notes[1].startswith("data: 5 of 7 samples were cut to model.context: 9 tokens; 30 of 91 tokens")
+    assert notes[1].startswith("data: 5 of 7 samples were cut to model.context: 9 tokens. 30 of 91 tokens")
     assert notes[2].startswith("data: 7 conversations are packed into ")
     answer = cli("run", "job.yaml", "--dry-run", "--set", "data.bad_rows=refuse")
     assert answer.code == 2
@@ -54,7 +54,7 @@ HF = {"kind": "hf", "path": "model", "context": 9, "chat_template": "mine.jinja"
 
 
 def test_a_local_model_and_its_template_go_with_a_job(here):
-    """All files of the folder, each under its own name; a name on the hub is the cluster's to look up."""
+    """All files of the folder keep their names. The cluster looks up names on the hub."""
     (here / "job.yaml").write_text("")
     sent = shipment.collect("job.yaml", Job.model_validate(chat_job(model=HF)))
     assert sent.data == ("rows.jsonl", "model/config.json", "model/tokenizer.json", "mine.jinja")
@@ -66,7 +66,7 @@ def test_a_local_model_and_its_template_go_with_a_job(here):
 
 
 def test_a_data_set_folder_goes_with_a_job(here):
-    """With all that is in it."""
+    """With all of its files."""
     from datasets import Dataset
 
     Dataset.from_list(ROWS[1:]).save_to_disk("folder")
@@ -77,7 +77,7 @@ def test_a_data_set_folder_goes_with_a_job(here):
 
 
 def test_workers_elsewhere_find_the_model_and_its_template(here):
-    """By their full paths; a hub's name stays a name."""
+    """By their full paths. A name on the hub stays unchanged."""
     job = absolute(Job.model_validate(chat_job(model=HF)), "")
     assert (job.model.path, job.model.chat_template) == (f"{here}/model", f"{here}/mine.jinja")
     hub = absolute(Job.model_validate(chat_job(model={**HF, "path": "some/name"})), "")

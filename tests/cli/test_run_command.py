@@ -1,4 +1,4 @@
-"""`planner run` and `planner demo` as far as they go before a cluster is started."""
+"""`planner run` and `planner demo` up to the start of a cluster."""
 
 import contextlib
 import shlex
@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from planner.cli.watch import Watch
-from planner.report.view import RunView
+from planner.cli.live_panel import LivePanel
+from planner.report.run_view import RunView
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -17,19 +17,19 @@ ODD = "[bold]run[-bold] :smile:"
 
 @pytest.fixture
 def finished(recorded, tmp_path):
-    """A copy of a run that has done all its steps."""
+    """A copy of a finished run."""
     return shutil.copytree(recorded.run, tmp_path / ODD)
 
 
 def test_a_finished_run_has_nothing_to_do(cli, recorded, finished):
-    """Said in one line with the folder's name as it is; exit code 0; no cluster."""
+    """One line with the unchanged folder name, exit code 0, and no cluster."""
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{finished}"')
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out == f"{finished}: finished at step 4; nothing to do\n"
+    assert answer.out == f"{finished}: finished at step 4, nothing to do\n"
 
 
 def test_a_longer_run_resumes_where_it_ended(cli, recorded, finished):
-    """More steps than were done: the opening line says from where, and in which folder."""
+    """With more steps, the opening line has the step and the folder."""
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", "train.steps=9")
     assert answer.out == f"tiny: resuming at step 4 of 9 in {finished}\n"
     assert answer.err == "planner: a cluster would have been started\n"
@@ -45,26 +45,26 @@ def test_a_longer_run_resumes_where_it_ended(cli, recorded, finished):
     ],
 )
 def test_another_job_is_refused_before_anything_starts(cli, recorded, finished, override, field):
-    """What makes a run what it is may not change unnamed; the message says how to name it, and naming it works."""
-    words = ("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", override)
-    answer = cli(*words)
+    """The message says how to accept the change by name, and accepting it works."""
+    arguments = ("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", override)
+    answer = cli(*arguments)
     assert (answer.code, answer.out) == (1, "")
     assert f"the run was made with another {field} (" in answer.err
     assert f"{finished}: " in answer.err
     assert answer.err.endswith(f"or accept it: --accept {field}\n")
-    accepted = cli(*words, "--accept", field, "--set", "train.steps=9")
+    accepted = cli(*arguments, "--accept", field, "--set", "train.steps=9")
     assert accepted.out == f"tiny: resuming at step 4 of 9 in {finished}\n"
 
 
 def test_a_new_run_prints_its_folder_as_it_is(cli, recorded, tmp_path):
-    """The opening line of `planner run`, not broken at any width."""
+    """The opening line of `planner run` is not broken at any width."""
     folder = tmp_path / (ODD + " and a name that is longer than a narrow terminal is wide") / ("x" * 150)
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{folder}"')
     assert answer.out == f"tiny: a new run in {folder}\n"
 
 
 def test_the_demo_prints_its_folder_as_it_is(cli, recorded):
-    """The opening line of `planner demo`; the folder of an earlier run is left alone."""
+    """The opening line of `planner demo`. The folder of an earlier run is not touched."""
     answer = cli("demo", recorded.job)
     assert answer.out == f"tiny: 4 steps of exactly 6 samples, in {recorded.run}-2\n"
     assert answer.err == "planner: a cluster would have been started\n"
@@ -72,33 +72,42 @@ def test_the_demo_prints_its_folder_as_it_is(cli, recorded):
 
 
 def test_the_command_that_resumes_can_be_pasted(cli, recorded, tmp_path, monkeypatch):
-    """After Ctrl-C: quoted as a shell needs it, and with everything that the user had said."""
+    """After Ctrl-C, it is quoted for a shell and has all of the user's arguments."""
 
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("planner.runner.execute.embedded", interrupted)
-    words = ["run", str(recorded.job), "--nodes", "2", "--set", f"checkpoint.path={tmp_path}/a run", "--accept", "data"]
-    answer = cli(*words)
+    arguments = [
+        "run",
+        str(recorded.job),
+        "--nodes",
+        "2",
+        "--set",
+        f"checkpoint.path={tmp_path}/a run",
+        "--accept",
+        "data",
+    ]
+    answer = cli(*arguments)
     assert answer.code == 130
-    assert f"interrupted: nothing was committed yet in {tmp_path}/a run; resume with: " in answer.out
-    assert shlex.split(answer.out.splitlines()[-1].partition("resume with: ")[2]) == ["planner", *words]
+    assert f"interrupted: nothing was committed yet in {tmp_path}/a run. Resume with: " in answer.out
+    assert shlex.split(answer.out.splitlines()[-1].partition("Resume with: ")[2]) == ["planner", *arguments]
 
 
 def test_a_line_said_while_watching_is_printed_as_it_is(tmp_path, capsys):
-    """Events may quote paths and settings; a pipe gets them whole and unread."""
+    """Events may contain paths and settings. A pipe gets them unchanged."""
     from planner.cli.options import console
 
     line = f"commit {ODD} was passed over [/] {'x' * 200} [link=http://x]here"
-    Watch(RunFolder(Storage(str(tmp_path))), console(), RunView()).say(line)
+    LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView()).say(line)
     assert capsys.readouterr().out == f"    0 s  {line}\n"
 
 
 def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
-    """The same on a terminal's panel."""
+    """Markup in an event is not interpreted on a terminal's panel."""
     from planner.cli.options import console
 
-    watch = Watch(RunFolder(Storage(str(tmp_path))), console(), RunView())
+    watch = LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())
     watch._view = RunView(event=ODD, step=3, total_steps=9, committed_step=2, loss=1.5, held_out=2.5)
     console().print(watch._panel())
     shown = capsys.readouterr().out
@@ -108,12 +117,12 @@ def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
 
 
 def test_a_dead_address_is_told_in_seconds(cli, recorded, tmp_path):
-    """Nobody listens there: exit code 2 and one line, where Ray itself tries on for ten minutes."""
+    """No process listens there: exit code 2 and one line. Ray itself retries for ten minutes."""
     path = tmp_path / "run"
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{path}"', "--address", "127.0.0.1:1")
     assert answer.code == 2
     assert "no Ray cluster at 127.0.0.1:1: " in answer.err
-    assert "check --address (or RAY_ADDRESS)" in answer.err
+    assert "Check --address (or RAY_ADDRESS)" in answer.err
 
 
 def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):
@@ -124,12 +133,12 @@ def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{small_disk}"')
     assert answer.code == 1
     assert "the disk is full: probe-" in answer.err
-    assert "needs 4.1 kB, and 0 bytes are free; make room there, then run the same command again" in answer.err
+    assert "needs 4.1 kB, and 0 bytes are free. Make room there, then run the same command again" in answer.err
     assert "starting a local Ray cluster" not in answer.out
 
 
 def test_an_interrupted_extension_is_not_called_finished(cli, recorded, finished, monkeypatch):
-    """The commit was the last of a shorter job; this launch was asked for more."""
+    """The commit was the last one of a shorter job, and this launch asked for more steps."""
 
     def interrupted(*_arguments):
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`planner runs` and `planner show` on real runs of one worker, whole and harmed."""
+"""`planner runs` and `planner show` on real runs of one worker, intact and damaged."""
 
 import dataclasses
 import json
@@ -10,15 +10,15 @@ import pytest
 
 from planner.files import read_job
 from planner.report.run_table import RunDetail, RunLine
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
 
 @pytest.fixture
 def runs(recorded, tmp_path):
-    """A folder with copies of a finished run, and with other things."""
+    """A folder with copies of a finished run and with other files."""
     (tmp_path / "runs" / "notes").mkdir(parents=True)
     (tmp_path / "runs" / "notes.txt").write_text("x")
     for name in ("whole", "longer", "[red]torn :skull:"):
@@ -29,17 +29,17 @@ def runs(recorded, tmp_path):
 
 
 def say_more_steps(run):
-    """The newest generation's header says that 9 steps were asked for."""
+    """Change the newest generation's header to 9 steps."""
     segment = run / "ledger" / "000002.jsonl"
     segment.write_text(segment.read_text().replace('"total_steps":4', '"total_steps":9', 1))
 
 
-def states(cli, *words):
-    return {line["run"].rpartition("/")[2]: line["state"] for line in json.loads(cli("runs", *words, "--json").out)}
+def states(cli, *arguments):
+    return {line["run"].rpartition("/")[2]: line["state"] for line in json.loads(cli("runs", *arguments, "--json").out)}
 
 
 def test_runs_are_listed_with_their_state(cli, runs):
-    """One line each; a torn one says why, a folder that is no run is left out; exit code 0."""
+    """One line each. A torn run has a reason, other folders are left out, and the exit code is 0."""
     say_more_steps(runs / "longer")
     before = sorted(runs.rglob("*"))
     answer = cli("runs")
@@ -58,23 +58,23 @@ def test_runs_are_listed_with_their_state(cli, runs):
 
 
 def test_the_run_that_was_active_last_comes_first(cli, runs):
-    """By the times on record, whatever the names."""
+    """By the times on record, not by name."""
     segment = runs / "longer" / "ledger" / "000002.jsonl"
     segment.write_text(re.sub(r'"time_s":[\d.]+', '"time_s":4000000000.5', segment.read_text(), count=1))
     assert next(iter(states(cli))) == "longer"
 
 
 def test_the_json_has_every_field(cli, runs):
-    """The keys are an interface."""
+    """The keys are a public interface."""
     first = next(line for line in json.loads(cli("runs", runs, "--json").out) if line["run"].endswith("whole"))
     assert set(first) == {field.name for field in dataclasses.fields(RunLine)}
     assert (first["step"], first["total_steps"], first["committed_step"], first["world_size"]) == (4, 4, 4, 1)
 
 
 def test_a_live_driver_is_running_and_one_elsewhere_holds(cli, runs):
-    """Here the process tells; of another machine's, the list says that it cannot know."""
+    """A process on this machine can be checked. For another machine, the list says that it cannot know."""
     say_more_steps(runs / "whole")
-    with Lease(Storage(str(runs / "whole")), "launch", print):
+    with DriverLease(Storage(str(runs / "whole")), "launch", print):
         assert states(cli)["whole"] == "running"
         assert "ended       running" not in cli("show", runs / "whole").out
         assert re.search(r"\[2, 4\) +running", cli("show", runs / "whole").out)
@@ -83,14 +83,14 @@ def test_a_live_driver_is_running_and_one_elsewhere_holds(cli, runs):
     Storage(str(runs / "whole")).write(lease_name(9), seal(elsewhere))
     assert states(cli)["whole"] == "held"
     assert cli("runs").out.endswith(
-        "held: by a driver on another machine; whether it lives, only that machine can tell\n"
+        "held: by a driver on another machine. planner cannot tell from here whether that driver is still running\n"
     )
 
 
 @pytest.mark.parametrize("damage", ["manifests", "checkpoints", "ledger", "jobs", "run.json", "ledger/000002.jsonl"])
 @pytest.mark.parametrize("how", ["removed", "a file", "a folder"])
 def test_no_damage_stops_the_list_or_show(cli, runs, damage, how):
-    """Whatever half of a run is gone: a list of three, and `show` that shows or says why not, in a line."""
+    """The list has all three runs, and `show` shows the run or one line with the reason."""
     harmed = runs / "whole" / damage
     shutil.rmtree(harmed) if harmed.is_dir() else harmed.unlink()
     if how == "a file":
@@ -104,7 +104,7 @@ def test_no_damage_stops_the_list_or_show(cli, runs, damage, how):
 
 
 def test_a_header_that_no_plan_serves_is_a_reason(cli, runs):
-    """The list goes on; `show` says it in a line."""
+    """The list shows the other runs, and `show` prints one line."""
     segment = runs / "whole" / "ledger" / "000002.jsonl"
     segment.write_text(segment.read_text().replace('"world_size":1', '"world_size":0', 1))
     assert states(cli)["whole"] == "broken"
@@ -113,7 +113,7 @@ def test_a_header_that_no_plan_serves_is_a_reason(cli, runs):
 
 
 def test_show_tells_everything(cli, runs, recorded):
-    """Identity, generations, losses, events, and how to go on."""
+    """Identity, generations, losses, events and the command that resumes."""
     say_more_steps(runs / "longer")
     answer = cli("show", runs / "longer")
     assert (answer.code, answer.err) == (0, "")
@@ -137,7 +137,7 @@ def test_show_tells_everything(cli, runs, recorded):
 
 
 def test_what_is_no_run_is_a_sentence(cli, runs):
-    """Exit code 1, as where an audit finds none."""
+    """Exit code 1, as for an audit without a run."""
     assert "no run here" in cli("show", runs).err
     assert "no such folder" in cli("runs", "gone").err
     assert cli("show", "").code == cli("runs", "").code == 2

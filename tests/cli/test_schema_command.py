@@ -1,4 +1,4 @@
-"""`planner schema` and `planner init`: what editors are told, and a job to begin with."""
+"""`planner schema` and `planner init`: the schema for editors, and a first job."""
 
 import json
 import re
@@ -20,7 +20,7 @@ DEMO = JOBS / "demo.yaml"
 
 
 class Yaml12(yaml.SafeLoader):
-    """Takes `3e-3` for a number, as editors and our reader do."""
+    """Reads `3e-3` as a number, like editors and planner's own reader."""
 
 
 Yaml12.add_implicit_resolver(
@@ -35,20 +35,20 @@ def satisfies(text):
 
 
 def test_the_schema_is_printed(cli):
-    """One JSON document, the one that lies in jobs/."""
+    """One JSON document, equal to the one in jobs/."""
     answer = cli("schema")
     assert (answer.code, answer.err) == (0, "")
     assert json.loads(answer.out) == job_schema()
 
 
 def test_the_schema_in_the_repository_is_current():
-    """`planner schema > jobs/job.schema.json` after every change of the model."""
+    """After a change of the model: `planner schema > jobs/job.schema.json`."""
     assert (JOBS / "job.schema.json").read_text() == schema_text()
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
 def test_shipped_jobs_name_the_schema_and_satisfy_it(file):
-    """So an editor says nothing against them."""
+    """So editors report no mistake in them."""
     text = file.read_text()
     up = "../" * (len(file.relative_to(JOBS).parts) - 1)
     assert text.startswith(EDITOR_LINE.replace("job.schema.json", f"{up}job.schema.json") + "\n")
@@ -56,7 +56,7 @@ def test_shipped_jobs_name_the_schema_and_satisfy_it(file):
 
 
 def test_what_is_wrong_does_not_satisfy_it():
-    """Or the tests above say nothing."""
+    """Without this, the tests above would prove nothing."""
     text = DEMO.read_text()
     assert satisfies(text.replace("global: 64", "globl: 64"))
     assert satisfies(text.replace("objective: lm", "objective: dop"))
@@ -80,7 +80,7 @@ def test_every_field_says_what_it_is():
 
 
 def test_what_init_writes_can_be_used_as_it_is(cli, tmp_path):
-    """It is read, planned and accepted by the schema that lies beside it; the next two commands are said."""
+    """It is read, planned and valid by the schema beside it. The next two commands are printed."""
     answer = cli("init")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[-2:] == [
@@ -99,14 +99,14 @@ def test_what_init_writes_can_be_used_as_it_is(cli, tmp_path):
 
 @pytest.mark.parametrize("name", ["job", "a-name-of-its-own"])
 def test_remarks_of_the_starter_stand_in_a_column(name):
-    """Whatever the name is."""
+    """With a job name of any length."""
     keys = [line for line in template_job(name).splitlines() if re.match(r" +(# )?\w+: \S+ .*# ", line)]
     assert len(keys) > 20
     assert {line.index("# ", 6) for line in keys if not line.startswith("  name")} == {31}
 
 
 def test_a_comment_of_the_starter_is_the_default():
-    """With every `# key: value` made a setting, it is the same job, and nothing that a job may say is missing."""
+    """With every `# key: value` made a setting, the job is the same, and no setting of a job is missing."""
     text = template_job("first")
     full = re.sub(r"(?m)^( *)# (\w+: )", r"\1\2", text)
     assert full != text
@@ -121,7 +121,7 @@ def test_a_comment_of_the_starter_is_the_default():
 
 
 def test_the_run_is_named_after_the_file(cli, tmp_path):
-    """Two jobs in one folder are two runs; what no name may hold is left out."""
+    """Two jobs in one folder are two runs. Characters that a name may not have are left out."""
     (tmp_path / "sub").mkdir()
     for path, name in [("sub/My Run!.yaml", "my-run"), ("_.yaml", "my-run"), ("a.b-1.yaml", "a.b-1")]:
         assert cli("init", path).code == 0
@@ -130,12 +130,12 @@ def test_the_run_is_named_after_the_file(cli, tmp_path):
 
 
 def test_init_replaces_nothing_unless_forced(cli, tmp_path):
-    """Neither the job nor a schema of that name."""
+    """It replaces neither the job nor its schema."""
     (tmp_path / "job.yaml").write_text("mine")
     (tmp_path / "job.schema.json").write_text("mine")
     answer = cli("init")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "planner: job.yaml: it is there already; write another path, or replace it with --force\n"
+    assert answer.err == "planner: job.yaml: the file exists. Write another path, or replace it with --force\n"
     assert (tmp_path / "job.yaml").read_text() == "mine"
     assert cli("init", "other.yaml").out.startswith("wrote other.yaml\n")
     assert (tmp_path / "job.schema.json").read_text() == "mine"
@@ -145,7 +145,7 @@ def test_init_replaces_nothing_unless_forced(cli, tmp_path):
 
 
 def test_a_dry_init_writes_nothing(cli, tmp_path):
-    """The file's text on stdout, and that is all."""
+    """It prints the text of the file."""
     answer = cli("init", "x.yaml", "--dry-run")
     assert (answer.code, answer.out) == (0, template_job("x"))
     assert list(tmp_path.iterdir()) == []
@@ -155,7 +155,7 @@ def test_a_dry_init_writes_nothing(cli, tmp_path):
     ("path", "says"),
     [
         ("", "PATH is empty"),
-        (".", "found a directory"),
+        (".", "found a folder"),
         ("gone/job.yaml", "there is no folder gone"),
         ("a\0b", "cannot write there"),
         ("x" * 300, "cannot write there"),

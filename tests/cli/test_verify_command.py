@@ -1,4 +1,4 @@
-"""`planner verify` as a user types it, in real FSDP processes; and that it fails where it must."""
+"""`planner verify` in real FSDP processes, and that it finds planted faults."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fsdp
 
 @pytest.fixture
 def job(tmp_path):
-    """Bitwise, with dropout and a prime global batch."""
+    """A bitwise job with dropout and a prime global batch."""
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 60)
     return Job.model_validate(
         {
@@ -33,14 +33,14 @@ def job(tmp_path):
 
 
 def failed(checks):
-    return {check.what: check.words for check in checks if not check.passed}
+    return {check.what: check.detail for check in checks if not check.passed}
 
 
 def test_a_bitwise_job_is_identical(job, tmp_path):
     """Every check passes, and the last line says so."""
     checks = through_processes(job, [2, 3, 1], tmp_path / "runs")
     assert failed(checks) == {}
-    assert checks[0].words == "2, 3, 1"
+    assert checks[0].detail == "2, 3, 1"
     last = verdict(job, checks, [2, 3, 1])[-1]
     assert last.startswith(
         "verify: IDENTICAL to the last bit: 4 steps at 2 = through 2 -> 3 -> 1 workers (on the CPU, "
@@ -48,29 +48,29 @@ def test_a_bitwise_job_is_identical(job, tmp_path):
 
 
 def test_a_batches_job_is_equal_within_rounding(job, tmp_path):
-    """The same samples; the tolerance is stated beside the difference."""
+    """The samples are equal. The tolerance stands beside the difference."""
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"equality": "balanced"})})
     job = job.model_copy(update={"model": job.model.model_copy(update={"dropout": 0.0})})
     checks = through_processes(job, [2, 3], tmp_path / "runs")
     assert failed(checks) == {}
-    words = {check.what: check.words for check in checks}
-    assert "tolerance 1e-05" in words["losses"]
-    assert "tolerance 1e-03" in words["weights"]
+    detail = {check.what: check.detail for check in checks}
+    assert "tolerance 1e-05" in detail["losses"]
+    assert "tolerance 1e-03" in detail["weights"]
     # Weights that are equal to the bit would mean that nothing was compared, or that `bitwise` says nothing.
-    assert "difference 0.0e+00" not in words["weights"]
+    assert "difference 0.0e+00" not in detail["weights"]
 
 
 def test_weights_that_are_not_close_fail():
-    """The whole model's length is the measure, and the tensor that is furthest off is named."""
+    """The distance is measured over the whole model. The message names the tensor that differs most."""
     distances = {"model/a": (0.001, 3.0), "model/b": (0.02, 4.0)}
     assert close_weights(distances, "bf16").passed
     check = close_weights(distances, "fp32")
     assert not check.passed
-    assert check.words == "relative difference 4.0e-03, tolerance 1e-03; the most in b"
+    assert check.detail == "relative difference 4.0e-03, tolerance 1e-03, largest in b"
 
 
 def swapped_sample(rank, launch, end_step):
-    """Step 1 sees one other sample."""
+    """Step 1 uses one other sample."""
     from planner.rehearsal.on_processes import train_observed
     from planner.train.batches import Loader
 
@@ -83,7 +83,7 @@ def swapped_sample(rank, launch, end_step):
 
 
 def one_ulp(rank, launch, end_step):
-    """One element of one gradient is one unit in the last place off, at step 1, on the worker that holds it."""
+    """At step 1, one gradient element differs by one unit in the last place, on the worker that has it."""
     import torch
 
     from planner.rehearsal.on_processes import train_observed
@@ -106,20 +106,20 @@ def one_ulp(rank, launch, end_step):
 
 
 def rank_seeded_dropout(rank, launch, end_step):
-    """Dropout by worker instead of by sample."""
+    """Dropout depends on the worker instead of the sample."""
     from planner.rehearsal.on_processes import train_observed
-    from planner.train import step
+    from planner.train import optimizer_step
 
-    seed = step.seed_randomness
-    step.seed_randomness = lambda base, position: seed(base + rank, position)
+    seed = optimizer_step.seed_randomness
+    optimizer_step.seed_randomness = lambda base, position: seed(base + rank, position)
     try:
         return train_observed(rank, launch, end_step)
     finally:
-        step.seed_randomness = seed
+        optimizer_step.seed_randomness = seed
 
 
 def skipped_round(rank, launch, end_step):
-    """The last round of every step is left out, on every worker."""
+    """Every worker leaves out the last round of every step."""
     from planner.rehearsal.on_processes import train_observed
     from planner.train import loop
 
@@ -137,7 +137,7 @@ def skipped_round(rank, launch, end_step):
 
 
 @pytest.mark.parametrize(
-    ("fault", "check", "words"),
+    ("fault", "check", "detail"),
     [
         (swapped_sample, "samples", "differ first at step 1"),
         (one_ulp, "tensors by step", "differ first at step 1, in gradient/head.weight"),
@@ -146,15 +146,15 @@ def skipped_round(rank, launch, end_step):
         (skipped_round, "forward passes", "step 0, worker 0: 2, planned 4"),
     ],
 )
-def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, words):
-    """In the second history alone; the verdict is a failure."""
+def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, detail):
+    """Only the second history has the fault, and the verdict is a failure."""
     checks = through_processes(job, [2, 2], tmp_path / "runs", worker=fault)
-    assert words in failed(checks)[check]
+    assert detail in failed(checks)[check]
     assert verdict(job, checks, [2, 2])[-1].startswith("verify: FAILED")
 
 
 def test_nothing_passes_for_want_of_evidence(job, tmp_path):
-    """Traces with something missing on one side, or on both, are no proof."""
+    """Traces with missing parts, on one or both sides, do not pass."""
     through_processes(job, [2, 1], tmp_path)
     whole = trace(tmp_path / "fixed")
     assert all(check.passed for check in compare_bitwise(whole, whole))
@@ -182,15 +182,15 @@ def _without(manifest, beginning):
 
 
 def test_skipped_steps_are_compared_too(job, tmp_path):
-    """A loss that is infinite at step 1, in both histories: every bit agrees, and the verdict says so."""
+    """The loss is infinite at step 1 in both histories. Every bit agrees."""
     job = job.model_copy(update={"train": job.train.model_copy(update={"non_finite": "skip"})})
     from planner.rehearsal.local_workers import LocalWorkers
     from planner.rehearsal.on_processes import rehearse
-    from planner.rehearsal.stages import Stage, stages
+    from planner.rehearsal.stages import SizePhase, stages
     from planner.train.setup import Launch
 
     with LocalWorkers(2) as workers:
-        for name, parts in (("fixed", [Stage(world_size=2, end_step=4)]), ("history", stages([2, 1], 4))):
+        for name, parts in (("fixed", [SizePhase(world_size=2, end_step=4)]), ("history", stages([2, 1], 4))):
             rehearse(workers, Launch(job=job, url=str(tmp_path / name)), parts, infinite_at_step_1)
     assert failed(compare(job, tmp_path / "fixed", tmp_path / "history", [2, 1])) == {}
 
@@ -213,6 +213,6 @@ def infinite_at_step_1(rank, launch, end_step):
 
 @pytest.mark.parametrize("text", ["", "0", "4,,3", "a", "4-3", "17", "-1"])
 def test_a_history_that_is_none_is_refused(text):
-    """With what to write instead."""
+    """The message says what to write."""
     with pytest.raises(UserError, match="--history"):
         parse_history(text, most=16)

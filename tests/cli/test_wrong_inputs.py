@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user wrote: a sentence, an exit code, and nothing else."""
+"""Every wrong input gives a message, an exit code, and nothing else."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ LONG = "x" * 5000
 
 @pytest.fixture
 def place(job):
-    """Beside a sound job: files and folders that are wrong in their own ways."""
+    """A correct job, with files and folders that are wrong in different ways."""
     tmp_path = job.parent
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
@@ -36,12 +36,12 @@ def gpus(text, says):
 
 
 def setting(command, *overrides, code=2, says):
-    words = [word for override in overrides for word in ("--set", override)]
+    settings = [argument for override in overrides for argument in ("--set", override)]
     shown = " ".join(overrides)[:60].replace("\0", "NUL")
-    return pytest.param((command, "job.yaml", *words), code, says, id=f"{command} with {shown}")
+    return pytest.param((command, "job.yaml", *settings), code, says, id=f"{command} with {shown}")
 
 
-def words(code, says, *arguments):
+def typed(code, says, *arguments):
     shown = " ".join(arguments)[:60].replace("\0", "NUL")
     return pytest.param(arguments, code, says, id=f"planner {shown}")
 
@@ -61,8 +61,8 @@ WRONG = [
     gpus("1,,2", MISSING),
     gpus("0", "'0' is not a count"),
     gpus("0-3", "'0' is not a count"),
-    gpus("5-2", "5-2 runs backwards; write 2-5"),
-    gpus("1,9-3", "9-3 runs backwards; write 3-9"),
+    gpus("5-2", "5-2 runs backwards. Write 2-5"),
+    gpus("1,9-3", "9-3 runs backwards. Write 3-9"),
     gpus("1.5", "'1.5' is not a count"),
     gpus("a", "'a' is not a count"),
     gpus("1e3", "'1e3' is not a count"),
@@ -82,60 +82,60 @@ WRONG = [
     gpus("1\n2", r"'1\n2' is not a count"),
     gpus("[bold]3", "'[bold]3' is not a count"),
     gpus("all", "'all' is not a count"),
-    # -- words
-    words(2, "nonsense", "nonsense"),
-    words(2, "trian", "trian", "job.yaml"),
-    words(2, "JOB", "plan"),
-    words(2, "JOB", "run"),
-    words(2, "RUN", "audit"),
-    words(2, "extra", "plan", "job.yaml", "extra"),
-    words(2, "extra", "run", "job.yaml", "extra"),
-    words(2, "extra", "audit", "run", "extra"),
-    words(2, "extra", "demo", "job.yaml", "extra"),
-    words(2, "--bogus", "plan", "job.yaml", "--bogus"),
-    words(2, "--bogus", "run", "job.yaml", "--bogus"),
-    words(2, "--bogus", "audit", "run", "--bogus"),
-    words(2, "--bogus", "demo", "--bogus"),
-    words(2, "--bogus", "--bogus"),
-    words(2, "--set", "plan", "job.yaml", "--set"),
-    words(2, "--json", "plan", "job.yaml", "--json=yes"),
-    words(2, "--gpus", "plan", "job.yaml", "--gpus"),
-    words(2, "--accept nonsense: write one of data", "run", "job.yaml", "--accept", "nonsense"),
-    words(2, "write one of data", "run", "job.yaml", "--accept", ""),
-    words(2, "--accept DATA", "run", "job.yaml", "--accept", "data", "--accept", "DATA"),
-    words(2, "--nodes", "run", "job.yaml", "--nodes", "-1"),
-    words(2, "--nodes", "run", "job.yaml", "--nodes", "abc"),
-    words(2, "--nodes", "run", "job.yaml", "--nodes", "1.5"),
-    words(2, "--nodes", "run", "job.yaml", "--nodes", "65"),
-    words(
+    # -- the command line
+    typed(2, "nonsense", "nonsense"),
+    typed(2, "trian", "trian", "job.yaml"),
+    typed(2, "JOB", "plan"),
+    typed(2, "JOB", "run"),
+    typed(2, "RUN", "audit"),
+    typed(2, "extra", "plan", "job.yaml", "extra"),
+    typed(2, "extra", "run", "job.yaml", "extra"),
+    typed(2, "extra", "audit", "run", "extra"),
+    typed(2, "extra", "demo", "job.yaml", "extra"),
+    typed(2, "--bogus", "plan", "job.yaml", "--bogus"),
+    typed(2, "--bogus", "run", "job.yaml", "--bogus"),
+    typed(2, "--bogus", "audit", "run", "--bogus"),
+    typed(2, "--bogus", "demo", "--bogus"),
+    typed(2, "--bogus", "--bogus"),
+    typed(2, "--set", "plan", "job.yaml", "--set"),
+    typed(2, "--json", "plan", "job.yaml", "--json=yes"),
+    typed(2, "--gpus", "plan", "job.yaml", "--gpus"),
+    typed(2, "--accept nonsense: write one of data", "run", "job.yaml", "--accept", "nonsense"),
+    typed(2, "write one of data", "run", "job.yaml", "--accept", ""),
+    typed(2, "--accept DATA", "run", "job.yaml", "--accept", "data", "--accept", "DATA"),
+    typed(2, "--nodes", "run", "job.yaml", "--nodes", "-1"),
+    typed(2, "--nodes", "run", "job.yaml", "--nodes", "abc"),
+    typed(2, "--nodes", "run", "job.yaml", "--nodes", "1.5"),
+    typed(2, "--nodes", "run", "job.yaml", "--nodes", "65"),
+    typed(
         2,
-        "workers.min is 3, and the local cluster has 2; write --nodes 3",
+        "workers.min is 3, and the local cluster has 2. Write --nodes 3",
         *("run", "job.yaml", "--nodes", "2", "--set", "workers.min=3"),
     ),
     # -- job files
-    *(words(2, "missing.yaml: found no such file", command, "missing.yaml") for command in ("plan", "run", "demo")),
-    *(words(2, "empty: found a directory", command, "empty") for command in ("plan", "run", "demo")),
-    *(words(2, "empty.yaml: found nothing in it", command, "empty.yaml") for command in ("plan", "run", "demo")),
-    *(words(2, "binary.yaml: found byte 0x80", command, "binary.yaml") for command in ("plan", "run", "demo")),
-    words(2, "nothing.yaml: found no such file", "demo", "nothing.yaml"),
-    words(2, "found a NUL byte", "plan", "zeros.yaml"),
-    words(2, "write a mapping", "plan", "list.yaml"),
-    words(2, "found a tab", "plan", "tabs.yaml"),
-    words(2, "found a directory", "plan", ""),
-    words(2, r"a\x00b: found no such file name", "plan", "a\0b"),
-    words(2, "[red]x.yaml: found no such file", "plan", "[red]x.yaml"),
-    words(2, "File name too long", "plan", LONG),
-    words(2, "Input/output error", "plan", "/proc/self/mem"),
+    *(typed(2, "missing.yaml: found no such file", command, "missing.yaml") for command in ("plan", "run", "demo")),
+    *(typed(2, "empty: found a directory", command, "empty") for command in ("plan", "run", "demo")),
+    *(typed(2, "empty.yaml: found nothing in it", command, "empty.yaml") for command in ("plan", "run", "demo")),
+    *(typed(2, "binary.yaml: found byte 0x80", command, "binary.yaml") for command in ("plan", "run", "demo")),
+    typed(2, "nothing.yaml: found no such file", "demo", "nothing.yaml"),
+    typed(2, "found a NUL byte", "plan", "zeros.yaml"),
+    typed(2, "Write a mapping", "plan", "list.yaml"),
+    typed(2, "found a tab", "plan", "tabs.yaml"),
+    typed(2, "found a directory", "plan", ""),
+    typed(2, r"a\x00b: found an impossible file name", "plan", "a\0b"),
+    typed(2, "[red]x.yaml: found no such file", "plan", "[red]x.yaml"),
+    typed(2, "File name too long", "plan", LONG),
+    typed(2, "Input/output error", "plan", "/proc/self/mem"),
     # -- overrides
     *(setting(command, "steps", says='the override "steps"') for command in ("plan", "run")),
     setting("plan", "", says='the override ""'),
     setting("plan", "=1", says='the override "=1"'),
     setting("plan", "batch..global=1", says='the override "batch..global=1"'),
     *(setting(command, "colour=red", says="colour: found an unknown key") for command in ("plan", "run")),
-    setting("plan", "batch.globl=1", says="did you mean batch.global?"),
+    setting("plan", "batch.globl=1", says="Did you mean batch.global?"),
     setting("plan", "batch.global=0", says="batch.global: found 0"),
     setting("plan", "batch.global=many", says='batch.global: found "many"'),
-    setting("plan", "batch.global=1048577", says="write a whole number from 1 to 1048576"),
+    setting("plan", "batch.global=1048577", says="Write a whole number from 1 to 1048576"),
     setting("plan", "batch=1", says="batch: found 1"),
     setting("plan", "workers.min=9", says="min 9 is above max 8"),
     setting("run", "train.epochs=2", says="found steps and epochs. Write exactly one of"),
@@ -164,21 +164,21 @@ WRONG = [
     setting("run", "checkpoint.path=nope://x/y", code=1, says="nope"),
     setting("run", "checkpoint.path=torn", code=1, says="torn/run.json: torn or not written by"),
     setting("run", "checkpoint.path=foreign", code=1, says="foreign/run.json: torn or not written by"),
-    words(2, "RUN is empty", "audit", ""),
-    words(1, "missing: no run here", "audit", "missing"),
-    words(1, "missing: no run here", "audit", "missing", "--json"),
-    words(1, "file: no run here", "audit", "file"),
-    words(1, "job.yaml: no run here", "audit", "job.yaml"),
-    words(1, "empty: no run here", "audit", "empty"),
-    words(1, "torn/run.json: torn or not written by", "audit", "torn"),
-    words(1, "torn/run.json: torn or not written by", "audit", "torn", "--json"),
-    words(1, "foreign/run.json: torn or not written by", "audit", "foreign"),
-    words(1, "number/run.json: torn or not written by", "audit", "number"),
-    words(1, "folder-as-file: cannot use run.json: Is a directory", "audit", "folder-as-file"),
-    words(1, "nope", "audit", "nope://x"),
-    words(1, r"cannot use 'a\x00b': it has a NUL byte in it", "audit", "a\0b"),
-    words(1, r"\x1b[31mx: no run here", "audit", "\x1b[31mx"),
-    words(1, "[red]x: no run here", "audit", "[red]x"),
+    typed(2, "RUN is empty", "audit", ""),
+    typed(1, "missing: no run here", "audit", "missing"),
+    typed(1, "missing: no run here", "audit", "missing", "--json"),
+    typed(1, "file: no run here", "audit", "file"),
+    typed(1, "job.yaml: no run here", "audit", "job.yaml"),
+    typed(1, "empty: no run here", "audit", "empty"),
+    typed(1, "torn/run.json: torn or not written by", "audit", "torn"),
+    typed(1, "torn/run.json: torn or not written by", "audit", "torn", "--json"),
+    typed(1, "foreign/run.json: torn or not written by", "audit", "foreign"),
+    typed(1, "number/run.json: torn or not written by", "audit", "number"),
+    typed(1, "folder-as-file: cannot use run.json: Is a directory", "audit", "folder-as-file"),
+    typed(1, "nope", "audit", "nope://x"),
+    typed(1, r"cannot use 'a\x00b': it contains a NUL byte", "audit", "a\0b"),
+    typed(1, r"\x1b[31mx: no run here", "audit", "\x1b[31mx"),
+    typed(1, "[red]x: no run here", "audit", "[red]x"),
 ]
 
 
@@ -186,11 +186,11 @@ def names_of(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize(("words", "code", "says"), WRONG)
-def test_a_wrong_input_is_refused_with_a_sentence(cli, place, words, code, says):
-    """The exit code tells a wrong input (2) from a run that cannot be used (1); stdout and the folder stay clean."""
+@pytest.mark.parametrize(("arguments", "code", "says"), WRONG)
+def test_a_wrong_input_is_refused_with_a_sentence(cli, place, arguments, code, says):
+    """Exit code 2 for a wrong input, 1 for a run that cannot be used. stdout is empty, and no file is left."""
     before = names_of(place)
-    answer = cli(*words)
+    answer = cli(*arguments)
     assert says in answer.err
     assert answer.code == code
     assert answer.out == ""
@@ -200,7 +200,7 @@ def test_a_wrong_input_is_refused_with_a_sentence(cli, place, words, code, says)
 
 
 def test_the_sound_job_would_have_been_started(cli, place):
-    """What is refused above is the one thing that is wrong: without it, the run goes as far as its cluster."""
+    """Each input above has one mistake. Without it, the run reaches the start of its cluster."""
     answer = cli("run", "job.yaml")
     assert (answer.code, answer.err) == (1, "planner: a cluster would have been started\n")
     assert answer.out == f"tiny: a new run in {place / 'run'}\n"
@@ -209,15 +209,15 @@ def test_the_sound_job_would_have_been_started(cli, place):
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("samples", [109, 110])
 def test_the_last_row_can_be_trained_on(cli, samples):
-    """110 rows: 109 may be held out and no more, as the message says."""
+    """Of 110 rows, at most 109 may be held out, as the message says."""
     answer = cli("run", "job.yaml", "--set", f"eval.samples={samples}")
-    assert ("hold out at most 109" in answer.err) is (samples == 110)
+    assert ("Hold out at most 109" in answer.err) is (samples == 110)
     assert answer.code == (2 if samples == 110 else 1)
 
 
 @pytest.mark.usefixtures("place")
 def test_every_mistake_of_a_job_has_its_line(cli):
-    """Three mistakes are three lines, each with the file's name in front."""
+    """Three mistakes are three lines. Each begins with the file's name."""
     answer = cli("plan", "job.yaml", "--set", "batch.global=0", "--set", "train.seed=-1", "--set", "colour=red")
     lines = answer.err.splitlines()
     assert len(lines) == 3
@@ -237,7 +237,7 @@ def test_every_mistake_of_a_job_has_its_line(cli):
     ],
 )
 def test_a_process_ends_with_the_same_code(place, arguments, code, says):
-    """As a shell sees it; a handful, since each starts Python."""
+    """In real processes. Only a few, because each one starts Python."""
     before = names_of(place)
     command = [sys.executable, "-m", "planner.cli", *arguments]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
@@ -248,7 +248,7 @@ def test_a_process_ends_with_the_same_code(place, arguments, code, says):
 
 
 def test_a_message_in_another_encoding_is_still_a_message(place):
-    """A terminal of plain ASCII gets the name escaped, not a traceback."""
+    """On an ASCII terminal the name is escaped, without a traceback."""
     command = [sys.executable, "-m", "planner.cli", "plan", "nö.yaml"]
     settings = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, env=settings)
@@ -257,7 +257,7 @@ def test_a_message_in_another_encoding_is_still_a_message(place):
 
 
 def test_ctrl_c_is_130(cli, monkeypatch):
-    """Interrupted before there is anything to interrupt: no traceback, and the code that shells expect."""
+    """Also before anything has started. There is no traceback."""
 
     def interrupted(*_arguments):
         raise KeyboardInterrupt

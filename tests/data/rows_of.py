@@ -1,4 +1,4 @@
-"""Rows written to a file and opened as samples; samples read back as bytes."""
+"""Rows written to a file and opened as samples. Samples read back as bytes."""
 
 import json
 

@@ -15,7 +15,7 @@ GOOD = {
     "feedback": {"prompt": HI, "completion": YO, "label": True},
 }
 BAD = [
-    ("chat", {"conversations": [{"from": "human", "value": "hi"}]}, "conversations, as ShareGPT has them"),
+    ("chat", {"conversations": [{"from": "human", "value": "hi"}]}, "conversations in ShareGPT's form"),
     ("chat", "{", "not JSON"),
     ("chat", "[" * 100_000, "nested too deeply"),
     ("chat", "[]", "an array instead of an object"),
@@ -28,7 +28,7 @@ BAD = [
     ("chat", {"messages": [{"role": 1, "content": "hi"}, *YO]}, r"messages\[0\] has no role \(a number\)"),
     ("chat", {"messages": [{"role": "user"}, *YO]}, r"messages\[0\] has no content \(missing\)"),
     ("chat", {"messages": [{"role": "user", "content": 3}, *YO]}, r"messages\[0\] has no content \(a number\)"),
-    ("chat", {"messages": [{"role": "user", "content": [{"type": "text"}]}, *YO]}, "content in parts"),
+    ("chat", {"messages": [{"role": "user", "content": [{"type": "text"}]}, *YO]}, "a list of parts as content"),
     ("chat", '{"messages": [{"role": "\\ud800", "content": "hi"}]}', r"messages\[0\]\.role is not valid Unicode"),
     (
         "chat",
@@ -50,8 +50,8 @@ BAD = [
     ("pairs", {"prompt": HI, "chosen": YO, "rejected": "no"}, "one of chosen and rejected is a text"),
     ("pairs", {"prompt": HI, "chosen": "yo", "rejected": ""}, "prompt is an array, and must be a text"),
     ("pairs", {"prompt": "hi", "chosen": "yo", "rejected": ""}, "rejected is empty"),
-    ("pairs", {"chosen": "hi yo", "rejected": "hi no"}, "where their prompt ends cannot be told"),
-    ("pairs", {"chosen": YO, "rejected": NO}, "no common beginning that could be their prompt"),
+    ("pairs", {"chosen": "hi yo", "rejected": "hi no"}, "do not show where their prompt ends"),
+    ("pairs", {"chosen": YO, "rejected": NO}, "no common beginning to be their prompt"),
     ("pairs", {"prompt": HI, "chosen": YO, "rejected": []}, "rejected is an empty list"),
     ("pairs", {"prompt": HI, "chosen": YO, "rejected": [*NO, *HI]}, "rejected ends with a message of user"),
     ("pairs", {"prompt": HI, "chosen": YO, "rejected": [*NO, *HI, *YO]}, "messages of assistant, user, assistant"),
@@ -60,25 +60,29 @@ BAD = [
     (
         "pairs",
         {"prompt": "a", "chosen": "b" * 99 + "c", "rejected": "b" * 99 + "d"},
-        "chosen and rejected are the same up to where model.context: 100 tokens end",
+        "chosen and rejected are the same after the cut to model.context: 100 tokens",
     ),
     ("feedback", {"prompt": HI, "completion": YO, "label": "yes"}, "label is 'yes', and must be true or false"),
     ("feedback", {"prompt": HI, "completion": YO, "label": 2}, "label is 2, and must be true or false"),
     ("feedback", {"prompt": HI, "completion": YO, "label": [1]}, r"label is \[1\], and must be"),
     ("feedback", {"prompt": HI, "completion": 7, "label": 1}, "completion is a number, and must be a text or a list"),
-    ("feedback", {"prompt": "hi", "completion": YO, "label": 1}, "the prompt is a text, and what follows it messages"),
+    (
+        "feedback",
+        {"prompt": "hi", "completion": YO, "label": 1},
+        "the prompt is a text, and its completion is mess",
+    ),
     ("feedback", {"prompt": "hi" * 60, "completion": "yo", "label": 1}, "its prompt of 121 tokens leaves nothing"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "row", "says"), BAD, ids=[f"{kind} {says[:40]}" for kind, _, says in BAD])
 def test_a_bad_row_is_named_or_left_out(kind, row, says, tmp_path):
-    """Its line and the reason; with `skip`, the good ones are what they are without it."""
+    """Its line and the reason. With `skip`, the good ones are what they are without it."""
     rows = [GOOD[kind], row, GOOD[kind]]
     with pytest.raises(DataError, match=says) as raised:
         opened(kind, rows, tmp_path, model=gpt(100))
     first, named = str(raised.value).splitlines()
-    assert first == "data.path: 1 of 3 rows cannot be used; mend them, or leave them out: data.bad_rows: skip"
+    assert first == "data.path: 1 of 3 rows cannot be used. Correct them, or write data.bad_rows: skip"
     assert named.startswith(f"  {tmp_path}/rows.jsonl:2: ")
     kept = opened(kind, rows, tmp_path, model=gpt(100), bad_rows="skip")
     assert all_parts(kept) == all_parts(opened(kind, [rows[0], rows[2]], tmp_path, model=gpt(100)))
@@ -113,14 +117,14 @@ def test_rows_of_an_array_have_numbers(tmp_path):
 
 
 def test_an_array_that_breaks_off_is_refused_whatever_the_job_says(tmp_path):
-    """Nobody knows what came after that."""
+    """planner cannot know what comes after that."""
     (tmp_path / "x").mkdir()
-    with pytest.raises(DataError, match="begins as a JSON array and is none"):
+    with pytest.raises(DataError, match="begins like a JSON array but is not one"):
         opened("chat", [json.dumps(GOOD["chat"]), "{"], tmp_path, as_array=True, bad_rows="skip")
 
 
 @pytest.mark.parametrize(
-    ("rows", "says"), [([], "holds no rows"), ([{"a": 1}], "1 of 1 rows cannot be used; mend them$")]
+    ("rows", "says"), [([], "holds no rows"), ([{"a": 1}], "1 of 1 rows cannot be used. Correct them$")]
 )
 def test_data_without_a_usable_row_is_refused(rows, says, tmp_path):
     """With `skip`, too."""

@@ -46,7 +46,7 @@ def site(tmp_path, monkeypatch):
 
 @pytest.fixture
 def example(site):
-    """The package of the document, installed; its module."""
+    """The package of the document, installed. Its module."""
     project = tomllib.loads(BLOCKS["toml"])["project"]
     install(site, project["name"], project["entry-points"])
     module = site / "planner_csv.py"
@@ -97,7 +97,7 @@ def test_without_the_package_the_file_is_one_of_json_lines(tmp_path):
 
 
 def test_other_files_do_not_import_it(example, tmp_path):
-    """A broken package harms only those who have its files; they get one error with its name."""
+    """A broken package affects only jobs with its files. They get one error with its name."""
     example.write_text("raise OSError('broken')\n")
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     assert opened(tmp_path / "pairs.jsonl").num_rows == 2
@@ -106,7 +106,7 @@ def test_other_files_do_not_import_it(example, tmp_path):
 
 
 def test_planners_own_endings_are_not_to_be_had(site, tmp_path):
-    """Other rows would be trained on, and nobody would know."""
+    """The run would train on other rows without notice."""
     (site / "planner_lines.py").write_text("def rows(file): ...")
     install(site, "planner-lines", {"planner.row_files": {"jsonl": "planner_lines:rows"}})
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -126,7 +126,7 @@ def test_planners_own_endings_are_not_to_be_had(site, tmp_path):
     ],
 )
 def test_what_is_no_reader_is_refused(code, example, tmp_path):
-    """By the package's name or the file's; never with a traceback."""
+    """By the package's name or the file's. Never with a traceback."""
     example.write_text(code)
     with pytest.raises(PlannerError, match="csv"):
         opened(csv_file(tmp_path))

@@ -85,7 +85,7 @@ def places(tmp_path, marker):
 
 
 def test_a_parquet_file_runs_no_code_in_a_worker(places, marker):
-    """All that hold a pickle somewhere are refused by the column; without our look at the columns, it runs."""
+    """All files with a pickle are refused by the column. Without the check of columns, the pickle runs."""
     places.sort(key=lambda place: place.name != "plain.parquet")
     command = [sys.executable, "-c", READ, *map(str, (marker, *places))]
     found = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True).stdout.splitlines()
@@ -97,7 +97,7 @@ def test_a_parquet_file_runs_no_code_in_a_worker(places, marker):
 
 
 def test_the_driver_refuses_it_too(places):
-    """Where nobody has registered the type: before anything is started, and in the same words."""
+    """In a process that has not registered the type: before anything is started, with the same message."""
     for place in places:
         if place.suffix == ".parquet":
             with pytest.raises(DataError, match=r"the column 'text' is of the type ray\.data\.arrow_pickled_object"):
@@ -137,7 +137,7 @@ def test_a_type_in_python_is_found_wherever_it_is(kind):
 
 
 def test_what_the_libraries_of_data_sets_write_is_read():
-    """Their own types, those of Arrow itself, and everything without a type of somebody's."""
+    """Types of datasets and pandas, Arrow's types, and everything without a foreign type."""
     kinds = [pa.string(), pa.list_(pa.int32()), pa.dictionary(pa.int8(), pa.string()), pa.uuid(), pa.json_()]
     kinds += [pa.struct([("role", pa.string())]), Foreign("datasets.features.features.Array2DExtensionType")]
     require_plain(pa.schema([pa.field(str(i), kind) for i, kind in enumerate(kinds)]), "here")

@@ -57,7 +57,7 @@ ALL = [
 @pytest.mark.parametrize("as_array", [False, True], ids=["lines", "array"])
 @pytest.mark.parametrize(("kind", "row", "found"), ALL)
 def test_a_row_makes_its_samples(kind, row, found, as_array, tmp_path):
-    """Of a JSON array as of lines; what else a row has is left alone, and null is as good as nothing."""
+    """Of a JSON array as of lines. What else a row has is left alone, and null is as good as nothing."""
     dataset = opened(kind, [row, row | {"score": None, "label_": 3}], tmp_path, as_array=as_array)
     assert all_parts(dataset) == found * 2
 
@@ -65,7 +65,7 @@ def test_a_row_makes_its_samples(kind, row, found, as_array, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "row", "says"),
     [
-        ("chat", LABELLED, "a label beside prompt and completion"),
+        ("chat", LABELLED, "prompt and completion have a label"),
         ("chat", HALOS_BINARY, "HALOs' type: binary_feedback, and data.kind chat takes"),
         ("pairs", LABELLED, "data.kind pairs takes one of: HALOs' type: pairwise_feedback; chosen, rejected"),
         ("pairs", {"messages": HI + YO}, "messages, and data.kind pairs takes one of"),
@@ -85,7 +85,7 @@ def test_a_row_of_another_kind_is_refused(kind, row, says, tmp_path):
 
 def test_a_text_bears_loss_everywhere_or_nowhere(tmp_path):
     """It has no completion: a job that asks for its loss alone is told so, before all rows are found bad."""
-    with pytest.raises(DataError, match=r"write data\.loss_on: all"):
+    with pytest.raises(DataError, match=r"Write data\.loss_on: all"):
         opened("chat", [{"text": "abc"}], tmp_path, bad_rows="skip")
     sample = opened("chat", [{"text": "abc"}], tmp_path, loss_on="all").sample(0)
     assert (sample.inputs.tolist(), sample.labels.tolist()) == ([0, 97, 98, 99], [97, 98, 99, 0])

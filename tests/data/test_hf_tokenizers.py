@@ -186,7 +186,7 @@ def test_a_template_that_moves_words_is_refused(folders, tmp_path):
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("{% for %}", "is no Jinja"),
+        ("{% for %}", "is not valid Jinja"),
         ("{{ raise_exception('no system') }}", "the chat template refuses it: no system"),
         ("{{ messages[0].nothing.there }}", "the chat template refuses it: "),
         ("{{ messages[0]['content'] }}", "the chat template writes nothing for the completion"),
@@ -230,7 +230,7 @@ def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(folders, 
 def test_messages_without_a_template_are_refused(folders, tmp_path):
     """And texts are not: they need none."""
     bare = model(folders / "plain")
-    with pytest.raises(DataError, match=r"has no chat template, and the rows are messages; name a Jinja file"):
+    with pytest.raises(DataError, match=r"has no chat template, and the rows are messages\. Name a Jinja file"):
         opened("chat", [{"messages": HI + YO}], tmp_path, model=bare)
     with pytest.raises(DataError, match=r"model.chat_template: cannot read .*gone.jinja: No such file"):
         opened("chat", [{"messages": HI + YO}], tmp_path, model=model(folders / "plain", chat_template="gone.jinja"))
@@ -240,7 +240,7 @@ def test_messages_without_a_template_are_refused(folders, tmp_path):
 def test_an_empty_prompt_needs_a_tokenizer_that_begins_texts(folders, tmp_path):
     """Else nothing would predict the completion's first token."""
     row = {"prompt": "", "completion": "how"}
-    with pytest.raises(DataError, match="its prompt is empty, and this tokenizer begins a text with no token"):
+    with pytest.raises(DataError, match="its prompt is empty, and this tokenizer adds no token"):
         opened("feedback", [row | {"label": 1}], tmp_path, model=model(folders / "chatml"))
     text = opened("chat", [row], tmp_path, model=model(folders / "zephyr")).sample(0)
     assert text.labels.tolist() == [*ids_of(loaded(folders / "zephyr"), "how"), 2]
@@ -258,7 +258,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(folders, tmp_path):
 
 
 def test_another_tokenizer_makes_another_data_set(folders, tmp_path):
-    """And so does another template; a template that writes the same does not."""
+    """Another template makes another data set. A template that writes the same text does not."""
     rows = [{"messages": HI + YO}]
 
     def fingerprint(**settings):
@@ -334,7 +334,7 @@ def test_conversations_whose_tokens_are_not_those_of_their_whole_text_are_counte
     seam = model(folders / "chatml", chat_template=str(template))
     rows = [{"messages": [user("you"), assistant(words)]} for words in ("ello there", ". fine")]
     notes = opened("chat", rows, tmp_path, model=seam).notes
-    assert [note for note in notes if note.startswith("1 of 2 conversations have other tokens")]
+    assert [note for note in notes if note.startswith("1 of 2 conversations are tokenized piece by piece")]
     assert not opened("chat", rows, tmp_path, model=seam, loss_on="all").notes
 
 

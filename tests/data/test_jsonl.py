@@ -67,7 +67,7 @@ def test_lines_end_as_they_like(tmp_path, content):
 
 
 def test_rows_run_on_over_the_files_of_a_glob(tmp_path):
-    """In the order of names; other files are left alone."""
+    """In the order of names. Other files are left alone."""
     (tmp_path / "b.jsonl").write_text('{"text": "2"}\n\n{"text": "3"}\n')
     (tmp_path / "a.jsonl").write_text('{"text": "1"}\n')
     (tmp_path / "notes.txt").write_text("not JSON")

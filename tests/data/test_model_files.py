@@ -54,12 +54,12 @@ def test_a_whole_folder_passes(folder):
     [
         ({"architectures": ["LlamaForSequenceClassification"]}, "is not a causal language model with a head"),
         ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
-        ({"max_position_embeddings": 32}, "model.context is 64, and .* knows 32 positions; write model.context: 32"),
+        ({"max_position_embeddings": 32}, "model.context is 64, and .* knows 32 positions. Write model.context: 32"),
         (
             {"max_position_embeddings": 32, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0}},
             "knows 32 positions at which rope 'dynamic' is the same for all samples",
         ),
-        ({"model_type": None}, "names no model_type"),
+        ({"model_type": None}, "it has no model_type"),
     ],
 )
 def test_a_configuration_that_cannot_be_trained_is_refused(folder, change, words):
@@ -90,7 +90,7 @@ def test_files_that_are_not_there_or_torn_are_named(folder, tmp_path):
     with pytest.raises(UserError, match="not a safetensors file"):
         model_files.check(model(folder))
     weights.rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="its weights are pickles"):
+    with pytest.raises(UserError, match="Its weights are pickles"):
         model_files.check(model(folder))
     model_files.check(model(folder, weights="random"))
     (folder / model_files.INDEX).write_text(json.dumps({"weight_map": {"a.weight": "gone.safetensors"}}))
@@ -108,7 +108,7 @@ def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
 
 
 def test_a_fingerprint_tells_weights_apart(folder, tmp_path):
-    """A copy has the same one; other values of the same shapes, or another configuration, have another."""
+    """A copy has the same one. Other values of the same shapes, or another configuration, have another."""
 
     def fingerprint(of=folder, *, weights=True):
         return model_files.folder_fingerprint(of, weights=weights)
@@ -127,7 +127,7 @@ def test_other_files_than_the_runs_are_accepted_by_name_alone():
     """And what is not known is not compared."""
     assert require_same_model("a", "a", frozenset(), "runs/x") == []
     assert require_same_model("", "b", frozenset(), "runs/x") == []
-    with pytest.raises(ResumeRefused, match=r"runs/x: the model's files .* --accept model"):
+    with pytest.raises(ResumeRefused, match=r"runs/x: the run was made with other model files .* --accept model"):
         require_same_model("a", "b", frozenset({"data"}), "runs/x")
     assert require_same_model("a", "b", frozenset({"model"}), "runs/x") != []
 
@@ -176,12 +176,12 @@ def test_what_is_drawn_in_every_generation_keeps_its_seed(model, objective, is_r
     if not is_refused:
         require_same_first_weights(identity(3), identity(4), job, "runs/x")
         return
-    with pytest.raises(ResumeRefused, match=r"train.seed 3, .* with 4 it would be another model"):
+    with pytest.raises(ResumeRefused, match=r"train.seed 3, .* seed 4 would give another model"):
         require_same_first_weights(identity(3), identity(4), job, "runs/x")
 
 
 def test_a_policy_is_held_to_a_model_with_its_tokens(folder, tmp_path):
-    """Of the same number, and the same ones; a template of its own is no other token."""
+    """Of the same number, and the same ones. A template of its own is no other token."""
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     job = preference_job({**READ, "path": str(folder), "context": 64}, {"kind": "dpo", "reference_model": str(other)})

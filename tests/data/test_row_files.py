@@ -56,7 +56,7 @@ def test_rows_run_on_over_the_files_of_a_glob(tmp_path):
 
 
 def test_messages_in_columns_are_messages(tmp_path):
-    """Arrow gives every message every key that one of them has; what is null is not there."""
+    """Arrow gives every message the keys of all messages. Keys that are null count as missing."""
     rows = [
         {"messages": [user("a") | {"name": "me"}, assistant("b")]},
         {"messages": [user("c"), assistant("d")]},
@@ -79,22 +79,22 @@ def test_bad_rows_of_tables_have_numbers(tmp_path):
 
 
 def test_a_folder_with_splits_is_read_by_split(tmp_path):
-    """train, or the one that the job names, or the only one; else an error with those there are."""
+    """train, or the one that the job names, or the only one. Else an error with those there are."""
     folder_of([], tmp_path / "two", train=ROWS[:3], test=ROWS[3:])
     folder_of([], tmp_path / "one", test_prefs=ROWS)
     folder_of([], tmp_path / "none", a=ROWS, b=ROWS)
     assert all_parts(read(tmp_path / "two")) == FOUND[:3]
     assert all_parts(read(tmp_path / "two", split="test")) == FOUND[3:]
     assert all_parts(read(tmp_path / "one")) == FOUND
-    with pytest.raises(DataError, match=r"data.split: no 'train' at .*; write one of a, b$"):
+    with pytest.raises(DataError, match=r"data.split: no 'train' at .*\. Write one of a, b$"):
         read(tmp_path / "none")
-    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*; write one of test, train$"):
+    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*\. Write one of test, train$"):
         read(tmp_path / "two", split="eval")
     folder_of(ROWS, tmp_path / "single")
     folder_of([row | {"split": "test" if n > 2 else "train"} for n, row in enumerate(ROWS)], tmp_path / "column")
     assert all_parts(read(tmp_path / "column")) == FOUND[:3]
     assert all_parts(read(tmp_path / "column", split="test")) == FOUND[3:]
-    with pytest.raises(DataError, match=r"data.split: 'test', but the rows at .* name no split; leave data.split out"):
+    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* name no split\. Leave"):
         read(tmp_path / "single", split="test")
 
 
@@ -105,9 +105,9 @@ def test_rows_may_name_their_split(as_array, tmp_path):
     assert all_parts(opened("pairs", rows, tmp_path, as_array=as_array)) == FOUND[:3]
     assert all_parts(opened("pairs", rows, tmp_path, as_array=as_array, split="test")) == FOUND[3:]
     assert all_parts(opened("pairs", rows[3:], tmp_path, as_array=as_array)) == FOUND[3:]
-    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*; write one of test, train$"):
+    with pytest.raises(DataError, match=r"data.split: no 'eval' at .*\. Write one of test, train$"):
         opened("pairs", rows, tmp_path, as_array=as_array, split="eval")
-    with pytest.raises(DataError, match=r"data.split: 'test', but the rows at .* name no split; leave data.split out"):
+    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* name no split\. Leave"):
         opened("pairs", ROWS, tmp_path, as_array=as_array, split="test")
 
 
@@ -121,10 +121,10 @@ def test_a_row_whose_split_is_not_clear_is_bad(tmp_path):
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):
-    """A folder of files wants a glob; a broken table is named with the library's words."""
+    """A folder of files needs a glob. A broken table is named with the library's message."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.jsonl").write_text("{}")
-    with pytest.raises(DataError, match=r"is no data set folder .* write a glob, such as .*folder/\*.jsonl"):
+    with pytest.raises(DataError, match=r"is not a data set folder .* write a glob such as .*folder/\*.jsonl"):
         read(tmp_path / "folder")
     (tmp_path / "folder" / "dataset_info.json").write_text("{")
     with pytest.raises(DataError, match="cannot read the data set folder"):

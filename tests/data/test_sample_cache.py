@@ -19,7 +19,7 @@ PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chos
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """All is sample_cache, in a folder of the test; and how often rows were tokenized."""
+    """Cache everything in a folder of the test, and count how often rows are tokenized."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
     calls, tokenized = [], conversations._tokenized
@@ -40,7 +40,7 @@ def folders(tmp_path):
     ("kind", "settings"), [("pairs", {}), ("feedback", {}), ("chat", {}), ("chat", {"packing": True})]
 )
 def test_what_was_kept_is_what_was_made(kind, settings, tmp_path, made):
-    """Samples, fingerprint and notes; the second time nothing is tokenized."""
+    """Samples, fingerprint and notes. The second time nothing is tokenized."""
     first = opened(kind, PAIRS, tmp_path, model=gpt(20), **settings)
     path = tmp_path / "rows.jsonl"
     stamp = path.stat().st_mtime_ns
@@ -99,11 +99,11 @@ def test_what_was_harmed_is_made_anew(harm, tmp_path, made, caplog):
     _again("pairs", tmp_path / "rows.jsonl")
     assert len(made) == 2
     if harm == "another format":
-        assert "(format 2, this one reads 1): rows are tokenized again" in caplog.text
+        assert "(format 2, this one reads 1), so rows are tokenized again" in caplog.text
 
 
 def test_without_a_place_rows_are_tokenized_each_time(tmp_path, made, monkeypatch):
-    """A home that cannot be written to stops nobody."""
+    """A home that cannot be written to does not stop a run."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "file"))
     opened("pairs", PAIRS, tmp_path, model=gpt(20))
@@ -122,7 +122,7 @@ def test_bad_rows_are_refused_each_time(tmp_path, made):
 
 @pytest.mark.usefixtures("made")
 def test_the_ones_used_last_are_kept(tmp_path, monkeypatch):
-    """The others are forgotten; who reads one goes on reading."""
+    """The others are removed. A process that reads one continues to read it."""
     monkeypatch.setattr(sample_cache, "_MOST", 2)
     sets = []
     for age_s, most in ((300, 1), (200, 2), (100, 3)):
@@ -163,7 +163,7 @@ def test_nobody_else_reads_what_is_kept(tmp_path):
 
 
 def test_what_is_kept_names_no_file_elsewhere(tmp_path, made):
-    """By one who can write to a shared cache: another file is not mapped as samples, rows are tokenized anew."""
+    """A user who can write to a shared cache changed it: the file is not mapped, and rows are tokenized again."""
     first = all_parts(opened("pairs", PAIRS, tmp_path, model=gpt(20)))
     [place] = folders(tmp_path)
     (place / "tokens").rename(tmp_path / "cache" / "elsewhere")

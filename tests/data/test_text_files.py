@@ -18,7 +18,7 @@ from planner.job import TextData
 
 
 def write(folder, **contents):
-    """Files a.txt, b.txt... with these bytes; the folder."""
+    """Files a.txt, b.txt... with these bytes. The folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (folder / f"{name}.txt").write_bytes(content)
@@ -45,7 +45,7 @@ files = st.lists(st.binary(max_size=9), min_size=1, max_size=6).filter(lambda pa
 
 @given(parts=files, context=st.integers(1, 12))
 def test_rows_tile_the_corpus(tmp_path_factory, parts, context):
-    """Inputs joined are all bytes but the last, labels joined all but the first; only the last row is shorter."""
+    """Inputs joined are all bytes but the last, labels joined all but the first. Only the last row is shorter."""
     folder = write(tmp_path_factory.mktemp("tile"), **{f"{i:02d}": part for i, part in enumerate(parts)})
     corpus = b"".join(part + b"\0" for part in parts)
     rows = all_rows(opened(folder, context))
@@ -64,7 +64,7 @@ def test_rows_are_read_in_any_order(tmp_path):
 
 
 def test_empty_files_and_one_byte_files_inside_one_row(tmp_path):
-    """A row may run through many files; an empty one leaves only its end mark."""
+    """A row may run through many files. An empty one leaves only its end mark."""
     dataset = opened(write(tmp_path, a=b"", b=b"1", c=b"", d=b"", e=b"2"), context=50)
     assert all_rows(dataset) == [b"\x001\0\0\x002\0"]
 
@@ -86,7 +86,7 @@ def test_two_bytes_are_enough(tmp_path):
 
 
 def test_a_device_is_not_said_to_be_missing():
-    with pytest.raises(DataError, match=r"data\.path: cannot read /dev/zero: a pipe or a device, no regular file"):
+    with pytest.raises(DataError, match=r"data\.path: cannot read /dev/zero: a pipe or a device, not a regular file"):
         resolve("/dev/zero")
 
 
@@ -119,7 +119,7 @@ def test_a_relative_path_is_meant_from_the_working_directory(tmp_path, monkeypat
 
 
 def test_the_standard_library_is_its_own_source():
-    """Known modules are there; tests and installed packages are not. It opens without being told where."""
+    """Known modules are there, tests and installed packages are not. It opens without a path."""
     root, found = resolve(STDLIB)
     names = {file.relative_to(root).as_posix() for file in found}
     assert root == Path(sysconfig.get_paths()["stdlib"])
@@ -164,7 +164,7 @@ def test_a_name_that_is_not_utf8_is_a_name(tmp_path):
 
 @pytest.mark.parametrize("harm", ["shrunk", "gone"])
 def test_a_file_that_changed_after_opening_is_refused(tmp_path, harm):
-    """A shrunk or deleted file is named; rows of the other files are still read."""
+    """A shrunk or deleted file is named. Rows of the other files are still read."""
     write(tmp_path, a=b"01234567", b=b"abcdefgh")
     dataset = opened(tmp_path, 4)
     whole = all_rows(dataset)
@@ -190,7 +190,7 @@ def test_a_file_that_grew_keeps_its_rows(tmp_path):
 
 
 def test_the_fingerprint_knows_content_names_and_cut_but_not_the_place(tmp_path):
-    """Equal for a copy elsewhere; another for another byte, name, file boundary or context."""
+    """Equal for a copy elsewhere. Another for another byte, name, file boundary or context."""
     original = opened(write(tmp_path / "one", a=b"hello", b=b"world"))
     assert opened(write(tmp_path / "far" / "copy", a=b"hello", b=b"world")).fingerprint == original.fingerprint
     others = [

@@ -1,4 +1,4 @@
-"""Token files: the very rows of text and jsonl; whole or not there; nothing that is not one is taken for one."""
+"""Token files: they have the rows of text and jsonl, are written atomically, and nothing else is taken for one."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_a_stream_has_the_rows_of_its_text(tmp_path_factory, contents, contexts)
     contexts=st.lists(st.integers(1, 30), min_size=1, max_size=3),
 )
 def test_prepared_rows_are_those_of_the_jsonl(tmp_path_factory, texts, contexts):
-    """One file, any context: the rows are kept whole and cut when they are read; blank lines are none."""
+    """One file, any context: the rows are kept whole and cut when they are read. Blank lines are none."""
     folder = tmp_path_factory.mktemp("rows")
     source = jsonl(folder / "source", *texts)
     header = prepare(source, folder / "tokens")
@@ -93,7 +93,7 @@ def test_prepared_rows_are_those_of_the_jsonl(tmp_path_factory, texts, contexts)
 
 
 def test_a_text_larger_than_a_chunk_and_progress(tmp_path, monkeypatch):
-    """Read in pieces, the stream is the same; progress grows to the end of the source, and not with every piece."""
+    """Read in pieces, the stream is the same. Progress grows to the end of the source, but not with every piece."""
     monkeypatch.setattr(prepare_tokens, "_CHUNK_BYTES", 100)
     source = text(tmp_path / "source", WORDS * 7, b"", WORDS * 20)
     told = []
@@ -108,7 +108,7 @@ def test_a_text_larger_than_a_chunk_and_progress(tmp_path, monkeypatch):
 
 
 def test_a_copy_elsewhere_is_the_same_data_and_another_cut_is_not(tmp_path, stream, rows):
-    """The fingerprint is of content and context; where the file lies counts for nothing."""
+    """The fingerprint depends on content and context, not on the place of the file."""
     (tmp_path / "copy").write_bytes(stream.read_bytes())
     assert opened(tmp_path / "copy").fingerprint == opened(stream).fingerprint
     prepare(text(tmp_path / "other", WORDS * 9 + WORDS.upper()), tmp_path / "altered")
@@ -123,7 +123,7 @@ def test_the_digest_is_of_all_behind_the_header(rows):
 
 @pytest.mark.parametrize("name", ["stream", "rows"])
 def test_another_process_maps_the_file_itself(request, name):
-    """Pickled, it is a few words and not the data; opened there, it must still be the same data."""
+    """A pickle has the path, not the data. On opening, the data must be unchanged."""
     file = request.getfixturevalue(name)
     dataset = opened(file)
     pickled = pickle.dumps(dataset)
@@ -143,7 +143,7 @@ def test_any_byte_of_a_header_altered_is_refused(tmp_path_factory, data):
     content[data.draw(st.integers(0, HEADER_BYTES - 1))] ^= data.draw(st.integers(1, 255))
     altered = file.with_name("altered")
     altered.write_bytes(content)
-    with pytest.raises(DataError, match=r"altered( is no token file|: its header is torn or altered)"):
+    with pytest.raises(DataError, match=r"altered( is not a token file|: its header is torn or altered)"):
         opened(altered)
 
 
@@ -156,7 +156,7 @@ def test_a_file_of_another_length_is_refused(tmp_path_factory, cut, more):
         return
     altered = file.with_name("torn")
     altered.write_bytes(torn)
-    with pytest.raises(DataError, match=r"torn.*(is no token file|header is torn|a copy that broke off|was altered)"):
+    with pytest.raises(DataError, match=r"torn.*(is not a token file|header is torn|an incomplete copy|was altered)"):
         opened(altered)
 
 
@@ -170,11 +170,11 @@ def _prepared_once(tmp_path_factory):
 
 @pytest.mark.parametrize("place", [HEADER_BYTES, -1])
 def test_altered_content_is_refused_at_once(stream, place):
-    """The first and the last block are always among those that are looked at; of a file this small, all is."""
+    """The first and the last block are always checked. Of a file this small, all blocks are."""
     content = bytearray(stream.read_bytes())
     content[place] ^= 1
     stream.write_bytes(content)
-    with pytest.raises(DataError, match="is not what was prepared"):
+    with pytest.raises(DataError, match="its content was altered after it was prepared"):
         opened(stream)
 
 
@@ -192,19 +192,19 @@ def test_a_newer_format_is_named(stream):
 
 
 def test_wider_tokens_are_named(stream):
-    """The format has room for a tokenizer's; no model here takes them."""
+    """The format can hold the wider ids of a tokenizer. No model here reads them."""
     rewritten(stream, dtype="uint16")
     with pytest.raises(DataError, match="holds uint16 tokens"):
         opened(stream)
 
 
 def test_what_is_no_token_file_is_refused(tmp_path, stream):
-    """Text, nothing, a folder of two; each is named."""
+    """Text, nothing, a folder of two. Each is named."""
     (tmp_path / "empty").write_bytes(b"")
     for name in ["text/000.txt", "empty"]:
-        with pytest.raises(DataError, match=f"{name} is no token file; make one with `planner prepare`"):
+        with pytest.raises(DataError, match=rf"{name} is not a token file\. Make one with `planner prepare`"):
             opened(tmp_path / name)
-    with pytest.raises(DataError, match="names 2 files; write the one"):
+    with pytest.raises(DataError, match=r"names 2 files\. Write the one"):
         opened(text(tmp_path / "two", b"a", b"b").path)
     with pytest.raises(DataError, match="no file at"):
         opened(stream.with_name("missing"))
@@ -219,7 +219,7 @@ def test_a_file_that_shrinks_under_a_run_is_refused(stream):
 
 
 def test_a_table_of_rows_altered_where_nobody_looked_is_noticed(rows):
-    """Not every block is looked at; a row that cannot be is refused when it is read."""
+    """Not every block is checked at opening. An impossible row is refused when it is read."""
     dataset = opened(rows)
     with rows.open("r+b") as stream:
         stream.seek(dataset.header.starts_at + 8 * 7)
@@ -239,7 +239,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, free_bytes):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, before[1]))
     try:
-        with pytest.raises(RunError, match=r"cannot write .*tokens: File too large; nothing was left behind"):
+        with pytest.raises(RunError, match=r"cannot write .*tokens: File too large\. No partial file remains"):
             prepare(source, tmp_path / "tokens")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -247,9 +247,9 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, free_bytes):
 
 
 def test_a_disk_without_room_is_said_with_the_sizes(tmp_path, small_disk):
-    """Two megabytes onto one; what was written is gone, and counts as free."""
+    """Two megabytes onto a disk of one. What was written is removed, and counts as free."""
     source = jsonl(tmp_path / "source", ["abc" * 1000] * 700)
-    with pytest.raises(RunError, match=r"the disk is full: it needs 2\.1 MB, and 1\.0 MB are free; nothing was left"):
+    with pytest.raises(RunError, match=r"the disk is full: it needs 2\.1 MB, and 1\.0 MB are free\. No partial file"):
         prepare(source, small_disk / "tokens")
     assert list(small_disk.iterdir()) == []
 
@@ -269,14 +269,14 @@ def test_a_mistake_on_the_way_leaves_nothing(tmp_path):
 def test_what_is_there_is_replaced_only_when_asked(tmp_path, stream):
     """By another file, not in place."""
     source = text(tmp_path / "text2", b"other")
-    with pytest.raises(UserError, match="is there already; choose another name, or replace it with --force"):
+    with pytest.raises(UserError, match=r"exists already\. Choose another name, or replace it with --force"):
         prepare(source, stream)
     prepare(source, stream, replace=True)
     assert all_rows(opened(stream, 100)) == [b"other\0"]
 
 
 def test_the_file_can_be_read_by_whom_the_mask_admits(stream):
-    """It is no secret of the one who prepared it."""
+    """Other users may read it as they may read the source."""
     mask = os.umask(0)
     os.umask(mask)
     assert stream.stat().st_mode & 0o777 == 0o666 & ~mask
@@ -287,7 +287,7 @@ def test_output_among_the_source_is_refused(tmp_path, name):
     """The next time it would be read as text."""
     source = text(tmp_path / "source", WORDS)
     (tmp_path / "source" / "new").mkdir()
-    with pytest.raises(UserError, match="would count as source itself"):
+    with pytest.raises(UserError, match="would count as source"):
         prepare(source, tmp_path / name)
 
 
@@ -295,7 +295,7 @@ def test_a_source_is_not_replaced_by_its_own_tokens(tmp_path):
     """Named as a file, by whatever path."""
     text(tmp_path / "source", WORDS)
     source = TextData(kind="text", path=f"{tmp_path}/source/*.txt")
-    with pytest.raises(UserError, match="would count as source itself"):
+    with pytest.raises(UserError, match="would count as source"):
         prepare(source, tmp_path / "source" / ".." / "source" / "000.txt", replace=True)
 
 

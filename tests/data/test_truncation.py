@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows_of import all_parts, as_bytes, assistant, opened, user
 
-from planner.data.columns import MappedArray
 from planner.data.packing import pack
 from planner.data.samples import check_sum_of
+from planner.data.shared_array import SharedArray
 from planner.data.truncation import LengthLimits
 from planner.errors import DataError
 
@@ -52,7 +52,7 @@ def test_what_is_cut_is_the_prompt_first_and_then_the_ends(prompt, first, second
 
 @given(sizes=st.lists(lengths, min_size=1, max_size=60), slack=st.integers(0, 40))
 def test_packing_loses_nothing_and_overfills_no_row(sizes, slack):
-    """Every document is in one row; no two rows would fit into one; the order within a row is that of the numbers."""
+    """Every document is in one row. No two rows would fit into one. The order within a row is that of the numbers."""
     capacity = max(sizes) + slack
     documents, starts = pack(np.array(sizes), capacity)
     assert sorted(documents.tolist()) == list(range(len(sizes)))
@@ -97,7 +97,7 @@ def borne(text):
 
 @given(rows=st.lists(turns, min_size=1, max_size=12), context=st.integers(40, 140))
 def test_packed_rows_hold_the_conversations_as_they_are_alone(tmp_path_factory, rows, context):
-    """Inputs, labels and so every token that bears loss, exactly once; documents are numbered from 0 in each row."""
+    """Inputs, labels and so every token that bears loss, exactly once. Documents are numbered from 0 in each row."""
     folder = tmp_path_factory.mktemp("rows")
     dicts = [{"messages": [t for a, b in row for t in (user(a), assistant(b))]} for row in rows]
     alone = opened("chat", dicts, folder, model=gpt(context))
@@ -118,14 +118,14 @@ def test_packed_rows_hold_the_conversations_as_they_are_alone(tmp_path_factory, 
 
 
 def test_a_long_prompt_is_cut_where_the_job_says(tmp_path):
-    """At its start, the beginning kept, or at its end; and the number of rows and of tokens is said."""
+    """At its start, the beginning kept, or at its end. The note has the number of rows and tokens."""
     rows = [{"prompt": "abcdefgh", "completion": "xyz"}, {"prompt": "a", "completion": "x"}]
     cut = {"model": gpt(8), "max_prompt": 4}
     assert all_parts(opened("chat", rows, tmp_path, **cut))[0] == (b"\0fgh", b"xyz\0")
     dataset = opened("chat", rows, tmp_path, **cut, cut_prompt="end")
     assert all_parts(dataset) == [(b"\0abc", b"xyz\0"), (b"\0a", b"x\0")]
     [note] = dataset.notes
-    assert note == "1 of 2 samples were cut to model.context: 8 tokens; 5 of 17 tokens are not trained on"
+    assert note == "1 of 2 samples were cut to model.context: 8 tokens. 5 of 17 tokens are not trained on"
 
 
 def test_without_max_prompt_the_end_is_cut_and_a_vanished_completion_is_bad(tmp_path):
@@ -137,7 +137,7 @@ def test_without_max_prompt_the_end_is_cut_and_a_vanished_completion_is_bad(tmp_
 
 
 def test_evidence_is_of_all_that_a_sample_holds(tmp_path):
-    """Tokens that bear loss, and the checksum of what a batch will hold; another label is another checksum."""
+    """Tokens that bear loss, and the checksum of what a batch will hold. Another label is another checksum."""
     rows = {"feedback": [{"prompt": "a", "completion": "bc", "label": label} for label in (True, False)]}
     rows["pairs"] = [
         {"prompt": "a", "chosen": "bc", "rejected": "de"},
@@ -158,7 +158,7 @@ def test_evidence_is_of_all_that_a_sample_holds(tmp_path):
      ({"max_prompt": 5}, True), ({"max_prompt": 5, "cut_prompt": "end"}, True), ({"model": gpt(20)}, True)],
 )  # fmt: skip
 def test_the_fingerprint_is_of_the_samples(settings, is_other, tmp_path):
-    """What makes other samples makes another data set; what does not, does not."""
+    """What makes other samples makes another data set, and nothing else does."""
     rows = [{"prompt": "a long prompt", "completion": "and what follows it"}] * 3
     usual = opened("chat", rows, tmp_path, model=gpt(30)).fingerprint
     assert (opened("chat", rows, tmp_path, **{"model": gpt(30), **settings}).fingerprint != usual) == is_other
@@ -181,14 +181,14 @@ def test_a_loader_process_maps_the_tokens(tmp_path):
     expected = [dataset.num_rows, dataset.fingerprint, dataset.sample(498).chosen.inputs.sum()]
     assert [word.decode() for word in found] == [str(value) for value in expected]
     del dataset
-    with pytest.raises(DataError, match="the process whose data is at /proc/"):
+    with pytest.raises(DataError, match="the process that holds the data at /proc/"):
         pickle.loads(sent)
 
 
 @given(parts=st.lists(st.lists(st.integers(-5, 5), max_size=4), max_size=4))
 def test_a_column_is_what_was_appended(parts):
     """Of its dtype, and read-only."""
-    column = MappedArray.new("<i4")
+    column = SharedArray.new("<i4")
     for part in parts:
         column.append(part)
     assert column.array.tolist() == [value for part in parts for value in part]
@@ -198,7 +198,7 @@ def test_a_column_is_what_was_appended(parts):
 
 
 def test_samples_may_be_written_to(tmp_path):
-    """torch wants that of what it takes over; the data set stays what it is."""
+    """torch wants that of what it takes over. The data set does not change."""
     dataset = opened("chat", [{"prompt": "a", "completion": "b"}], tmp_path)
     dataset.sample(0).inputs[:] = 7
     assert as_bytes(dataset.sample(0).inputs) == b"\0ab"

@@ -16,7 +16,7 @@ from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-TEST_TIMINGS = dispatch.Timings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
+TEST_TIMINGS = dispatch.PollSettings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
 # Events are waited for. Only what hangs takes so long, also at a load of 20.
 LIMIT_S = 300.0
 
@@ -41,7 +41,7 @@ def make_job(tmp_path, *, steps, most, every_steps=5, **train):
 
 def fit(job, accept=()):
     launch = dispatch.new_launch(job, job.run_path, frozenset(accept))
-    dispatch.fit(launch, TEST_TIMINGS, on_cpu=True, embedded=True)
+    dispatch.train_on_ray(launch, TEST_TIMINGS, on_cpu=True, embedded=True)
 
 
 def run_of(job):
@@ -134,7 +134,7 @@ class Ledger:
 
 
 def notes(job):
-    """What the run's ledger says in words."""
+    """The notes in the run's ledger."""
     return messages(run_of(job))
 
 

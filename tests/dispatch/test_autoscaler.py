@@ -55,9 +55,9 @@ def said(tmp_path):
     return (tmp_path / "driver.log").read_text()
 
 
-def await_words(tmp_path, words, within_s=LIMIT_S):
+def await_text(tmp_path, text, within_s=LIMIT_S):
     deadline_s = time.monotonic() + within_s
-    while words not in said(tmp_path):
+    while text not in said(tmp_path):
         assert time.monotonic() < deadline_s, said(tmp_path)
         time.sleep(0.1)
 
@@ -87,7 +87,7 @@ def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
     assert result.clean, result.findings
     assert result.recomputed == 0
     assert [phase.world_size for phase in result.phases][-2:] == [2, 1]
-    assert any("cannot have 4 workers: asking for 2" in words for words in notes(job))
+    assert any("rejected 4 workers: asking for 2" in note for note in notes(job))
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_a_cloud_that_has_nothing_is_waited_for_and_says_so(tmp_path):
     job = elastic_job(tmp_path, batch=4, most=2)
     trace = Trace(times_s=(0.0, 1.0), counts=(0, 2))
     with AutoscalerCluster(max_nodes=2, available=trace) as cluster, driven(job, tmp_path, cluster):
-        await_words(tmp_path, "asked for 2 workers, and the cloud gives no spot node")
+        await_text(tmp_path, "asked for 2 workers, but the cloud gives no spot node")
         cluster.begin()
         Ledger(run_of(job)).await_steps(2, 10)
     assert audit(run_of(job)).clean
@@ -104,7 +104,7 @@ def test_a_cloud_that_has_nothing_is_waited_for_and_says_so(tmp_path):
 
 @pytest.mark.slow
 def test_a_trace_is_followed_without_a_step_lost(tmp_path):
-    """Up and down by one or more at a time: whoever is taken has notice, and nobody has more than there are.
+    """Up and down by one or more at a time: nodes that are taken get notice, and no run has more than there are.
 
     Which gains the job takes is its own choice: workers here share two cores, and it measures what they are worth.
     """

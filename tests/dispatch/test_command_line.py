@@ -97,7 +97,7 @@ def test_a_second_driver_is_refused_and_the_first_goes_on(folder):
 
 
 def test_a_killed_driver_is_resumed_by_the_same_command_at_once(folder):
-    """SIGKILL leaves its lease behind; nobody waits for its beats, and a later generation goes on."""
+    """SIGKILL leaves its lease behind. The next driver does not wait for its beats, and a later generation goes on."""
     killed = start(folder, "run", "job.yaml", "--nodes", "1")
     run = wait_for_commits(folder, 2)
     killed.kill()
@@ -135,7 +135,7 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, igno
     assert "stopping: all workers finish their step and commit" in out
     committed = run.manifest(run.commits()[-1]).step
     assert f"interrupted: step {committed} of 5000 is committed" in out
-    assert "resume with: planner run job.yaml" in out
+    assert "Resume with: planner run job.yaml" in out
 
     end = committed + 3
     finished = start(folder, "run", "job.yaml", "--nodes", "1", "--set", f"train.steps={end}")
@@ -154,8 +154,8 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, igno
 def process_of_the_head(driver, name):
     """The process id of the head's raylet or gcs_server, among those that a driver has started."""
     for pid in members(driver.pid):
-        words = command_line(pid).split("\0")
-        if words[0].endswith(f"/{name}") and (name != "raylet" or "--head" in words):
+        arguments = command_line(pid).split("\0")
+        if arguments[0].endswith(f"/{name}") and (name != "raylet" or "--head" in arguments):
             return pid
     raise AssertionError(f"no {name} below {driver.pid}")
 
@@ -163,7 +163,7 @@ def process_of_the_head(driver, name):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("raylet", "planner: the raylet of this driver's node has died; "),
+        ("raylet", "planner: the raylet of this driver's node has died: "),
         pytest.param("gcs_server", "planner: the head's gcs_server (127.0.0.1:", marks=pytest.mark.slow),
     ],
 )
@@ -177,12 +177,12 @@ def test_a_head_that_is_killed_ends_the_run_with_what_is_committed(folder, name,
     assert process.returncode == 1, (out, err)
     last = next(line for line in err.splitlines() if line.startswith("planner: "))
     assert last.startswith(says)
-    words = f" of 5000 is committed in {run.storage.url}; resume with: "
+    words = f" of 5000 is committed in {run.storage.url}. Resume with: "
     assert words in last, last
     told, _, resume = last.partition(words)
     # A worker lives on for a moment, and may commit once more after that was told.
     steps = [run.manifest(name).step for name in run.commits()]
-    assert int(told.rpartition("; step ")[2]) in [step for step in steps if step >= before]
+    assert int(told.rpartition(": step ")[2]) in [step for step in steps if step >= before]
     assert shlex.split(resume) == ["planner", "run", "job.yaml", "--nodes", "1"]
     end = steps[-1] + 3
     finished = start(folder, *shlex.split(resume)[1:], "--set", f"train.steps={end}")
@@ -199,7 +199,7 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
         sizes = ("--set", "workers.min=9", "--set", "workers.max=9")
         process = start(folder, "run", "job.yaml", "--address", cluster.address, *sizes)
         first = process.stdout.readline() + process.stdout.readline()
-        assert "waiting: the cluster has room for 1 worker, and workers.min is 9; it begins when" in first, first
+        assert "waiting: the cluster has room for 1 worker, and workers.min is 9. The run begins when" in first, first
         assert process.stdout.readline()  # the controller has begun to wait
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=LIMIT_S)
@@ -211,17 +211,17 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
 def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
     """Two workers; then two, one after a node's SIGKILL, and three after two nodes came: one hash."""
     bitwise = ["batch.equality=bitwise", "model.dropout=0.1", "batch.global=7"]
-    settings = [word for item in bitwise for word in ("--set", item)]
+    settings = [argument for item in bitwise for argument in ("--set", item)]
     command = ("verify", "job.yaml", "--ray", "--history", "2,1,3", "--steps", "7", "--json", *settings)
     process = start(folder, *command)
     out, err = process.communicate(timeout=1000)
     assert process.returncode == 0, out + err
     found = json.loads(out)
-    words = {check["what"]: check["words"] for check in found["checks"]}
+    results = {check["what"]: check["words"] for check in found["checks"]}
     assert found["passed"]
-    assert words["world sizes"] == "2, 1, 3"
-    assert words["samples"] == "equal at 7 steps"
-    assert "SHA-256" in words["weights"]
+    assert results["world sizes"] == "2, 1, 3"
+    assert results["samples"] == "equal at 7 steps"
+    assert "SHA-256" in results["weights"]
 
 
 @pytest.mark.slow
@@ -229,10 +229,10 @@ def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
 def test_ten_planned_and_five_unplanned_changes_give_the_same_bits(folder):
     """Six nodes come, four get notice, five die: the final hash is the undisturbed run's."""
     bitwise = ["batch.equality=bitwise", "model.dropout=0.1", "batch.global=7"]
-    settings = [word for item in bitwise for word in ("--set", item)]
+    settings = [argument for item in bitwise for argument in ("--set", item)]
     history = "4,3,2,3,2,3,2,1,2,1,2,1,2,1,3,2"
     process = start(folder, "verify", "job.yaml", "--ray", "--history", history, "--steps", "48", "--json", *settings)
     out, err = process.communicate(timeout=1400)
     assert process.returncode == 0, out + err
-    words = {check["what"]: check["words"] for check in json.loads(out)["checks"]}
-    assert words["world sizes"] == history.replace(",", ", ")
+    results = {check["what"]: check["words"] for check in json.loads(out)["checks"]}
+    assert results["world sizes"] == history.replace(",", ", ")

@@ -123,7 +123,7 @@ def test_a_worker_that_hangs_is_given_up(cluster, tmp_path):
         fit(job)
     assert script.done == 2
     assert audit(run_of(job)).clean
-    assert any("no progress for" in words for words in notes(job))
+    assert any("no progress for" in note for note in notes(job))
 
 
 @pytest.mark.slow

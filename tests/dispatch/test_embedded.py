@@ -237,7 +237,7 @@ class TestErrors:
             assert cluster.address == "127.0.0.1:1"
         assert said == [
             "the local Ray cluster did not start (the embedded cluster: start: Ray says Exception: The current node "
-            f"timed out during startup): trying again, {number} of 3"
+            f"timed out during startup): attempt {number} of 3"
             for number in (2, 3)
         ]
 
@@ -263,8 +263,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("load", "says"),
         [
-            (23.0, "this machine is busy (a load of 23 on 2 cores): run again when it is less so"),
-            (0.4, "this machine is not busy (a load of 0 on 2 cores): look at its memory and at the room in /tmp"),
+            (23.0, "This machine is busy (load 23 on 2 cores): run again when it is less busy"),
+            (0.4, "This machine is not busy (load 0 on 2 cores): check its memory and the free space in /tmp"),
         ],
     )
     def test_what_never_starts_is_one_sentence(self, monkeypatch, tmp_path, load, says):
@@ -275,21 +275,21 @@ class TestErrors:
         with pytest.raises(RunError) as failed:
             EmbeddedCluster().start()
         assert str(failed.value) == (
-            "the local Ray cluster did not start, tried 3 times: the embedded cluster: start: Ray says Exception: The "
-            f"current node timed out during startup; {says}"
+            "the local Ray cluster did not start in 3 attempts: the embedded cluster: start: Ray says Exception: The "
+            f"current node timed out during startup. {says}"
         )
 
     def test_no_answer_in_time_is_an_error_and_closes(self, monkeypatch):
         monkeypatch.setattr(embedded, "START_DEADLINE_S", 0.01)
         cluster = EmbeddedCluster()
-        with pytest.raises(RunError, match="start: no answer in time; this machine is"):
+        with pytest.raises(RunError, match=r"start: no answer in time\. This machine is"):
             cluster.start()
         assert cluster._link is None
 
     def test_an_unknown_node_is_named(self):
         supervisor = Supervisor()
         answer = supervisor.answer({"op": "kill", "node_id": "abc"})
-        assert answer == {"error": "there is no node abc; there are []"}
+        assert answer == {"error": "there is no node abc. The nodes are []"}
 
 
 def with_path(first):

@@ -103,7 +103,7 @@ def groups(monkeypatch, ray, sync_actors):
         for _ in range(count):
             actor = Actor(node_id=f"node-{len(made)}")
             group = SimpleNamespace(wait=lambda _seconds: True)
-            made.append(groups.Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
+            made.append(groups.WorkerSlot(actor=actor, group=group, metadata=actor.get_metadata.remote()))
         return made
 
     class SynchronizationActor:
@@ -147,7 +147,7 @@ def test_two_policies_in_one_process_do_not_see_each_others_hand_over(groups, sy
     other.plan_change(1, set())
     actors_of(other)[0].failing.add("forget")
     other.shutdown()
-    with pytest.raises(Exception, match="a survivor failed in a change in place"):
+    with pytest.raises(Exception, match="a kept worker failed in the hand-over"):
         theirs.new_group(3)
     unrelated = theirs.new_group(3)
     second = ours.new_group(3)
@@ -168,8 +168,8 @@ def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
     monkeypatch.setattr(TrainController, "worker_group_cls", TrainController.worker_group_cls)
     monkeypatch.setattr(policies, "kv_put", lambda *_: None)
     monkeypatch.setattr(policies, "kv_get", lambda _key: "")
-    monkeypatch.setattr(policies, "give_back_places_of_the_dead", lambda _name: None)
-    monkeypatch.setattr(policies, "Heartbeat", lambda _put: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(policies, "remove_placement_groups", lambda _name: None)
+    monkeypatch.setattr(policies, "HeartbeatSender", lambda _put: SimpleNamespace(start=lambda: None))
     monkeypatch.setattr(policies.ElasticScalingPolicy, "after_controller_start", lambda *_: None)
     controllers = []
     for _ in range(2):
@@ -219,7 +219,7 @@ def test_the_synchronisation_actor_is_kept_without_touching_rays_module(groups, 
 
 
 def test_a_start_that_fails_ends_whom_it_was_handed(groups, monkeypatch, ray):
-    """Survivors and newcomers, and their places; the next start begins with nobody."""
+    """Survivors and newcomers, and their places. The next start has none of them."""
     owner = Owner(groups)
     group = owner.new_group(2)
     survivors = actors_of(group)

@@ -1,4 +1,4 @@
-"""Which signals stop a run, and that they are somebody else's again afterwards."""
+"""Which signals stop a run, and that their old handlers are restored afterwards."""
 
 import signal
 import threading

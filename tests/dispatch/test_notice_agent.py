@@ -11,8 +11,8 @@ import pytest
 from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata, Metadata
 
-from planner.dispatch.ray_internal import local_node
-from planner.dispatch.ray_internal.local_node import LocalNode
+from planner.dispatch.ray_internal import node_drainer
+from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import RunError, UserError
 from planner.provenance.audit import audit
 
@@ -67,7 +67,7 @@ def shrinks_without_loss(cluster, tmp_path, server, *options):
     assert result.clean, result.findings
     assert result.recomputed == 0
     assert [phase.world_size for phase in result.phases] == [3, 2]
-    assert any("resize: notice for 1 worker of 3" in words for words in notes(job))
+    assert any("resize: notice for 1 worker of 3" in note for note in notes(job))
 
 
 def test_a_notice_of_aws_shrinks_the_job_and_loses_no_step(cluster, tmp_path):
@@ -91,42 +91,44 @@ def refuse():
 
 class TestOwnNode:
     def test_a_node_is_found_lives_and_goes(self, cluster):
-        node = LocalNode.find(cluster.address, cluster.nodes()[-1])
+        node = NodeDrainer.find(cluster.address, cluster.nodes()[-1])
         assert node.is_alive()
         # Nothing runs on it: Ray ends it as soon as it is drained.
         node.drain(60, "test")
         wait_until(lambda: not node.is_alive())
 
     def test_several_nodes_on_a_machine_must_be_told_apart(self, cluster):
-        with pytest.raises(UserError, match=r"\d nodes of this cluster are on this machine: write --node-id"):
-            LocalNode.find(cluster.address, "")
+        with pytest.raises(
+            UserError, match=r"\d nodes of this cluster are on this machine. Choose one, such as --node-id"
+        ):
+            NodeDrainer.find(cluster.address, "")
 
     def test_a_node_of_another_cluster_is_none(self, cluster):
-        with pytest.raises(RunError, match=r"no node of the cluster at .* is abab"):
-            LocalNode.find(cluster.address, "ab" * 28)
+        with pytest.raises(RunError, match=r"the cluster at .* has no living node abab"):
+            NodeDrainer.find(cluster.address, "ab" * 28)
 
     def test_a_head_without_room_is_left_alone(self, cluster):
         import ray
 
         head = next(n["NodeID"] for n in ray.nodes() if n["NodeID"] not in cluster.nodes() and n["Alive"])
-        with pytest.raises(UserError, match="never drained"):
-            LocalNode.find(cluster.address, head)
+        with pytest.raises(UserError, match="not drained"):
+            NodeDrainer.find(cluster.address, head)
 
     def test_a_head_that_takes_the_connection_and_never_answers_is_left(self, monkeypatch):
         """Ray sets no limit to a drain: the agent would sleep through the notice instead of trying again."""
-        monkeypatch.setattr(local_node, "_ASK_S", 0.1)
+        monkeypatch.setattr(node_drainer, "_ASK_S", 0.1)
         answers = threading.Event()
         with pytest.raises(TimeoutError, match="has not answered"):
-            local_node._in_time(answers.wait)
+            node_drainer._in_time(answers.wait)
         answers.set()
-        local_node._in_time(answers.wait)
+        node_drainer._in_time(answers.wait)
         with pytest.raises(RunError, match="not accepted"):
-            local_node._in_time(refuse)
+            node_drainer._in_time(refuse)
 
     def test_nobody_at_the_address_is_said_at_once(self):
         with Metadata() as closed:
             pass
-        with pytest.raises(RunError, match="nobody answers at"):
-            LocalNode.find(closed.url.removeprefix("http://"), "")
+        with pytest.raises(RunError, match="nothing listens at"):
+            NodeDrainer.find(closed.url.removeprefix("http://"), "")
         with pytest.raises(UserError, match="--address ray://"):
-            LocalNode.find("ray://", "")
+            NodeDrainer.find("ray://", "")

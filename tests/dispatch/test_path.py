@@ -60,7 +60,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def user(tmp_path, token, run):
-    """Somebody at a terminal, in a folder with a job and its loop."""
+    """A user at a terminal, in a folder with a job and its loop."""
     folder = tmp_path / "project"
     # Not beside the job: nodes on one machine unpack it into a folder each, and there would be two modules `loop`.
     (folder / "code").mkdir(parents=True)
@@ -83,21 +83,26 @@ class User:
             "PYTHONPATH": str(PROJECT),
         }
 
-    def does(self, *words):
+    def does(self, *arguments):
         """What the command prints. It must succeed."""
         done = subprocess.run(
-            self._words(words), cwd=self._folder, env=self.environment, capture_output=True, text=True, check=False
+            self._command(arguments),
+            cwd=self._folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     @contextmanager
-    def doing(self, *words):
+    def doing(self, *arguments):
         """The command, while it goes on; it yields what it has printed so far."""
         log = self._folder.parent / "log"
         with log.open("w") as file:
             process = subprocess.Popen(
-                self._words(words), cwd=self._folder, env=self.environment, stdout=file, stderr=file
+                self._command(arguments), cwd=self._folder, env=self.environment, stdout=file, stderr=file
             )
         try:
             yield log.read_text
@@ -109,8 +114,8 @@ class User:
             process.wait()
 
     @staticmethod
-    def _words(words):
-        return [sys.executable, "-m", "planner.cli", *words[1:]] if words[0] == "planner" else words
+    def _command(arguments):
+        return [sys.executable, "-m", "planner.cli", *arguments[1:]] if arguments[0] == "planner" else arguments
 
 
 def test_a_job_is_sent_loses_and_gains_nodes_and_trains_what_was_planned(user, run):

@@ -1,4 +1,4 @@
-"""The policy's ears and mouth, and what it remembers of its requests, without a cluster."""
+"""What the policy reads from reports and publishes, and its requests, without a cluster."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ def autoscalers():
 
 
 @pytest.fixture
-def words(monkeypatch):
+def published(monkeypatch):
     """What stands in the cluster's key-value store."""
     from planner.dispatch.ray_internal import policy as policies
 
@@ -49,22 +49,22 @@ def hear(policy, metrics, rank=0):
     policy._hear(SimpleNamespace(worker_statuses={rank: worker}))
 
 
-def test_a_group_that_steps_is_no_longer_loading(policy, words):
+def test_a_group_that_steps_is_no_longer_loading(policy, published):
     """Each group anew."""
     for _ in range(2):
         start(policy)
         hear(policy, {"step": 0}, rank=1)
-        assert words[state_key("l")] == "2 workers started; loading"
+        assert published[state_key("l")] == "2 workers started, loading"
         hear(policy, {"step": 0})
-        assert words[state_key("l")] == ""
+        assert published[state_key("l")] == ""
 
 
-def test_what_was_said_since_the_start_stays(policy, words):
+def test_what_was_said_since_the_start_stays(policy, published):
     """A group that is to stop before its first step was heard of."""
     start(policy)
     policy._tell_driver("all workers stop at the same step and commit")
     hear(policy, {"step": 0})
-    assert words[state_key("l")] == "all workers stop at the same step and commit"
+    assert published[state_key("l")] == "all workers stop at the same step and commit"
 
 
 class Gcs:
@@ -113,7 +113,7 @@ def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeyp
         gcs.answers = True
         assert autoscaler.verdict() == ""
         gcs.autoscaler_looks()
-        assert autoscaler.verdict() == "refused"
+        assert autoscaler.verdict() == "rejected"
 
 
 def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):
@@ -218,21 +218,21 @@ class TestHeartbeats:
 
 
 class Listening:
-    """What the policy's ear needs of it: a cluster that holds `present` workers, and whose bound is `bound`."""
+    """What `Policy._hear_autoscaler` needs: a cluster that holds `present` workers, and whose bound is `bound`."""
 
     def __init__(self, bound, present, most):
         self.counts = range(1, most + 1)
-        self._asking = NodeRequests(lambda: 0.0)
+        self._node_requests = NodeRequests(lambda: 0.0)
         self._room = {f"n{i}": 1 for i in range(present)}
         self._controller = SimpleNamespace(note=lambda _text: None)
-        self._autoscaler = SimpleNamespace(asked=0, words=(), verdict=self._verdict)
+        self._autoscaler = SimpleNamespace(asked=0, reasons=(), verdict=self._verdict)
         self._bound = bound
 
     def _verdict(self):
-        return "taken" if self._autoscaler.asked <= self._bound else "refused"
+        return "accepted" if self._autoscaler.asked <= self._bound else "rejected"
 
     def _maybe_send_resource_request(self):
-        self._autoscaler.asked = self._asking.count(self.counts)
+        self._autoscaler.asked = self._node_requests.count(self.counts)
 
 
 @pytest.mark.parametrize(("bound", "present", "most"), [(6, 5, 16), (30, 17, 64), (8, 4, 16), (8, 8, 8), (5, 9, 16)])
@@ -245,4 +245,4 @@ def test_what_is_there_already_counts_as_taken(bound, present, most):
     for _ in range(30):
         policy._maybe_send_resource_request()
         Policy._hear_autoscaler(policy)
-    assert policy._asking.count(policy.counts) == max(bound, present)
+    assert policy._node_requests.count(policy.counts) == max(bound, present)

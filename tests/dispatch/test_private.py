@@ -104,6 +104,6 @@ class TestBlame:
         """Ray's own text is a list of what may have happened."""
         from planner.dispatch.ray_internal.diagnosis import cause
 
-        words = cause([1], {0: "aa" * 28, 1: "bb" * 28}, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
-        assert words == "worker 1 on node bbbbbbbb died (killed, or out of memory)"
+        text = cause([1], {0: "aa" * 28, 1: "bb" * 28}, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
+        assert text == "worker 1 on node bbbbbbbb died (killed, or out of memory)"
         assert cause([], {0: "aa" * 28}, {0: ValueError("x\ny")}) == "worker 0 on node aaaaaaaa: y"

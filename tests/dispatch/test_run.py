@@ -57,7 +57,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_commit(cluster, tmp_path
     assert len(result.phases) >= 2
 
 
-def test_a_refusal_reaches_the_driver_in_its_own_words(tmp_path):
+def test_a_refusal_reaches_the_driver_unchanged(tmp_path):
     """A changed seed is refused by the workers, once: Ray does not try again and again."""
     fit(make_job(tmp_path, steps=2, most=2))
     generations = run_of(make_job(tmp_path, steps=2, most=2)).generations()

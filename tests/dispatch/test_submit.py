@@ -95,12 +95,12 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def start(place, folder, run):
-    """`planner submit` with these words, in the folder."""
+    """`planner submit` with these arguments, in the folder."""
 
-    def call(*words, **environment):
+    def call(*arguments, **environment):
         command = ("submit", "job.yaml", "--address", place.address, "--set", f"checkpoint.path={run.storage.url}")
         return subprocess.Popen(
-            [sys.executable, "-m", "planner.cli", *command, *words],
+            [sys.executable, "-m", "planner.cli", *command, *arguments],
             cwd=folder,
             env={**place.environment, **environment},
             stdout=subprocess.PIPE,
@@ -144,7 +144,7 @@ def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
 
     asked("stop")
     committed = run.manifest(run.commits()[-1]).step
-    words = f"interrupted: step {committed} of 100000 is committed in {run.storage.url}; resume with: planner submit "
+    words = f"interrupted: step {committed} of 100000 is committed in {run.storage.url}. Resume with: planner submit "
     assert words in asked("log")
 
     end = committed + 3
@@ -171,10 +171,10 @@ def test_a_job_that_fails_gives_its_exit_code(start, run):
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        ({"RAY_AUTH_MODE": ""}, "the cluster wants a token; set RAY_AUTH_MODE=token"),
+        ({"RAY_AUTH_MODE": ""}, "the cluster requires a token. Set RAY_AUTH_MODE=token"),
         (
             {"RAY_AUTH_TOKEN": "wrong"},
-            "the cluster does not take the token in RAY_AUTH_TOKEN; its own: ray get-auth-token",
+            "the cluster rejected the token in RAY_AUTH_TOKEN. Run ray get-auth-token",
         ),
         ({"RAY_AUTH_TOKEN_PATH": "/not/there"}, "RAY_AUTH_TOKEN_PATH is set but file cannot be opened"),
     ],
@@ -204,7 +204,7 @@ def test_rays_own_command_does_the_same(start, place, folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [({}, "of the cluster at"), ({"RAY_AUTH_TOKEN_PATH": "/dev/null"}, "the cluster's token belongs into")],
+    [({}, "of the cluster at"), ({"RAY_AUTH_TOKEN_PATH": "/dev/null"}, "Put the cluster's token into")],
 )
 def test_the_notice_agent_needs_the_token_too(place, changed, says):
     """It speaks to the head as any other client; this one has room for workers, so it may be drained."""

@@ -25,8 +25,8 @@ def file(tmp_path, monkeypatch):
 def test_the_default_file_is_said_with_its_remedy(file, environment):
     """Ray takes it without being asked, too."""
     assert token_warning(environment) == (
-        f"{file}: other users of this machine may use this token (mode 0644), and with it run what they like on "
-        f"the cluster; chmod 600 {file}"
+        f"{file}: other users of this machine can use this token (mode 0644) and run any code on "
+        f"the cluster. Run: chmod 600 {file}"
     )
 
 

@@ -107,8 +107,7 @@ def test_verify(printed, reader, monkeypatch):
     from planner.provenance.compare import Check
 
     check("planner verify --dry-run", printed("planner verify jobs/demo.yaml --dry-run"))
-    names = [key.removeprefix("checks[].") for key in table("planner verify") if "[]." in key]
-    checks = [Check(**{name: True if name == "passed" else "same" for name in names})]
+    checks = [Check(what="losses", passed=True, detail="equal at 12 steps")]
     monkeypatch.setattr("planner.cli.verify_command.verify_job", lambda *_arguments, **_named: checks)
     check("planner verify", json.loads(planner_in(reader.checkout, ["verify", "jobs/demo.yaml", "--json"]).out))
 
@@ -117,8 +116,8 @@ def test_submit(printed, monkeypatch):
     """A dry run, and a submission to a stand-in for a cluster. The real module would import Ray."""
     ended = SimpleNamespace(status="SUCCEEDED", exit_code=0, reason="")
     server = SimpleNamespace(ray_version="2.60.0", submit=lambda _job: None, follow=lambda *_arguments: ended)
-    stand_in = SimpleNamespace(JobServer=SimpleNamespace(connect=lambda _address: server))
-    monkeypatch.setitem(sys.modules, "planner.submit.job_server", stand_in)
+    stand_in = SimpleNamespace(JobsApi=SimpleNamespace(connect=lambda _address: server))
+    monkeypatch.setitem(sys.modules, "planner.submit.jobs_api", stand_in)
     submit = f"planner submit jobs/demo.yaml --address http://127.0.0.1:8265 {SHARED}"
     check("planner submit --dry-run", printed(f"{submit} --dry-run"))
     check("planner submit", printed(submit), without={"status", "exit_code", "reason"})

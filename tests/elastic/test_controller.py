@@ -23,13 +23,13 @@ def test_it_waits_for_the_least_number_of_workers():
     """Below workers.min nothing starts, and it says so once."""
     cluster = Cluster(2, least=3).run(20)
     assert cluster.sizes == []
-    assert cluster.texts == ["waiting: room for 2, and workers.min is 3"]
+    assert cluster.texts == ["waiting: room for 2, but workers.min is 3"]
     cluster.add()
     assert cluster.run(5).sizes == [3]
 
 
 def test_a_new_node_is_taken_after_its_processes_are_warm():
-    """Growing stops nobody before the newcomers are ready, and loses no step."""
+    """Growing stops no worker before the newcomers are ready, and loses no step."""
     cluster = Cluster(2).run(30)
     cluster.add()
     cluster.run(30)
@@ -64,7 +64,7 @@ def test_a_notice_becomes_a_shrink_without_a_lost_step():
     cluster.run(10)
     assert cluster.sizes == [4, 3]
     assert cluster.recomputed == 0
-    assert "resize: notice for 1 worker of 4, 29 s left; room for 3" in cluster.texts
+    assert "resize: notice for 1 worker of 4, 29 s left, room for 3" in cluster.texts
     assert cluster.run(60).sizes == [4, 3]
 
 
@@ -113,7 +113,7 @@ def test_too_short_a_notice_is_said_beforehand_and_what_was_lost_afterwards():
     cluster.run(30)
     cluster.drain("n3", 5)
     cluster.run(30)
-    assert any("the notice is too short to keep all steps" in words for words in cluster.texts)
+    assert any("the notice is too short to keep all steps" in text for text in cluster.texts)
     assert cluster.recomputed > 0
     assert cluster.sizes == [4, 3]
 
@@ -133,7 +133,7 @@ class TestANoticeThatNamesThePresent:
         """A step of 1.2 s and a commit of 0.5 s."""
         cluster = self.drained(lives_on_s=6.0)
         assert (cluster.sizes, cluster.recomputed) == ([4, 3], 0)
-        assert any("a commit is tried for 6.3 s all the same" in words for words in cluster.texts)
+        assert any("planner still tries a commit for 6.3 s" in text for text in cluster.texts)
 
     def test_a_machine_that_is_gone_at_once_costs_no_more_than_its_loss(self):
         """Its workers fail, and the rest goes on from the last commit."""
@@ -157,7 +157,7 @@ class TestANoticeThatNamesThePresent:
         cluster = self.drained(lives_on_s=math.inf, commit_s=20.0)
         assert cluster.sizes == [4, 3]
         assert cluster.recomputed > 0
-        assert any("the notice is too short to keep all steps" in words for words in cluster.texts)
+        assert any("the notice is too short to keep all steps" in text for text in cluster.texts)
         assert next(at for at, act in cluster.acts if act.kind == "resize" and at > self.began) - self.began < 1
 
 
@@ -212,7 +212,7 @@ def test_a_bad_node_is_left_out_and_named():
         cluster.fail(blamed={"n2"})
         cluster.run(30)
     assert cluster.group == ("n0", "n1", "n3")
-    assert any("n2" in words and "left out" in words for words in cluster.texts)
+    assert any("n2" in text and "left out" in text for text in cluster.texts)
 
 
 def test_a_bad_node_is_better_than_too_few():
@@ -233,7 +233,7 @@ def test_a_hang_ends_the_group():
     assert cluster.sizes == [4]
     cluster.run(20)
     assert cluster.sizes == [4, 4]
-    assert any("no progress for 10 min; the limit was 10 min" in words for words in cluster.texts)
+    assert any("no progress for 10 min (limit 10 min)" in text for text in cluster.texts)
 
 
 def test_a_worker_that_does_not_answer_either_ends_the_group_sooner():
@@ -244,7 +244,7 @@ def test_a_worker_that_does_not_answer_either_ends_the_group_sooner():
     assert cluster.sizes == [4]
     cluster.run(20)
     assert cluster.sizes[:2] == [4, 4]
-    assert any("and 1 worker did not answer; the limit was 60 s" in words for words in cluster.texts)
+    assert any("(limit 60 s), and 1 worker did not answer" in text for text in cluster.texts)
 
 
 def test_a_worker_that_does_not_answer_while_the_others_make_progress_is_left_alone():
@@ -288,7 +288,7 @@ def test_a_hang_is_not_blamed_on_a_late_answer():
     cluster.deaf = frozenset({2})
     cluster.run(10)
     assert cluster.sizes == [4, 4]
-    assert any(words.endswith("no progress for 10 min; the limit was 10 min") for words in cluster.texts)
+    assert any(text.endswith("no progress for 10 min (limit 10 min)") for text in cluster.texts)
 
 
 def test_a_deep_shrink_is_no_hang():
@@ -404,7 +404,7 @@ def test_any_weather(weather, least):
 
 class TestNothingIsLostByImpatience:
     def test_the_first_commit_of_all_takes_longer_than_a_minute(self):
-        """Nobody knows yet what a commit takes."""
+        """The duration of a commit is not known yet."""
         cluster = Blocking(4, commit_s=90.0).run(600)
         cluster.add()
         cluster.run(400)
@@ -464,7 +464,7 @@ class TestNothingIsLostByImpatience:
         cluster.run(300)
         cluster.drain("n4", 60)
         cluster.run(100)
-        assert any("the notice is too short" in words for words in cluster.texts)
+        assert any("the notice is too short" in text for text in cluster.texts)
 
     def test_a_notice_that_is_withdrawn_leaves_time_for_the_commit(self):
         """It takes 50 s, and the notice was of 30."""
@@ -485,7 +485,9 @@ class TestPlacesThatCannotBeHad:
         warms = [at for at, act in cluster.acts if act.kind == "warm"]
         assert 4 <= len(warms) <= 10
         assert all(later - earlier > 25 for earlier, later in pairwise(warms))
-        assert any("one failed while it started; no more than 2 workers for" in words for words in cluster.texts)
+        assert any(
+            "one failed while it started, so planner uses no more than 2 workers for" in text for text in cluster.texts
+        )
 
     def test_newcomers_that_never_get_their_place_are_given_up(self):
         """Something else runs on their node. When it has gone, they are taken."""
@@ -493,7 +495,7 @@ class TestPlacesThatCannotBeHad:
         cluster.add()
         cluster.run(600)
         assert cluster.sizes == [2]
-        assert any("they were not ready after" in words for words in cluster.texts)
+        assert any("they were not ready after" in text for text in cluster.texts)
         cluster.newcomers_are = ""
         cluster.run(1800)
         assert cluster.sizes == [2, 3]
@@ -511,7 +513,10 @@ class TestPlacesThatCannotBeHad:
         cluster.controller.unplaced(2, 3)
         cluster.run(10)
         assert cluster.sizes == [2]
-        assert any("only 2 of 3 workers got a place; no more than 2 workers for 30 s" in w for w in cluster.texts)
+        assert any(
+            "only 2 of 3 workers got a place, so planner uses no more than 2 workers for 30 s" in w
+            for w in cluster.texts
+        )
         cluster.run(120)
         assert cluster.sizes == [2, 3]
 
@@ -554,7 +559,7 @@ def test_a_stop_that_nobody_answers_ends_even_where_too_few_nodes_are_left():
     cluster.run(3000)
     first = next(act for act in found if act.kind == "resize")
     assert not first.planned
-    assert any("had not parked" in words for words in cluster.controller.texts)
+    assert any("had not parked" in text for text in cluster.controller.texts)
 
 
 def test_the_driver_need_not_wait_for_workers_that_are_only_starting():
@@ -598,7 +603,7 @@ class TestBeforeTheFirstStep:
         cluster.run(60)
         assert cluster.sizes == [1, 24]
         assert cluster.recomputed == 0
-        assert not any("begun again" in words for words in cluster.texts)
+        assert not any("starts again" in text for text in cluster.texts)
 
     @pytest.mark.parametrize("goes", ["the newcomers", "all, after notice"])
     def test_a_step_is_not_given_up_for_places_that_are_gone(self, goes):
@@ -611,7 +616,7 @@ class TestBeforeTheFirstStep:
             cluster.drain(node, 600 if goes == "all, after notice" else 0)
         cluster.run(500)
         assert cluster.sizes == [1]
-        assert not any("begun again" in words for words in cluster.texts)
+        assert not any("starts again" in text for text in cluster.texts)
 
     def test_room_that_changes_all_the_time_is_not_followed(self):
         """A node more every five seconds, and a pause takes ten."""
@@ -686,7 +691,7 @@ class TestThePriceOfAResize:
         cluster.run(400)
         assert cluster.sizes == [3, 2]
         assert cluster.controller.history.cost.shrink_s == pytest.approx(20 + 3 * 120 + 10, abs=4 * TICK_S)
-        assert any("with 3 steps done again" in words for words in cluster.texts)
+        assert any("with 3 steps done again" in text for text in cluster.texts)
 
     def test_time_without_nodes_is_no_part_of_a_loss(self):
         """For an hour there is no room at all."""

@@ -21,12 +21,12 @@ class Clock:
         return self.now_s
 
 
-def converse(asking, counts, most, looks=20):
+def converse(requests, counts, most, looks=20):
     """What is asked until it stays the same; an autoscaler that can have `most` answers."""
-    asked = [asking.count(counts)]
+    asked = [requests.count(counts)]
     for _ in range(looks):
-        (asking.mark_accepted if asked[-1] <= most else asking.mark_rejected)(asked[-1])
-        asked.append(asking.count(counts))
+        (requests.mark_accepted if asked[-1] <= most else requests.mark_rejected)(asked[-1])
+        asked.append(requests.count(counts))
     return asked
 
 
@@ -43,21 +43,21 @@ def test_it_comes_to_the_most_that_is_taken_and_stays_there(counts, most):
 def test_a_bound_that_moves_is_found_again(counts, before, after):
     """Lowered at once; raised after ten minutes, step by step, since each try risks the nodes that are kept."""
     clock = Clock()
-    asking = NodeRequests(clock)
-    converse(asking, counts, before)
+    requests = NodeRequests(clock)
+    converse(requests, counts, before)
     for _ in range(len(counts) + 1):
         clock.now_s += 601
-        asked = converse(asking, counts, after)
+        asked = converse(requests, counts, after)
     assert asked[-1] == max((count for count in counts if count <= after), default=counts[0])
 
 
 def test_without_a_refusal_all_is_asked_for():
-    asking = NodeRequests(Clock())
-    assert asking.count([1, 2, 4]) == 4
-    asking.mark_accepted(4)
-    assert asking.count([1, 2, 4]) == 4
+    requests = NodeRequests(Clock())
+    assert requests.count([1, 2, 4]) == 4
+    requests.mark_accepted(4)
+    assert requests.count([1, 2, 4]) == 4
     with pytest.raises(ValueError, match="no counts"):
-        asking.count([])
+        requests.count([])
 
 
 @given(st.integers(1, 300), st.integers(1, 64), st.integers(1, 300), st.integers(1, 300))

@@ -51,7 +51,7 @@ def made(nodes):
 def acts(nodes):
     """The kinds of acts that are made there."""
     found = [call for node in nodes for call in calls(node) if call.func.id == "Act"]
-    kinds = [[word.value.value for word in call.keywords if word.arg == "kind"] for call in found]
+    kinds = [[keyword.value.value for keyword in call.keywords if keyword.arg == "kind"] for call in found]
     return {(kind or ["nothing"])[0] for kind in kinds}
 
 

@@ -94,7 +94,7 @@ def sizes(cluster):
 
 
 def test_a_ray_up_file_is_its_head_and_its_types(read):
-    """Without max_workers a type may have as many as the cluster; a head of its own type has no workers."""
+    """Without max_workers a type may have as many as the cluster. A head of its own type has no workers."""
     assert read(RAY_UP) == Cluster(
         name="small",
         head=NodeGroup(name="head", min_nodes=1, max_nodes=1, resources={"CPU": 4, "GPU": 0}),
@@ -127,7 +127,7 @@ ON_AWS = changed(
 
 
 def test_on_aws_well_known_types_need_no_resources(read):
-    """Ray asks AWS; we know the usual ones."""
+    """Ray asks AWS. planner knows the usual ones."""
     cluster = read(ON_AWS)
     assert cluster.head.resources == {"CPU": 8, "GPU": 0}
     assert cluster.groups[2].resources == {"CPU": 48, "GPU": 4}
@@ -178,30 +178,30 @@ def test_memory_is_counted_in_bytes(read):
 
 
 WRONG_RAY_UP = [
-    ("cluster_name: small\n", "", "cluster_name: found nothing; write a name"),
-    ("cluster_name: small", "cluster_name: 3", "cluster_name: found 3 (a whole number); write a name"),
-    ("{type: gcp, region: here}", "gcp", 'provider: found "gcp" (text); write the cloud, such as {type: aws'),
-    ("{type: gcp, region: here}", "{region: here}", "provider.type: found nothing; write the cloud, such as aws"),
-    ("max_workers: 6", "max_workers: -1", "max_workers: found -1 (a whole number); write a whole number from 0"),
+    ("cluster_name: small\n", "", "cluster_name: found nothing. Write a name"),
+    ("cluster_name: small", "cluster_name: 3", "cluster_name: found 3 (a whole number). Write a name"),
+    ("{type: gcp, region: here}", "gcp", 'provider: found "gcp" (text). Write the cloud, such as {type: aws'),
+    ("{type: gcp, region: here}", "{region: here}", "provider.type: found nothing. Write the cloud, such as aws"),
+    ("max_workers: 6", "max_workers: -1", "max_workers: found -1 (a whole number). Write a whole number from 0"),
     ("max_workers: 6", "max_workers: yes", "max_workers: found true (a boolean)"),
     ("max_workers: 6", "max_workers:", "max_workers: found null"),
     ("max_workers: 6", "max_workers: 2024-01-01", 'max_workers: found "2024-01-01" (text)'),
-    ("max_workers: 6", "max_workers: 0", "max_workers: found 0 (a whole number); all min_workers together are 1;"),
-    ("head_node_type: head\n", "", "head_node_type: found nothing; write the name of one of available_node_types"),
-    ("head_node_type: head", "head_node_type: x", 'head_node_type: found "x" (text); write one of head, one, four'),
+    ("max_workers: 6", "max_workers: 0", "max_workers: found 0 (a whole number). Write at least 1, the sum of all"),
+    ("head_node_type: head\n", "", "head_node_type: found nothing. Write the name of one of available_node_types"),
+    ("head_node_type: head", "head_node_type: x", 'head_node_type: found "x" (text). Write one of head, one, four'),
     (
         "min_workers: 1",
         "min_workers: 5",
-        "available_node_types.one.min_workers: found 5 (a whole number); write at most",
+        "available_node_types.one.min_workers: found 5 (a whole number). Write at most",
     ),
-    ("max_workers: 4", "max_workers: 2.5", "available_node_types.one.max_workers: found 2.5 (a decimal number); write"),
-    ("GPU: 1,", "GPU: one,", 'available_node_types.one.resources.GPU: found "one" (text); write a whole number'),
+    ("max_workers: 4", "max_workers: 2.5", "available_node_types.one.max_workers: found 2.5 (a decimal number). Write"),
+    ("GPU: 1,", "GPU: one,", 'available_node_types.one.resources.GPU: found "one" (text). Write a whole number'),
     ("GPU: 1,", "GPU: 1.5,", "available_node_types.one.resources.GPU: found 1.5 (a decimal number)"),
     ("slot: 2", "slot: -2", "available_node_types.one.resources.slot: found -2"),
-    ("{CPU: 4}", "{}", "available_node_types.head.resources.CPU: found nothing; write how many a node has"),
-    ("{CPU: 4}", "4", "available_node_types.head.resources: found 4 (a whole number); write a section of keys"),
-    ("  four:\n", "  four: 3\n  5:\n", "available_node_types: found the key 5 (a whole number); write a name that is"),
-    ("  four:\n", "  four:\n  five:\n", "available_node_types.four: found null; write a section of keys and values"),
+    ("{CPU: 4}", "{}", "available_node_types.head.resources.CPU: found nothing. Write how many a node has"),
+    ("{CPU: 4}", "4", "available_node_types.head.resources: found 4 (a whole number). Write a section of keys"),
+    ("  four:\n", "  four: 3\n  5:\n", "available_node_types: found the key 5 (a whole number). Write a name that is"),
+    ("  four:\n", "  four:\n  five:\n", "available_node_types.four: found null. Write a section of keys and values"),
 ]
 
 
@@ -214,8 +214,8 @@ def test_a_mistake_is_a_line_with_its_path_and_what_to_write(told, old, new, say
 def test_an_unknown_instance_type_is_not_guessed(told):
     """The line names the key to write."""
     assert told(changed(ON_AWS, "g6.12xlarge", "g9.12xlarge")) == [
-        f"available_node_types.four.resources.{name}: found nothing; "
-        'write how many a node has of the type "g9.12xlarge", which planner does not know'
+        f"available_node_types.four.resources.{name}: found nothing. "
+        'Write how many a node has of the type "g9.12xlarge", which planner does not know'
         for name in ("CPU", "GPU")
     ]
 
@@ -236,7 +236,7 @@ def test_without_node_types_nothing_is_known(told):
     """Machines of one's own (`provider: local`) say what they have only when they run."""
     text = "cluster_name: mine\nprovider: {type: local, head_ip: 10.0.0.1}\n"
     assert told(text)[0] == (
-        "available_node_types: found nothing; write the node types, each with the resources of a node"
+        "available_node_types: found nothing. Write the node types, each with the resources of a node"
     )
 
 
@@ -276,7 +276,7 @@ def test_other_objects_may_stand_in_the_file(read):
     ],
 )
 def test_replicas_count_where_nobody_scales(read, old, new, expected):
-    """With the autoscaler from minReplicas to maxReplicas; without it `replicas`. Each has numOfHosts pods."""
+    """With the autoscaler from minReplicas to maxReplicas, without it `replicas`. Each has numOfHosts pods."""
     text = KUBERAY.replace("      replicas: 2", "      numOfHosts: 4") if "Hosts" in new else changed(KUBERAY, old, new)
     assert sizes(read(text)) == {"gpus": expected}
 
@@ -327,22 +327,22 @@ def test_a_pod_offers_what_rays_autoscaler_finds(read, places):
 GROUP = "spec.workerGroupSpecs[0]"
 LIMITS = f"{GROUP}.template.spec.containers[0].resources.limits"
 WRONG_KUBERAY = [
-    ("      maxReplicas: 3\n", "", f"{GROUP}.maxReplicas: found nothing; write a whole number"),
+    ("      maxReplicas: 3\n", "", f"{GROUP}.maxReplicas: found nothing. Write a whole number"),
     (
         "minReplicas: 1",
         "minReplicas: 4",
-        f"{GROUP}.minReplicas: found 4 (a whole number); write at most",
+        f"{GROUP}.minReplicas: found 4 (a whole number). Write at most",
     ),
-    ("minReplicas: 1", "minReplicas: -4", f"{GROUP}.minReplicas: found -4 (a whole number); write a"),
-    ("minReplicas: 1", 'minReplicas: "1"', f'{GROUP}.minReplicas: found "1" (text); write a whole'),
-    ("replicas: 2", "numOfHosts: 0", f"{GROUP}.numOfHosts: found 0 (a whole number); write at least 1"),
-    ("groupName: gpus", "name: gpus", f"{GROUP}.groupName: found nothing; write the group's name"),
-    ("kind: RayCluster", "kind: RayJob", "spec.rayClusterSpec: found nothing; write the cluster; of a running one"),
-    ("Autoscaling: true", "Autoscaling: maybe", 'spec.enableInTreeAutoscaling: found "maybe" (text); write true or'),
+    ("minReplicas: 1", "minReplicas: -4", f"{GROUP}.minReplicas: found -4 (a whole number). Write a"),
+    ("minReplicas: 1", 'minReplicas: "1"', f'{GROUP}.minReplicas: found "1" (text). Write a whole'),
+    ("replicas: 2", "numOfHosts: 0", f"{GROUP}.numOfHosts: found 0 (a whole number). Write at least 1"),
+    ("groupName: gpus", "name: gpus", f"{GROUP}.groupName: found nothing. Write the group's name"),
+    ("kind: RayCluster", "kind: RayJob", "spec.rayClusterSpec: found nothing. Write the cluster: with clusterSelector"),
+    ("Autoscaling: true", "Autoscaling: maybe", 'spec.enableInTreeAutoscaling: found "maybe" (text). Write true or'),
     (
         '"2"',
         "two",
-        f'{LIMITS}."nvidia.com/gpu": found "two" (text); write a quantity, such as 4 or 3500m',
+        f'{LIMITS}."nvidia.com/gpu": found "two" (text). Write a quantity, such as 4 or 3500m',
     ),
     ('"2"', "-1", f'{LIMITS}."nvidia.com/gpu": found -1'),
     (
@@ -353,12 +353,12 @@ WRONG_KUBERAY = [
     (
         "cpu: 3500m",
         "memory: 1Gi",
-        f"{LIMITS}.cpu: found nothing; write the CPUs",
+        f"{LIMITS}.cpu: found nothing. Write the CPUs",
     ),
     (
         "      rayStartParams: {}",
         "      rayStartParams: {resources: slot=1}",
-        f'{GROUP}.rayStartParams.resources: found "slot=1" (text); write JSON',
+        f'{GROUP}.rayStartParams.resources: found "slot=1" (text). Write JSON',
     ),
     (
         "[{name: head, resources: {limits: {cpu: 2}}}]",
@@ -382,11 +382,11 @@ def test_a_mistake_in_a_kuberay_file_is_a_line(told, read, old, new, says):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "found null; write a file for `ray up` (with provider and available_node_types) or for KubeRay"),
-        ("- 1\n", "found a list of 1; write a file for `ray up`"),
-        ("kind: RayService\nspec: {}\n", "found a section with the keys kind, spec; write a file for `ray up`"),
-        (f"{KUBERAY}---\n{KUBERAY}", "found 2 clusters; write one per file"),
-        (f"{KUBERAY}---\n{RAY_UP}", "found 2 clusters; write one per file"),
+        ("", "found null. Write a file for `ray up` (with provider and available_node_types) or for KubeRay"),
+        ("- 1\n", "found a list of 1. Write a file for `ray up`"),
+        ("kind: RayService\nspec: {}\n", "found a section with the keys kind, spec. Write a file for `ray up`"),
+        (f"{KUBERAY}---\n{KUBERAY}", "found 2 clusters. Write one per file"),
+        (f"{KUBERAY}---\n{RAY_UP}", "found 2 clusters. Write one per file"),
         ("a: [\n", "line 2, column 1: found a YAML mistake"),
         ("a: \x01\n", "found what YAML cannot read"),
         ("a: !!int x\n", "found what YAML cannot read"),
@@ -395,7 +395,7 @@ def test_a_mistake_in_a_kuberay_file_is_a_line(told, read, old, new, says):
         ("a: !mine x\n", "line 1, column 4: found a YAML mistake (could not determine a constructor"),
         ("[" * 1100, "line 1, column 41: found a YAML mistake (more than 40 levels)"),
         ("? [a]\n: b\n", "line 1, column 3: found a YAML mistake"),
-        ("kind: RayCluster\n", "spec: found nothing; write the cluster"),
+        ("kind: RayCluster\n", "spec: found nothing. Write the cluster"),
     ],
 )
 def test_what_is_no_cluster_file_is_one_line(told, text, says):
@@ -456,7 +456,7 @@ def test_our_clusters_train_on_spot_nodes_of_several_sizes(path):
 
 @pytest.mark.parametrize("path", RAY_UP_FILES, ids=lambda path: path.name)
 def test_our_ray_up_files_are_closed_to_strangers(path):
-    """A token on every node, the dashboard on loopback; workers are spot nodes with a label that says so."""
+    """A token on every node, the dashboard on loopback. Workers are spot nodes with a label that says so."""
     config = yaml.safe_load(path.read_text())
     assert "~/.ray/auth_token" in config["file_mounts"]
     assert any("RAY_AUTH_MODE=token" in command for command in config["setup_commands"])
@@ -480,7 +480,7 @@ def blocks(text):
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 def test_our_guides_start_no_cluster_without_a_token(path):
-    """Where a block makes a cluster or a token: in token mode, and with a token that nobody else can read."""
+    """Blocks that make a cluster use token mode. Blocks that make a token keep it private."""
     for block in blocks(path.read_text()):
         lines = block.splitlines()
         assert not any("--dashboard-host=0" in line or "--dashboard-host 0" in line for line in lines)
@@ -569,5 +569,5 @@ def test_a_file_of_thousands_of_node_types_is_refused(tmp_path):
     head, _, _ = RAY_UP.partition("available_node_types:")
     file = tmp_path / "cluster.yaml"
     file.write_text(f"{head}available_node_types:\n{types}")
-    with pytest.raises(ClusterError, match="write at most 300 types, not 301"):
+    with pytest.raises(ClusterError, match="Write at most 300 types, not 301"):
         read_cluster(file)

@@ -28,7 +28,7 @@ from planner.job import (
     Train,
 )
 from planner.job.objectives import OURS
-from planner.runner.job_file import recipe_hint
+from planner.runner.job_argument import recipe_hint
 from planner.store.run_folder import job_file
 
 MINIMAL = """\
@@ -129,7 +129,7 @@ def test_a_complete_job_reads_every_key():
     ],
 )
 def test_numbers_are_those_of_yaml_1_2(written, value):
-    """`1e-3` is a number, as everyone who writes it means."""
+    """`1e-3` is a number."""
     assert parse_job(changed("1e-3", written)).train.optimizer.lr == value
 
 
@@ -182,9 +182,9 @@ def test_text_of_every_alphabet_and_block_text_are_read(tmp_path):
 BATCH = "batch: {global: 32, max_micro: 4}"
 OPTIMIZER = "optimizer: {kind: adamw, lr: 1e-3}"
 TEXT = "data: {kind: text, path: python-stdlib}"
-FROM_1 = "write a whole number from 1 to 1048576 (samples per optimizer step)"
+FROM_1 = "Write a whole number from 1 to 1048576 (samples per optimizer step)"
 SUCH_AS = "text such as 150 steps, 20000 examples, 0.5 epochs or 10%"
-AUTO_OR_FROM_1 = f"write auto or a whole number from 1 to 1099511627776 or {SUCH_AS} (duration between commits. A whole"
+AUTO_OR_FROM_1 = f"Write auto or a whole number from 1 to 1099511627776 or {SUCH_AS} (duration between commits. A whole"
 
 # (what replaces what in the minimal job, the path of the one line, what the line says besides)
 WRONG = [
@@ -197,7 +197,7 @@ WRONG = [
         TEXT,
         "data: {path: x}",
         "data.kind",
-        ["found nothing", "write one of chat, feedback, jsonl, own"],
+        ["found nothing", "Write one of chat, feedback, jsonl, own"],
     ),
     (TEXT, "data: {kind: text}", "data.path", ["found nothing", "text that is not empty"]),
     (
@@ -212,29 +212,29 @@ WRONG = [
         "max_micro: 4",
         "max_micro: 4, max_mirco: 4",
         "batch.max_mirco",
-        ["unknown key", "did you mean batch.max_micro?"],
+        ["unknown key", "Did you mean batch.max_micro?"],
     ),
     ("steps: 100", "steps: 100\n  step: 1", "train.step", ["unknown key", "mean train.steps"]),
-    ("steps: 100", "steps: 100\n  lr: 1", "train.lr", ["unknown key", "did you mean train.optimizer.lr?"]),
-    ("lr: 1e-3", "lr: 1, BETAS: [0, 0]", "train.optimizer.BETAS", ["did you mean train.optimizer.betas?"]),
+    ("steps: 100", "steps: 100\n  lr: 1", "train.lr", ["unknown key", "Did you mean train.optimizer.lr?"]),
+    ("lr: 1e-3", "lr: 1, BETAS: [0, 0]", "train.optimizer.BETAS", ["Did you mean train.optimizer.betas?"]),
     (
         "lr: 1e-3",
         "lr: 1, momentum: 0",
         "train.optimizer.momentum",
-        ["the keys of train.optimizer are kind, lr, betas, eps, weight_decay"],
+        ["The keys of train.optimizer are kind, lr, betas, eps, weight_decay"],
     ),
-    ("name: tiny", "name: tiny\nglobal: 3", "global", ["did you mean batch.global?"]),
-    ("name: tiny", "name: tiny\nzzz: 3", "zzz", ["the keys of a job are name, model, data,"]),
-    ("max_micro: 4", "max_micro: 4, zzz: 1", "batch.zzz", ["the keys of batch are global, max_micro"]),
-    ("path: python", "zzz: 1, path: python", "data.zzz", ["the keys of data are kind, path"]),
+    ("name: tiny", "name: tiny\nglobal: 3", "global", ["Did you mean batch.global?"]),
+    ("name: tiny", "name: tiny\nzzz: 3", "zzz", ["The keys of a job are name, model, data,"]),
+    ("max_micro: 4", "max_micro: 4, zzz: 1", "batch.zzz", ["The keys of batch are global, max_micro"]),
+    ("path: python", "zzz: 1, path: python", "data.zzz", ["The keys of data are kind, path"]),
     ("path: python", "text: 1, path: python", "data.text", ["unknown key"]),
     ("name: tiny", 'name: tiny\n"a.b\\nc": 3', '"a.b\\nc"', ["unknown key"]),
     ("name: tiny", 'name: tiny\n"": 3', '""', ["unknown key"]),
-    ("max_micro: 4", "max_micro: 4, global_batch: 4", "batch.global_batch", ["did you mean batch.global?"]),
+    ("max_micro: 4", "max_micro: 4, global_batch: 4", "batch.global_batch", ["Did you mean batch.global?"]),
     # a whole number that is none, or out of bounds
     ("32", '"32"', "batch.global", ['found "32" (text)', FROM_1]),
-    ("32", "32.0", "batch.global", ["found 32.0 (a decimal number); write 32"]),
-    ("32", "1e3", "batch.global", ["found 1000.0 (a decimal number); write 1000"]),
+    ("32", "32.0", "batch.global", ["found 32.0 (a decimal number). Write 32"]),
+    ("32", "1e3", "batch.global", ["found 1000.0 (a decimal number). Write 1000"]),
     ("32", "32.5", "batch.global", ["found 32.5 (a decimal number)", FROM_1]),
     ("32", "0.0", "batch.global", ["found 0.0 (a decimal number)", FROM_1]),
     ("32", "0", "batch.global", ["found 0 (a whole number)", FROM_1]),
@@ -255,7 +255,7 @@ WRONG = [
     ("32", ".nan", "batch.global", ["found .nan (not a number)", FROM_1]),
     ("32", "1" + "0" * 5000, "batch.global", ["found a whole number of 5001 digits", FROM_1]),
     ("32", "1" + "0" * 39, "batch.global", ["found 1000", FROM_1]),
-    ("steps: 100", "steps: 1e2", "train.steps", ["found 100.0 (a decimal number); write 100"]),
+    ("steps: 100", "steps: 1e2", "train.steps", ["found 100.0 (a decimal number). Write 100"]),
     ("steps: 100", "steps: 0", "train.steps", ["found 0", "from 1 to 1099511627776 or null"]),
     ("steps: 100", "steps: 1\n  seed: -1", "train.seed", ["found -1", "below 9223372036854775808"]),
     ("name: tiny", "name: tiny\nworkers: {gpus: 2}", "workers.gpus", ["found 2", "from 0 to 1"]),
@@ -266,20 +266,20 @@ WRONG = [
     ("name: tiny", "name: tiny\ncheckpoint: {every:}", "checkpoint.every", ["null", AUTO_OR_FROM_1]),
     ("name: tiny", "name: tiny\ncheckpoint: {every: true}", "checkpoint.every", ["true", AUTO_OR_FROM_1]),
     ("name: tiny", "name: tiny\ncheckpoint: {every: [9]}", "checkpoint.every", ["a list", AUTO_OR_FROM_1]),
-    ("name: tiny", "name: tiny\ncheckpoint: {every: 9.0}", "checkpoint.every", ["found 9.0", "write 9"]),
+    ("name: tiny", "name: tiny\ncheckpoint: {every: 9.0}", "checkpoint.every", ["found 9.0", "Write 9"]),
     ("name: tiny", "name: tiny\neval: {every: 0 steps}", "eval.every", ['found "0 steps" (text)', SUCH_AS]),
     ("name: tiny", "name: tiny\neval: {every: 0.0%}", "eval.every", ['found "0.0%" (text)', SUCH_AS]),
     ("name: tiny", "name: tiny\neval: {every: 101%}", "eval.every", ['found "101%" (text)', SUCH_AS]),
     ("name: tiny", "name: tiny\neval: {every: 0.5 steps}", "eval.every", ['found "0.5 steps" (text)', SUCH_AS]),
     ("name: tiny", "name: tiny\neval: {every: 9 epochs rounded}", "eval.every", ['"9 epochs rounded"', SUCH_AS]),
     ("name: tiny", "name: tiny\neval: {every: auto}", "eval.every", ['found "auto" (text)', SUCH_AS]),
-    ("name: tiny", "name: tiny\neval: {every_steps: 9}", "eval.every_steps", ["unknown key; did you mean eval.every?"]),
+    ("name: tiny", "name: tiny\neval: {every_steps: 9}", "eval.every_steps", ["unknown key. Did you mean eval.every?"]),
     ("steps: 100", "steps: 1\n  schedule: {warmup: -1}", "train.schedule.warmup", ["found -1", SUCH_AS]),
     (
         "steps: 100",
         "steps: 1\n  schedule: {warmup_steps: 9}",
         "train.schedule.warmup_steps",
-        ["did you mean train.schedule.warmup?"],
+        ["Did you mean train.schedule.warmup?"],
     ),
     ("steps: 100", "epochs: 0", "train.epochs", ["found 0", "a number above 0 and at most 1048576 or null"]),
     ("steps: 100", "examples: 0", "train.examples", ["found 0", "a whole number from 1 to"]),
@@ -322,12 +322,12 @@ WRONG = [
     ("python-stdlib", '""', "data.path", ['found "" (text)', "text that is not empty"]),
     ("python-stdlib", "12", "data.path", ["found 12 (a whole number)", "text"]),
     ("python-stdlib", "true", "data.path", ["found true (a boolean)", "text"]),
-    ("steps: 100", "steps: 1\n  precision: fp16", "train.precision", ['"fp16"', "write one of fp32, bf16"]),
+    ("steps: 100", "steps: 1\n  precision: fp16", "train.precision", ['"fp16"', "Write one of fp32, bf16"]),
     (
         "steps: 100",
         "steps: 1\n  activation_checkpointing: yes",
         "train.activation_checkpointing",
-        ['found "yes" (text); write true or false'],
+        ['found "yes" (text). Write true or false'],
     ),
     (
         "steps: 100",
@@ -336,22 +336,22 @@ WRONG = [
         ["true or false"],
     ),
     ("steps: 100", "steps: 1\n  schedule: {kind: step}", "train.schedule.kind", ["constant, linear, cosine"]),
-    ("kind: gpt", "kind: bert", "model.kind", ['found "bert" (text); write one of gpt, hf, own']),
-    ("kind: text", "kind: csv", "data.kind", ['found "csv" (text); write one of chat, feedback, jsonl']),
+    ("kind: gpt", "kind: bert", "model.kind", ['found "bert" (text). Write one of gpt, hf, own']),
+    ("kind: text", "kind: csv", "data.kind", ['found "csv" (text). Write one of chat, feedback, jsonl']),
     (
         "kind: text",
         "kind: [text]",
         "data.kind",
-        ["found a list of 1; write one of chat, feedback, jsonl, own"],
+        ["found a list of 1. Write one of chat, feedback, jsonl, own"],
     ),
-    ("kind: text", "kind:", "data.kind", ["found null; write one of chat, feedback, jsonl, own"]),
-    ("kind: adamw", "kind: adam", "train.optimizer.kind", ['found "adam" (text); write one of adamw']),
-    ("name: tiny", "name: tiny\nobjective: ppo", "objective.kind", ['found "ppo" (text); write one of dpo, ipo']),
+    ("kind: text", "kind:", "data.kind", ["found null. Write one of chat, feedback, jsonl, own"]),
+    ("kind: adamw", "kind: adam", "train.optimizer.kind", ['found "adam" (text). Write one of adamw']),
+    ("name: tiny", "name: tiny\nobjective: ppo", "objective.kind", ['found "ppo" (text). Write one of dpo, ipo']),
     (
         "name: tiny",
         "name: tiny\nobjective: 3",
         "objective",
-        ["found 3", "write a section with kind: one of dpo, ipo"],
+        ["found 3", "Write a section with kind: one of dpo, ipo"],
     ),
     # sections
     (BATCH, "batch: 32", "batch", ["found 32 (a whole number)", "the keys global, max_micro"]),
@@ -394,27 +394,27 @@ WRONG = [
         "max_micro: 4",
         "max_micro: &m 4",
         "batch.max_micro",
-        ["the anchor &m; anchors and aliases are not read"],
+        ["the anchor &m. Anchors and aliases are not read"],
     ),
-    (BATCH, "batch: &b {global: 32}", "batch", ["the anchor &b; anchors and aliases are not read", "line 4"]),
-    ("max_micro: 4", "max_micro: *m", "batch.max_micro", ["the alias *m; anchors and aliases are not read"]),
+    (BATCH, "batch: &b {global: 32}", "batch", ["the anchor &b. Anchors and aliases are not read", "line 4"]),
+    ("max_micro: 4", "max_micro: *m", "batch.max_micro", ["the alias *m. Anchors and aliases are not read"]),
     (
         "python-stdlib",
         "!!python/object/apply:os.system [x]",
         "data.path",
-        ["tag !!python/object/apply:os.system;"],
+        ["tag !!python/object/apply:os.system."],
     ),
-    ("python-stdlib", "!foo x", "data.path", ["found the tag !foo; tags are not read"]),
-    ("python-stdlib", "!!str x", "data.path", ["found the tag !!str; tags are not read"]),
-    ("python-stdlib", "! x", "data.path", ["found the tag !; tags are not read"]),
+    ("python-stdlib", "!foo x", "data.path", ["found the tag !foo. Tags are not read"]),
+    ("python-stdlib", "!!str x", "data.path", ["found the tag !!str. Tags are not read"]),
+    ("python-stdlib", "! x", "data.path", ["found the tag !. Tags are not read"]),
     ("python-stdlib", '"\\ud800"', "data.path", ["half a character"]),
-    ("name: tiny", "name: tiny\n<<: *d", "", ["found a merge key (<<); anchors and aliases are not read"]),
+    ("name: tiny", "name: tiny\n<<: *d", "", ["found a merge key (<<). Anchors and aliases are not read"]),
     ("name: tiny", "name: tiny\n1: &a 2", "", ["found a key that is 1 (a whole number)", "line 2"]),
     ("steps: 100", "steps: 100\n  true: 2", "train", ["found a key that is true (a boolean)", "line 7"]),
     ("steps: 100", "steps: 100\n  null: 2", "train", ["found a key that is null"]),
     ("steps: 100", "steps: 100\n  ? [a, *b]\n  : 2", "train", ["found a key that is a list of 2"]),
-    ("name: tiny", "name: tiny\n*a : 2", "", ["found the alias *a; anchors and aliases are not read"]),
-    ("name: tiny", "name: tiny\n&a b: 2", "", ["found the anchor &a; anchors and aliases are not read"]),
+    ("name: tiny", "name: tiny\n*a : 2", "", ["found the alias *a. Anchors and aliases are not read"]),
+    ("name: tiny", "name: tiny\n&a b: 2", "", ["found the anchor &a. Anchors and aliases are not read"]),
 ]
 
 
@@ -446,24 +446,24 @@ def test_no_line_speaks_pydantic(old, new):
 
 # (the text, what the one line says)
 UNREADABLE = [
-    ("", ["job: found nothing in it; write a job"]),
-    ("# only\n# comments\n", ["job: found nothing in it; write a job"]),
-    ("---\n", ["job: found null; write a mapping"]),
-    ("- a\n- b\n", ["job: found a list of 2; write a mapping"]),
-    ("just text", ['job: found "just text" (text); write a mapping']),
-    ("12", ["job: found 12 (a whole number); write a mapping"]),
-    ("&a {b: 1}", ["job: found the anchor &a; anchors and aliases are not read"]),
-    ("!!map {b: 1}", ["job: found the tag !!map; tags are not read"]),
-    (MINIMAL + "---\n" + MINIMAL, ["job: found a second document on line 8; write one job per file"]),
+    ("", ["job: found nothing in it. Write a job"]),
+    ("# only\n# comments\n", ["job: found nothing in it. Write a job"]),
+    ("---\n", ["job: found null. Write a mapping"]),
+    ("- a\n- b\n", ["job: found a list of 2. Write a mapping"]),
+    ("just text", ['job: found "just text" (text). Write a mapping']),
+    ("12", ["job: found 12 (a whole number). Write a mapping"]),
+    ("&a {b: 1}", ["job: found the anchor &a. Anchors and aliases are not read"]),
+    ("!!map {b: 1}", ["job: found the tag !!map. Tags are not read"]),
+    (MINIMAL + "---\n" + MINIMAL, ["job: found a second document on line 8. Write one job per file"]),
     (MINIMAL + "...\n---\n", ["job: found a second document"]),
-    ("%YAML 1.2\n---\n" + MINIMAL, ["job: found a directive (%) on line 1; remove it"]),
+    ("%YAML 1.2\n---\n" + MINIMAL, ["job: found a directive (%) on line 1. Remove it"]),
     ("%TAG !e! tag:x\n---\n" + MINIMAL, ["job: found a directive (%)"]),
     ("%YAML " + "1" * 5000 + ".1\n---\n", ["job: found what is not YAML"]),
     ("%YAML 9.1\n---\n", ["job: line 1, column 1: found a YAML mistake"]),
     ('a: "\\UFFFFFFFF"', ["job: found what is not YAML"]),
-    ("a:\n\tb: 1", ["job: line 2, column 1: found a tab; write spaces"]),
-    ("a:\n  \tb: 1", ["job: line 2, column 3: found a tab; write spaces"]),
-    ("a: 1\t# b", ["job: line 1, column 5: found a tab; write spaces"]),
+    ("a:\n\tb: 1", ["job: line 2, column 1: found a tab. Write spaces"]),
+    ("a:\n  \tb: 1", ["job: line 2, column 3: found a tab. Write spaces"]),
+    ("a: 1\t# b", ["job: line 1, column 5: found a tab. Write spaces"]),
     ("a: b: c", ["job: line 1, column 5: found a YAML mistake (mapping values"]),
     ("a: [1, 2", ["job: line 1, column 9: found a YAML mistake"]),
     ("a: 'b", ["job: line 1, column 6: found a YAML mistake"]),
@@ -489,9 +489,9 @@ def test_what_cannot_be_read_at_all_is_one_line(text, says):
 
 
 def test_a_deep_but_readable_file_reaches_the_model():
-    """Twenty levels below the top are read; what they say is then an unknown key."""
+    """Twenty levels below the top are read. Then they are an unknown key."""
     (line,) = lines_of(MINIMAL + "a: " + "[" * 20 + "]" * 20)
-    assert line.startswith("job: a: found an unknown key; the keys of a job are name, model,")
+    assert line.startswith("job: a: found an unknown key. The keys of a job are name, model,")
     assert "more than 20 levels" in lines_of(MINIMAL + "a: " + "[" * 21 + "]" * 21)[0]
 
 
@@ -510,7 +510,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
 
 def test_a_refused_key_does_not_hide_the_mistakes_of_its_section():
     lines = lines_of(changed("max_micro: 4", "max_micro: 0, 7: x") + "8: y\n<<: *z\n")
-    assert [line.split(";")[0] for line in lines] == [
+    assert [line.split(". ")[0] for line in lines] == [
         "job: batch: found a key that is 7 (a whole number)",
         "job: found a key that is 8 (a whole number)",
         "job: found a merge key (<<)",
@@ -538,7 +538,7 @@ def test_every_line_opens_with_the_source_on_one_line():
 
 
 def test_more_workers_than_samples_are_not_asked_for():
-    """They would have nothing to do; as many as samples may be."""
+    """More workers than samples would have nothing to do. As many as samples are allowed."""
     (line,) = lines_of(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 4}"))
     assert line.startswith("job: workers.min 4 is above batch.global 3, and each worker needs a sample of every step")
     assert parse_job(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 3}")).workers.min == 3
@@ -547,15 +547,15 @@ def test_more_workers_than_samples_are_not_asked_for():
 @pytest.mark.parametrize(
     ("text", "whose"),
     [
-        ("model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 1e-6\n", "a recipe of TRL's"),
-        ("train_batch_size: 64\nzero_optimization: {stage: 3}\n", "a configuration of DeepSpeed's"),
+        ("model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 1e-6\n", "a TRL recipe"),
+        ("train_batch_size: 64\nzero_optimization: {stage: 3}\n", "a DeepSpeed configuration"),
     ],
 )
 def test_a_recipe_of_another_system_is_sent_to_convert(text, whose):
     """In one line, not one for each of its keys."""
     with pytest.raises(JobError) as caught:
         parse_job(text, source="a recipe.yaml", hint=recipe_hint)
-    told = f"found {whose}, not a job; make a job of it: planner convert 'a recipe.yaml'"
+    told = f"found {whose}, not a job. Make a job of it: planner convert 'a recipe.yaml'"
     assert str(caught.value) == f"a recipe.yaml: {told}"
 
 
@@ -563,7 +563,7 @@ def test_a_recipe_of_another_system_is_sent_to_convert(text, whose):
 def test_what_others_call_a_key_is_known(theirs, ours):
     """Each of ours is a key of a job."""
     (line,) = lines_of(MINIMAL + f"  {theirs}: 1\n")
-    assert line == f"job: train.{theirs}: found an unknown key; did you mean {ours}?"
+    assert line == f"job: train.{theirs}: found an unknown key. Did you mean {ours}?"
     keys = {".".join(path) for path in _all_paths(Job.model_json_schema(), Job.model_json_schema())}
     assert ours.partition(" ")[0] in keys
 
@@ -585,7 +585,7 @@ def test_a_complaint_nobody_foresaw_is_still_plain():
     (mistake,) = translate(Foreign(), frozenset())
     assert (mistake.path, mistake.text) == (
         ("a", "b"),
-        "found 3 (a whole number); write what it should be: a\\nfoo",
+        "found 3 (a whole number). Write what it should be: a\\nfoo",
     )
 
 
@@ -599,12 +599,12 @@ def told(path):
 
 
 def test_a_missing_file_and_a_directory_are_named(tmp_path):
-    assert told(tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: found no such file; write the path of a job file"
-    assert told(str(tmp_path)) == f"{tmp_path}: found a directory; write the path of a job file in it"
+    assert told(tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: found no such file. Write the path of a job file"
+    assert told(str(tmp_path)) == f"{tmp_path}: found a directory. Write the path of a job file in it"
 
 
 def test_a_path_that_no_file_can_have_is_told(tmp_path):
-    assert "found no such file name" in told("a\0b")
+    assert "found an impossible file name" in told("a\0b")
     assert "cannot be read (File name too long)" in told(tmp_path / ("x" * 5000))
     (tmp_path / "file").write_text("")
     assert "cannot be read (Not a directory)" in told(tmp_path / "file" / "job.yaml")
@@ -615,7 +615,7 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(MINIMAL)
     path.chmod(0)
-    assert "may not be read" in told(path)
+    assert "you may not read" in told(path)
 
 
 def test_a_refused_permission_is_told(monkeypatch):
@@ -625,7 +625,7 @@ def test_a_refused_permission_is_told(monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("os.open", refuse)
-    assert told("job.yaml") == "job.yaml: found a file that may not be read; give yourself permission to read it"
+    assert told("job.yaml") == "job.yaml: found a file that you may not read. Give yourself permission to read it"
 
 
 def test_bytes_that_are_no_text_are_told_with_their_offset(tmp_path):
@@ -704,23 +704,23 @@ def test_an_override_mends_a_wrong_value():
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("train.steps", 'job: found the override "train.steps"; write key.path=value'),
-        ("", 'job: found the override ""; write key.path=value'),
-        ("=3", 'job: found the override "=3"; write key.path=value'),
-        ("a..b=3", 'job: found the override "a..b=3"; write key.path=value'),
-        (".a=3", 'job: found the override ".a=3"; write key.path=value'),
+        ("train.steps", 'job: found the override "train.steps". Write key.path=value'),
+        ("", 'job: found the override "". Write key.path=value'),
+        ("=3", 'job: found the override "=3". Write key.path=value'),
+        ("a..b=3", 'job: found the override "a..b=3". Write key.path=value'),
+        (".a=3", 'job: found the override ".a=3". Write key.path=value'),
         ("a." * 20 + "b=3", 'job: found the override "a.a.a.'),
-        ("a\nb", 'job: found the override "a\\nb"; write'),
-        ("batch.global=x", 'job: batch.global: found "x" (text); write a whole number'),
-        ("batch.global=1_000", 'job: batch.global: found "1_000" (text); write a whole number'),
-        ("batch.global=", "job: batch.global: found null; write a whole number"),
-        ("batch.globl=1", "job: batch.globl: found an unknown key; did you mean batch.global?"),
+        ("a\nb", 'job: found the override "a\\nb". Write'),
+        ("batch.global=x", 'job: batch.global: found "x" (text). Write a whole number'),
+        ("batch.global=1_000", 'job: batch.global: found "1_000" (text). Write a whole number'),
+        ("batch.global=", "job: batch.global: found null. Write a whole number"),
+        ("batch.globl=1", "job: batch.globl: found an unknown key. Did you mean batch.global?"),
         (
             "name.x=1",
-            'job: name: found "tiny" (text), which name.x cannot go into; write the override name=value',
+            'job: name: found "tiny" (text), which cannot hold name.x. Write the override name=value',
         ),
         ("train.optimizer.betas=[0.9", "job: train.optimizer.betas: line 1, column 5: found a YAML mistake"),
-        ("train.optimizer.betas=[0.9, *a]", "job: train.optimizer.betas[1]: found the alias *a; anchors and"),
+        ("train.optimizer.betas=[0.9, *a]", "job: train.optimizer.betas[1]: found the alias *a. Anchors and"),
         ("workers={min: 1, min: 2}", "job: workers.min: found twice, on line 1 and line 1"),
         ("data.path=a\0b", "job: data.path: line 1, column 2: found the control character \\x00"),
         ("data=" + "[" * 1000, "job: data: found more than 20 levels"),
@@ -734,7 +734,7 @@ def test_a_wrong_override_is_one_line(override, says):
 def test_wrong_overrides_are_told_together_with_the_rest():
     lines = lines_of(changed("32", "0"), ["nonsense", "name=A", "train.optimizer.lr.x=1"])
     assert [line.split(": ")[1] for line in lines] == [
-        'found the override "nonsense"; write key.path=value, such as train.steps=400',
+        'found the override "nonsense". Write key.path=value, such as train.steps=400',
         "train.optimizer.lr",
         "name",
         "batch.global",
@@ -903,7 +903,7 @@ def test_a_dumped_job_reads_back_equal(job):
 
 
 def test_the_gradient_of_an_own_optimizer_is_clipped_only_if_asked():
-    """The optimizer is the user's; one of planner's is clipped at 1.0 by default. A dump says which."""
+    """The optimizer is the user's, and one of planner's is clipped at 1.0 by default. A dump says which."""
     kinds = {"model": {"kind": "own"}, "data": {"kind": "own", "path": "loop.py"}, "objective": "own"}
     own = {"name": "own", **kinds, "batch": {"global": 4, "max_micro": 2}}
     for train, clip_norm in (({}, None), ({"clip_norm": 1.0}, 1.0), ({"clip_norm": None}, None)):
@@ -916,7 +916,7 @@ def test_the_gradient_of_an_own_optimizer_is_clipped_only_if_asked():
 
 
 class LaterObjective(Objective):
-    """What somebody adds who does not know of references, and describes it nowhere."""
+    """An added objective without a description of its reference."""
 
     kind: Literal["later"]
 
@@ -926,7 +926,7 @@ class LaterJob(Job):
 
 
 def test_an_objective_that_declares_no_reference_fails_at_the_jobs_birth():
-    """It is not trained against a uniform reference that nobody asked for."""
+    """It is not trained against a uniform reference that the job did not ask for."""
     rest = parse_job(MINIMAL).model_dump(by_alias=True) | {"data": {"kind": "pairs", "path": "x"}}
     assert LaterJob.model_validate(rest | {"objective": {"kind": "simpo"}}).reference.source == "none"
     with pytest.raises(ValidationError, match=r"found objective later\. Write one of lm, sft, dpo"):
@@ -937,7 +937,7 @@ def test_an_objective_that_declares_no_reference_fails_at_the_jobs_birth():
 
 @pytest.mark.parametrize("spec", OURS.values(), ids=OURS)
 def test_every_objective_declares_its_reference(spec):
-    """As a field, or as a constant; where one is required it is there by default."""
+    """As a field, or as a constant. A required one is there by default."""
     found = spec.reference_of(spec.config(kind=spec.kind))
     assert found.source in get_args(ReferenceSource)
     assert (found.source == "none") == (spec.reference == "none")
@@ -963,7 +963,7 @@ def test_reading_a_job_loads_nothing_heavy():
 
 
 def test_a_job_that_a_run_has_kept_is_a_job_file():
-    """It says its format; another one is refused with both numbers."""
+    """It has its format number. Another one is refused with both numbers."""
     job = parse_job(MINIMAL)
     kept = job_file(job).decode()
     assert parse_job(kept) == job

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.data.base import sample_evidence
+from planner.data.base import sample_row_counts
 from planner.data.samples import Feedback, Pair, text_of
 
 
@@ -43,7 +43,7 @@ class SampleSet:
         return Feedback(text=good, is_desirable=dice.random() < 0.6, prompt=prompt)
 
     def evidence(self, row):
-        return sample_evidence(row, self.sample(row))
+        return sample_row_counts(row, self.sample(row))
 
 
 def write_rows(path, kind, num_rows=60, only_desirable=False):

@@ -19,8 +19,8 @@ def sharded_gradient(rank, job, cursor):
     """One worker's call of the real step; rank 0 returns loss and whole gradients."""
     from planner.train import control
     from planner.train.exact.gradient_sums import FloatSums
+    from planner.train.optimizer_step import Step, accumulate
     from planner.train.shard import shard
-    from planner.train.step import Step, accumulate
     from planner.train.world import World, cpu_device
 
     world = World.join(cpu_device)

@@ -76,7 +76,7 @@ def test_verify_passes(workers, tmp_path, name, equality):
         found = audit(RunFolder(Storage(str(folder))))
         assert found.clean, found.findings
     checks = compare(job, *folders, [3, 2, 1])
-    assert {check.what: check.words for check in checks if not check.passed} == {}
+    assert {check.what: check.detail for check in checks if not check.passed} == {}
     here, there = map(measured, folders)
     assert len(here) == 5 + 4
     # Of zeros, it would say nothing of the baseline.
@@ -114,9 +114,9 @@ def test_cached_numbers_are_those_of_the_model(workers, tmp_path):
 def small_parts(rank, job, url, *arguments, stop_after=None, **more):
     """Parts of 16 rows; the last worker asks to stop when it is asked the nth time."""
     from planner.train.reference import cache
-    from planner.train.reference.cache import TableInputs
+    from planner.train.reference.cache import TableBuilder
 
-    before, heard = cache._PART_ROWS, TableInputs.table
+    before, heard = cache._PART_ROWS, TableBuilder.table
     cache._PART_ROWS = 16
 
     def table(self):
@@ -129,11 +129,11 @@ def small_parts(rank, job, url, *arguments, stop_after=None, **more):
         object.__setattr__(self, "should_stop", should_stop)
         return heard(self)
 
-    TableInputs.table = table
+    TableBuilder.table = table
     try:
         return run_job(rank, job, url, *arguments, **more)
     finally:
-        cache._PART_ROWS, TableInputs.table = before, heard
+        cache._PART_ROWS, TableBuilder.table = before, heard
 
 
 def parts(url):

@@ -124,7 +124,7 @@ def test_a_server_that_says_yes_to_everything_is_no_cloud(body):
         server.trouble = lambda handler: handler.say(200, body)
         cloud, why = find_cloud(endpoint(server))
     assert cloud is None
-    assert why == "what answers there is none of them"
+    assert why == "a server answers, but not as a known cloud does"
 
 
 class TestAws:
@@ -167,7 +167,7 @@ class TestGcp:
             assert cloud.look(2000.0).deadline_s == 2030.0
 
     def test_a_server_of_google_that_does_not_know_is_named(self):
-        """As one in a pod may be: it is Google's, and says nothing of preemption."""
+        """A pod may have such a server: it is Google's, and does not report preemption."""
         with GcpMetadata() as server:
             server.trouble = lambda handler: handler.say(404, b"", {"Metadata-Flavor": "Google"})
             cloud, _ = find_cloud(endpoint(server))
@@ -187,7 +187,7 @@ def test_azures_machine_is_found_out_first():
     "url", ["", "169.254.169.254", "https://host", "http://", "http://h:x", "http://h\n/", "http://h:0", "http://h h"]
 )
 def test_what_is_no_endpoint_is_said(url):
-    with pytest.raises(UserError, match="write a URL such as"):
+    with pytest.raises(UserError, match="Write one such as"):
         Endpoint(url=url)
 
 

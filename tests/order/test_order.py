@@ -161,7 +161,7 @@ def test_a_trillion_rows_are_served_at_once():
 
 
 def test_positions_reach_the_end_of_int64():
-    """The last position that a cursor can hold is served; the next is refused."""
+    """The last position that a cursor can hold is served. The next is refused."""
     order = Order(num_rows=10, seed=0)
     assert len(order.rows(2**63 - 3, 2**63 - 1)) == 2
     with pytest.raises(DataError, match="positions"):

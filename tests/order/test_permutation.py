@@ -54,7 +54,7 @@ def z_uniform(counts):
 
 
 def z_places(table):
-    """Which value stands at which place; permutation matrices leave (size - 1)**2 degrees of freedom."""
+    """Which value stands at which place. Permutation matrices leave (size - 1)**2 degrees of freedom."""
     num, size = table.shape
     cells = np.bincount((np.arange(size) * size + table).ravel(), minlength=size**2)
     chi2 = float(((cells - num / size) ** 2).sum() / (num / size)) * (size - 1) / size

@@ -76,7 +76,7 @@ def always_keep(now):
 
 
 def flapping(world_size, low_s=10.0, high_s=10.0, end_s=300.0, then=None):
-    """W, then W + 1, in turn; from `end_s` on, `then`."""
+    """W, then W + 1, in turn. From `end_s` on, `then`."""
     times_s = takewhile(lambda time_s: time_s < end_s, accumulate(cycle((low_s, high_s)), initial=0.0))
     changes = zip(times_s, cycle((world_size, world_size + 1)), strict=False)
     settled = [] if then is None else [(end_s, then)]
@@ -120,7 +120,7 @@ def test_five_minutes_of_flapping_cost_at_most_a_first_try(world_size, cost, mos
 def test_at_any_rhythm_it_loses_no_more_than_the_price_of_learning(world_size, low_s, high_s, grow_s, shrink_s):
     """Against the better of two that know beforehand: always resize, never resize. G=360: every count is faster.
 
-    2% are for spells that only just do not pay: each loses too little to outweigh the hope that the next one stays.
+    2% are for intervals that almost pay: each loses too little to outweigh the hope that the next one stays.
     Room that comes back during the pause for its loss is another matter, see below.
     """
     assume(shrink_s <= low_s)
@@ -131,7 +131,7 @@ def test_at_any_rhythm_it_loses_no_more_than_the_price_of_learning(world_size, l
     assert ours.resizes <= follows.resizes
 
 
-@pytest.mark.xfail(strict=True, reason="a spell counts from its start, also where our own pause has used it up")
+@pytest.mark.xfail(strict=True, reason="an interval counts from its start, also where our own pause has used it up")
 def test_room_that_comes_back_during_a_pause_is_judged_by_what_is_left_of_it():
     """Here 4 of 7 s are left, which do not pay for two pauses of 1 s and 4 s: it should stay, and moves each time."""
     cost, changes = ResizeCost(grow_s=1.0, shrink_s=4.0), flapping(1, low_s=1.0, high_s=7.0)
@@ -142,7 +142,7 @@ def test_room_that_comes_back_during_a_pause_is_judged_by_what_is_left_of_it():
 @pytest.mark.parametrize("flaps_for_s", [300.0, 3600.0])
 @pytest.mark.parametrize("cost", [IN_PLACE, NEW_PROCESSES])
 def test_it_is_not_stuck_when_capacity_settles(flaps_for_s, cost):
-    """It moves within a quarter more than the longest spell that went wrong, however long the flapping took."""
+    """It moves within a quarter more than the longest interval that did not pay, however long the flapping took."""
     changes = flapping(4, end_s=flaps_for_s, then=5)
     before, after = (simulate(revise, changes, cost, end_s=flaps_for_s + more_s) for more_s in (0.0, 13.0))
     assert after.resizes == before.resizes + 1

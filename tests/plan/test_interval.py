@@ -24,7 +24,7 @@ def expected_overhead(work_s, save_s, between_losses_s):
 
 @given(**numbers)
 def test_it_is_at_least_one_step_and_saving_takes_at_most_a_quarter(save_s, step_s, losses, observed_s):
-    """Whatever the cluster does; half a step of rounding is forgiven."""
+    """For any rate of losses. Half a step of rounding is allowed."""
     steps = checkpoint_interval(save_s=save_s, step_s=step_s, losses=losses, observed_s=observed_s).steps
     assert steps >= 1
     assert save_s <= 0.25 * (save_s + (steps + 0.5) * step_s) * (1 + 1e-9)
@@ -55,9 +55,8 @@ def test_the_prior_is_one_loss_in_an_hour():
     interval = checkpoint_interval(save_s=1.0, step_s=0.5, losses=0, observed_s=0.0)
     assert interval.steps * 0.5 == pytest.approx(math.sqrt(2 * HOUR_S) - 1, abs=0.6)
     assert interval.reason == (
-        "about every 84 s, 168 steps now: a save takes 1 s, 1.2% of the time; a loss without notice, of which "
-        "one in 60 min is expected, undoes 42 s on average (0 lost without notice in 0 s so far, and one an hour "
-        "assumed beforehand)"
+        "about every 84 s, 168 steps now: a save takes 1 s, 1.2% of the time, and a loss without notice undoes 42 s "
+        "on average. One in 60 min is expected (0 in 0 s so far, and one an hour assumed beforehand)"
     )
 
 
@@ -65,7 +64,7 @@ def test_ten_calm_hours_make_it_longer():
     """One loss in eleven hours is expected then."""
     calm = checkpoint_interval(save_s=1.0, step_s=1.0, losses=0, observed_s=10 * HOUR_S)
     assert calm.steps == pytest.approx(math.sqrt(2 * 11 * HOUR_S), abs=2)
-    assert "one in 11 h is expected" in calm.reason
+    assert "One in 11 h is expected" in calm.reason
 
 
 def test_a_save_that_costs_nothing_is_made_after_every_step():

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from planner.plan import NEW_PROCESSES, CapacityAt, Plan, ResizeCost, Situation, Speeds, revise, worth_asking
 
 COST = ResizeCost(grow_s=1.4, shrink_s=1.0)
-MORE_MAY_COME = "more may come, and one resize is cheaper than two; resize in 0.4 s if it lasts"
+MORE_MAY_COME = "more may come and one resize is cheaper than two, so resize in 0.4 s if the room lasts"
 TOO_SHORT = (
-    "room for 5 lasted 1 of the last 1 time under the 89 s that pay for 16 s of pauses there and back; "
-    "resize in 10 s if it lasts"
+    "room for 5 lasted under 89 s in 1 of the last 1 time, too short to pay for 16 s of pauses, "
+    "so resize in 10 s if the room lasts"
 )
 
 
@@ -88,12 +88,12 @@ def test_it_stays_within_the_jobs_bounds_and_what_is_there(now):
 
 
 @given(now=situations())
-def test_leaving_is_no_choice(now):
+def test_it_shrinks_at_once_where_workers_leave(now):
     """With less room than workers it resizes at once, to a count as fast as all that stay, or pauses."""
     assume(now.usable < now.plan.world_size)
     decision = revise(now)
     assert decision.kind == ("resize" if now.usable >= now.workers_min else "pause")
-    assert "no choice" in decision.reason
+    assert decision.reason.startswith("there is room for ")
     assert str(now.usable) in decision.reason
     if decision.kind == "resize":
         assert now.plan.at(decision.world_size).step_cost == now.plan.at(now.usable).step_cost
@@ -112,7 +112,7 @@ def test_equal_situations_give_equal_decisions(now):
 
 @given(now=situations())
 def test_a_resize_by_choice_pays_before_the_run_ends(now):
-    """If the newcomers stay, the run ends earlier than it would have; unmeasured, by the plan's cost."""
+    """If the newcomers stay, the run ends earlier. Before any measurement, this holds for the plan's cost."""
     decision = revise(now)
     if decision.kind != "resize" or decision.world_size <= now.plan.world_size:
         return
@@ -168,21 +168,21 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             situation(world_size=4, changes=[(0, 4)], now_s=9),
             "keep",
             4,
-            "all that may be used, 4 workers, are in use",
+            "the run already has all that it may use, 4 workers",
         ),
         (
             situation(world_size=12, changes=[(0, 12), (5, 15)], now_s=9, global_batch=32),
             "keep",
             12,
-            "a step at 15 workers takes the time of 3 samples, as it does at 12: nothing to gain",
+            "a step takes the time of 3 samples at 15 workers and at 12: nothing to gain",
         ),
         (
             situation(world_size=4, changes=[(0, 4), (50, 8)], now_s=50, workers_max=8),
             "resize",
             8,
             (
-                "4 -> 8, 0.5 s per step instead of 1 s: it takes 2.8 s to win back a pause of 1.4 s; "
-                "2.8 h of training remain"
+                "4 -> 8, 0.5 s per step instead of 1 s: it takes 2.8 s to win back a pause of 1.4 s, "
+                "and 2.8 h of training remain"
             ),
         ),
         (
@@ -191,7 +191,7 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             4,
             (
                 "4 -> 5, 0.83 s per step instead of 1 s: it would take 56 s to win back a pause of "
-                "9.3 s; 25 s of training remain"
+                "9.3 s, and 25 s of training remain"
             ),
         ),
         (
@@ -204,19 +204,19 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             situation(world_size=15, changes=[(0, 15), (50, 13)], now_s=50, global_batch=32),
             "resize",
             11,
-            "room for 13 of 15 workers: no choice, and 11 are as fast; 1 s per step instead of 1 s",
+            "there is room for only 13 of 15 workers (11 are as fast): 1 s per step instead of 1 s",
         ),
         (
             situation(world_size=2, changes=[(0, 2), (50, 1)], now_s=50, seconds={}),
             "resize",
             1,
-            "room for 1 of 2 workers: no choice; the time of 48 samples per step instead of 24",
+            "there is room for only 1 of 2 workers: the time of 48 samples per step instead of 24",
         ),
         (
             situation(world_size=4, changes=[(0, 4), (50, 2)], now_s=50, workers_min=3),
             "pause",
             0,
-            "room for 2 workers, and the job needs 3: no choice but to wait",
+            "there is room for 2 workers, and the job needs 3",
         ),
         (
             situation(world_size=4, changes=[(0, 4), (50, 8)], now_s=50, seconds={}),
@@ -224,7 +224,7 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             4,
             (
                 "4 -> 8, the time of 6 samples per step instead of 12: no step was measured yet, and the room has just "
-                "changed; resize in 1.4 s if it lasts"
+                "changed, so resize in 1.4 s if the room lasts"
             ),
         ),
         (
@@ -232,8 +232,8 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             "resize",
             8,
             (
-                "4 -> 8, the time of 6 samples per step instead of 12: 2.0 times as fast by the plan; no step was "
-                "measured yet"
+                "4 -> 8, the time of 6 samples per step instead of 12: 2.0 times as fast by the plan (no step was "
+                "measured yet)"
             ),
         ),
         (
@@ -268,7 +268,7 @@ def test_the_reason_has_the_numbers(now, kind, world_size, reason):
 
 
 def test_nodes_that_come_one_after_another_get_one_resize():
-    """Each waits a pause for the next, and the last of those that the job can use waits for nobody."""
+    """Each waits a pause for the next one. The last one that the job can use does not wait."""
     changes = [(0, 2), (50, 3), (51, 4)]
     waits = revise(situation(world_size=2, changes=changes[:2], now_s=50))
     assert (waits.kind, waits.until_s) == ("wait", 51.4)
@@ -277,7 +277,7 @@ def test_nodes_that_come_one_after_another_get_one_resize():
 
 
 def test_a_steady_part_of_the_newcomers_is_taken_without_the_part_that_flaps():
-    """6 have come and stay; 7 come and go."""
+    """6 have come and stay. 7 come and go."""
     changes = [(0, 4), *((100 + second, 6 + second % 2) for second in range(20))]
     decision = revise(situation(world_size=4, changes=changes, now_s=119, cost=NEW_PROCESSES))
     assert (decision.kind, decision.world_size) == ("resize", 6)
@@ -294,10 +294,10 @@ def test_newcomers_that_leave_during_the_lead_cost_nothing():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"changes": []}, "at least the count that is there now"),
+        ({"changes": []}, "the capacity history is empty"),
         ({"changes": [(5, 4), (4, 5)]}, "in order of time"),
-        ({"changes": [(11, 4)]}, "ends before now"),
-        ({"changes": [(0, -1)]}, "0 workers or more"),
+        ({"changes": [(11, 4)]}, "not in order of time up to now"),
+        ({"changes": [(0, -1)]}, "has a count below 0"),
         ({"remaining_steps": -1}, "remaining_steps=-1"),
         ({"workers_min": 0}, "workers_min=0"),
         ({"workers_min": 5, "workers_max": 4}, "workers_max=4"),
@@ -312,7 +312,7 @@ def test_impossible_situations_are_refused(wrong, message):
 @pytest.mark.parametrize("wrong", [-1.0, math.inf, math.nan])
 def test_impossible_costs_are_refused(wrong):
     """A resize takes a finite time."""
-    with pytest.raises(ValueError, match="a resize takes a finite time of at least 0 s"):
+    with pytest.raises(ValueError, match="the times of a resize must be finite and 0 s or more"):
         ResizeCost(grow_s=wrong, shrink_s=1.0)
 
 
@@ -324,7 +324,7 @@ def test_nothing_is_worth_asking_of_nobody():
 
 @pytest.mark.parametrize(("usable", "kind"), [(8, "resize"), (2, "resize")])
 def test_on_one_machine_a_step_time_that_nobody_measured_is_told_as_what_it_is(usable, kind):
-    """Nodes that share its cores make nothing faster; a rehearsal resizes as if they did not share them."""
+    """Nodes that share one machine's cores make nothing faster. A rehearsal resizes as if they did not share them."""
     alone = situation(world_size=4, changes=[(0, 4), (50, usable)], now_s=500)
     shared = replace(alone, speeds=replace(alone.speeds, on_one_machine=True))
     assert revise(shared).kind == revise(alone).kind == kind

@@ -61,7 +61,7 @@ def test_between_two_measurements_lies_what_is_between_them(counts, times, asked
 
 
 def test_a_fixed_part_of_the_step_is_found():
-    """10 s + 0.1 s per sample, seen at costs 120 and 30; at cost 10 it is 11 s, and 3.0 would be proportional."""
+    """10 s + 0.1 s per sample, seen at costs 120 and 30. At cost 10 it is 11 s, and 3.0 would be proportional."""
     speeds = Speeds(measured={2: 22.0, 8: 13.0})
     assert speeds.seconds_per_step(plan_at(24)) == pytest.approx(11, rel=0.07)
 
@@ -87,5 +87,5 @@ def test_nothing_measured_still_compares():
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_impossible_times_are_refused(seconds):
     """The error names the number and the count."""
-    with pytest.raises(ValueError, match="s per step at world size 4; a step takes a finite time above 0"):
+    with pytest.raises(ValueError, match="s per step: it must be finite and above 0"):
         Speeds(measured={4: seconds})

@@ -3,7 +3,7 @@
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import Options, read_recipe
+from planner.recipes import RecipeOptions, read_recipe
 
 TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
 
@@ -22,7 +22,7 @@ def test_adapters_go_where_peft_puts_them_by_the_models_family(model, targets, t
     """The to-do list says that the family was guessed by name."""
     file = tmp_path / "lora.yaml"
     file.write_text(TRL.replace("org/m", model) + "use_peft: true\n")
-    draft = read_recipe(str(file), [], Options(gpus=2, method="sft")).draft
+    draft = read_recipe(str(file), [], RecipeOptions(gpus=2, method="sft")).draft
     assert draft.job["model"]["lora"]["targets"] == targets
     assert "family by the model's name" in " ".join(draft.to_do)
 
@@ -32,8 +32,8 @@ def test_adapters_of_a_family_that_is_not_known_must_be_placed(model, tmp_path):
     file = tmp_path / "lora.yaml"
     file.write_text(TRL.replace("org/m", model) + "use_peft: true\n")
     with pytest.raises(RecipeError, match="lora_target_modules: found nothing"):
-        read_recipe(str(file), [], Options(gpus=2, method="sft"))
-    read_recipe(str(file), [], Options(gpus=2, method="sft", is_for_job=False))
+        read_recipe(str(file), [], RecipeOptions(gpus=2, method="sft"))
+    read_recipe(str(file), [], RecipeOptions(gpus=2, method="sft", is_for_job=False))
 
 
 def test_a_folder_says_its_family_itself(tmp_path):
@@ -42,19 +42,19 @@ def test_a_folder_says_its_family_itself(tmp_path):
     folder.mkdir()
     file.write_text(TRL.replace("org/m", str(folder)) + "use_peft: true\n")
     (folder / "config.json").write_text('{"model_type": "gpt_neox"}')
-    draft = read_recipe(str(file), [], Options(gpus=2, method="sft")).draft
+    draft = read_recipe(str(file), [], RecipeOptions(gpus=2, method="sft")).draft
     assert draft.job["model"]["lora"]["targets"] == ["query_key_value"]
     (folder / "config.json").write_text('{"model_type": "phi3"}')
     with pytest.raises(RecipeError, match="lora_target_modules: found nothing"):
-        read_recipe(str(file), [], Options(gpus=2, method="sft"))
+        read_recipe(str(file), [], RecipeOptions(gpus=2, method="sft"))
     (folder / "config.json").write_text("[")
-    read_recipe(str(file), [], Options(gpus=2, method="sft"))
+    read_recipe(str(file), [], RecipeOptions(gpus=2, method="sft"))
 
 
 def test_a_key_that_a_system_ships_is_not_said_to_be_unknown():
     """Hydra accepts such a key without a sign, and so does planner."""
     dpo = "python train.py model=pythia69 loss=sft do_first_eval=false"
-    dropped = {note.key: note.text for note in read_recipe(dpo, [], Options(max_micro=4)).draft.dropped}
+    dropped = {note.key: note.text for note in read_recipe(dpo, [], RecipeOptions(max_micro=4)).draft.dropped}
     assert dropped["do_first_eval"] == "it says whether step 0 is evaluated, which eval.every decides in planner"
     halos = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
     recipe = read_recipe(halos, ["template_tokens=[a]", "++loss.desirable_weight=1.1", "++loss.sync_reference=false"])
@@ -99,14 +99,14 @@ def test_a_script_is_not_read_as_yaml(tmp_path):
 )
 def test_what_a_job_cannot_say_is_no_reason_to_check_no_batch(command):
     """A check needs only the batch. A job depends on optimizer, schedule and adapters."""
-    recipe = read_recipe(command, [], Options(gpus=4, is_for_job=False, needs_micro=False))
+    recipe = read_recipe(command, [], RecipeOptions(gpus=4, is_for_job=False, needs_micro=False))
     assert recipe.global_batch == 32
     with pytest.raises(RecipeError, match=r"planner (has|trains)"):
-        read_recipe(command, [], Options(gpus=4))
+        read_recipe(command, [], RecipeOptions(gpus=4))
 
 
 def test_the_arguments_of_an_optimizer_are_one_value():
     """`rank=64` inside of --optim_args is not read as an override."""
     command = 'trl sft --model_name_or_path m --dataset_name d --optim galore_adamw --optim_args "rank=64, scale=0.1"'
-    options = Options(gpus=4, is_for_job=False, needs_micro=False)
+    options = RecipeOptions(gpus=4, is_for_job=False, needs_micro=False)
     assert read_recipe(command, [], options).global_batch == 32

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.recipes import CheckOptions, Options, job_of, read_recipe, rewrite
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe, rewrite
 
 BARE = "accelerate launch --num_processes 4 launch.py loss={} model=llama ++model.name_or_path=m train_datasets=[a]"
 LEGACY = """
@@ -23,7 +23,7 @@ loss: {name: sft}
 def legacy(tmp_path, *arguments, text=LEGACY, **options):
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    return read_recipe(str(file), arguments, Options(gpus=4, **options))
+    return read_recipe(str(file), arguments, RecipeOptions(gpus=4, **options))
 
 
 def bare(loss, *arguments):
@@ -189,7 +189,7 @@ def test_keys_of_humanline_without_it_are_dropped_with_a_reason():
 def test_convert_says_how_many_steps_n_examples_are(steps, there):
     """planner and HALOs at A=1 take 313 steps, HALOs at A=2 takes 312."""
     arguments = ("++n_examples=10_000", f"++model.gradient_accumulation_steps={steps}")
-    draft = read_recipe(BARE.format("dpo"), arguments, Options(halos_batch="total")).draft
+    draft = read_recipe(BARE.format("dpo"), arguments, RecipeOptions(halos_batch="total")).draft
     line = next(note.text for note in draft.derived if note.key == "train.examples")
     assert "10016, 313 steps" in line
     assert "HALOs' schedule expects 312" in line

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import Options, read_recipe
+from planner.recipes import RecipeOptions, read_recipe
 from planner.recipes.rewrite import rewrite
 
 TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
@@ -14,7 +14,7 @@ TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accum
 def _lora_of(tmp_path, text, *arguments):
     file = tmp_path / "lora.yaml"
     file.write_text(TRL + "use_peft: true\n" + text)
-    return read_recipe(str(file), arguments, Options(gpus=2, method="sft")).draft.job["model"]["lora"]
+    return read_recipe(str(file), arguments, RecipeOptions(gpus=2, method="sft")).draft.job["model"]["lora"]
 
 
 def test_adapters_go_where_they_went(tmp_path):
@@ -39,7 +39,7 @@ def test_adapters_of_another_kind_are_refused(tmp_path):
 def _trl(tmp_path, text, method):
     file = tmp_path / "loss.yaml"
     file.write_text(TRL + text)
-    return read_recipe(str(file), [], Options(gpus=2, method=method)).draft
+    return read_recipe(str(file), [], RecipeOptions(gpus=2, method=method)).draft
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_gpus_that_share_a_micro_batch_are_not_counted(tmp_path):
     )
     (tmp_path / "r.yaml").write_text(TRL)
     with pytest.raises(RecipeError, match="share a micro-batch"):
-        read_recipe(str(tmp_path / "r.yaml"), [], Options(accelerate=str(accelerate), method="sft"))
+        read_recipe(str(tmp_path / "r.yaml"), [], RecipeOptions(accelerate=str(accelerate), method="sft"))
 
 
 def _job(tmp_path, text, method="dpo", **options):
     file = tmp_path / "recipe.yaml"
     file.write_text(TRL + text)
-    return read_recipe(str(file), [], Options(gpus=2, method=method, **options)).draft
+    return read_recipe(str(file), [], RecipeOptions(gpus=2, method=method, **options)).draft
 
 
 def _accelerate(tmp_path, text):
@@ -247,7 +247,7 @@ def test_what_a_halos_command_does_not_show_is_to_be_looked_up():
 def test_deepspeeds_auto_clipping_is_said(tmp_path):
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 96, "train_micro_batch_size_per_gpu": 3, "gradient_clipping": "auto"}')
-    draft = read_recipe(str(file), [], Options(gpus=8)).draft
+    draft = read_recipe(str(file), [], RecipeOptions(gpus=8)).draft
     assert draft.job["train"]["clip_norm"] == 1
     assert any("gradient_clipping auto" in line for line in draft.to_do)
 

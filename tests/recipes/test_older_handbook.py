@@ -5,7 +5,7 @@ import re
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import CheckOptions, Options, job_of, read_recipe
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
 from planner.recipes.rewrite import rewrite
 
 V02 = (
@@ -31,7 +31,7 @@ def _file(place, text):
 
 def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
     """The script always packed its rows, so the batch counts packed rows."""
-    recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
+    recipe = read_recipe(_file(tmp_path, V02), (), RecipeOptions(gpus=8))
     assert (recipe.global_batch, recipe.method, recipe.unit) == (128, "sft", "packed row")
     job, _ = job_of(recipe)
     assert (job.model.attention, job.data.packing, job.train.precision) == ("flash_attention_2", True, "fp32")
@@ -45,17 +45,17 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
 
 def test_who_takes_such_a_file_is_said(tmp_path):
     """TRL's scripts refuse the file and the older ones do not, so a trap says so."""
-    recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8, **CHECK))
+    recipe = read_recipe(_file(tmp_path, V02), (), RecipeOptions(gpus=8, **CHECK))
     traps = {trap.name: trap.text for trap in recipe.foreign.traps(CheckOptions(counts=[8]))}
     assert "dataset_mixer, preprocessing_num_workers, use_flash_attention_2 are keys of" in traps["older handbook"]
     plain = "model_name_or_path: m\nper_device_train_batch_size: 8\n"
-    recipe = read_recipe(_file(tmp_path, plain), (), Options(gpus=8, method="sft", **CHECK))
+    recipe = read_recipe(_file(tmp_path, plain), (), RecipeOptions(gpus=8, method="sft", **CHECK))
     assert "older handbook" not in {trap.name for trap in recipe.foreign.traps(CheckOptions(counts=[8]))}
 
 
 def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
     """Names may contain dots. Splits with test in their name are left out. A share is the first rows."""
-    recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
+    recipe = read_recipe(_file(tmp_path, ORPO), (), RecipeOptions(gpus=4, method="orpo"))
     assert (recipe.global_batch, recipe.unit) == (32, "pair")
     to_do = " ".join(recipe.draft.to_do)
     assert "load_dataset('argilla/a-7k.v1', split='train_prefs')" in to_do
@@ -66,7 +66,7 @@ def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
 
 def test_a_converted_orpo_says_how_planners_own_differs(tmp_path):
     """planner has an objective of that name, so the text must not say that it has none."""
-    recipe = read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, method="orpo"))
+    recipe = read_recipe(_file(tmp_path, ORPO), (), RecipeOptions(gpus=4, method="orpo"))
     _, text = job_of(recipe)
     assert "planner's orpo leaves the prompt out of its cross-entropy, TRL counts it" in text
     assert "no objective" not in text
@@ -74,27 +74,29 @@ def test_a_converted_orpo_says_how_planners_own_differs(tmp_path):
 
 def test_an_older_recipe_of_pairs_does_not_say_which_method(tmp_path):
     with pytest.raises(RecipeError, match="method: the recipe does not name it"):
-        read_recipe(_file(tmp_path, ORPO), (), Options(gpus=4, **CHECK))
+        read_recipe(_file(tmp_path, ORPO), (), RecipeOptions(gpus=4, **CHECK))
 
 
 def test_its_dpo_has_an_optimizer_of_its_own(tmp_path):
     """The default of the handbook's DPOConfig was rmsprop, TRL's is adamw."""
     text = V02 + "beta: 0.1\n"
-    job, _ = job_of(read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="dpo")))
+    job, _ = job_of(read_recipe(_file(tmp_path, text), (), RecipeOptions(gpus=8, method="dpo")))
     assert job.train.optimizer.kind == "rmsprop"
-    job, _ = job_of(read_recipe(_file(tmp_path, f"{text}optim: adamw_torch\n"), (), Options(gpus=8, method="dpo")))
+    job, _ = job_of(
+        read_recipe(_file(tmp_path, f"{text}optim: adamw_torch\n"), (), RecipeOptions(gpus=8, method="dpo"))
+    )
     assert job.train.optimizer.kind == "adamw"
 
 
 def test_todays_name_of_a_key_beats_its_old_one(tmp_path):
     text = V02 + "attn_implementation: sdpa\n"
-    assert read_recipe(_file(tmp_path, text), (), Options(gpus=8)).draft.job["model"]["attention"] == "sdpa"
+    assert read_recipe(_file(tmp_path, text), (), RecipeOptions(gpus=8)).draft.job["model"]["attention"] == "sdpa"
 
 
 @pytest.mark.parametrize("value", ["x", "[]", "{a: b}", "null", "{a: 0.1}"])
 def test_a_mixer_of_anything_is_a_recipe_or_a_sentence(value, tmp_path):
     text = f"model_name_or_path: m\nper_device_train_batch_size: 8\ndataset_mixer: {value}\ndataset_splits: {value}\n"
-    assert read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="sft")).global_batch == 64
+    assert read_recipe(_file(tmp_path, text), (), RecipeOptions(gpus=8, method="sft")).global_batch == 64
 
 
 COMMAND = "accelerate launch --num_processes 4 {} --model_name_or_path m --per_device_train_batch_size 2"
@@ -103,7 +105,7 @@ COMMAND = "accelerate launch --num_processes 4 {} --model_name_or_path m --per_d
 @pytest.mark.parametrize("option", ["--no_remove_unused_columns", "--no-remove-unused-columns"])
 def test_an_option_that_is_true_by_default_may_be_negated(option):
     """As in transformers' HfArgumentParser. The option takes no value."""
-    recipe = read_recipe(f"{COMMAND.format('trl/scripts/dpo.py')} {option} --bf16", (), Options(**CHECK))
+    recipe = read_recipe(f"{COMMAND.format('trl/scripts/dpo.py')} {option} --bf16", (), RecipeOptions(**CHECK))
     assert recipe.global_batch == 8
     assert [note.text for note in recipe.draft.dropped if note.key == "remove_unused_columns"]
     job = read_recipe(f"{COMMAND.format('sft.py')} --no_gradient_checkpointing --no_dataloader_pin_memory").draft.job
@@ -121,13 +123,13 @@ def test_an_option_that_is_true_by_default_may_be_negated(option):
 )
 def test_any_other_negation_is_refused_for_its_own_reason(option, says):
     with pytest.raises(RecipeError, match=says):
-        read_recipe(f"{COMMAND.format('sft.py')} {option}", (), Options(**CHECK))
+        read_recipe(f"{COMMAND.format('sft.py')} {option}", (), RecipeOptions(**CHECK))
 
 
 def test_a_negation_in_a_file_is_refused(tmp_path):
     text = "model_name_or_path: m\nper_device_train_batch_size: 8\nno_remove_unused_columns: true\n"
     with pytest.raises(RecipeError, match="Write --remove_unused_columns false"):
-        read_recipe(_file(tmp_path, text), (), Options(gpus=8, method="sft", **CHECK))
+        read_recipe(_file(tmp_path, text), (), RecipeOptions(gpus=8, method="sft", **CHECK))
 
 
 def test_options_that_may_be_negated_are_known():
@@ -142,11 +144,11 @@ def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
     place.mkdir()
     text = V02 + "dataset_splits:\n- train\ndataset_configs:\n- tiny\n"
     for recipe, arguments in ((_file(place, text), ()), (f"accelerate launch run_cpt.py {_file(tmp_path, text)}", ())):
-        assert read_recipe(recipe, arguments, Options(gpus=8, **CHECK)).global_batch == 128
+        assert read_recipe(recipe, arguments, RecipeOptions(gpus=8, **CHECK)).global_batch == 128
         with pytest.raises(
             RecipeError, match="cpt, continued pretraining: convert makes no job for rows of plain text"
         ):
-            read_recipe(recipe, arguments, Options(gpus=8))
+            read_recipe(recipe, arguments, RecipeOptions(gpus=8))
 
 
 def test_what_to_type_is_what_its_own_script_takes(tmp_path):
@@ -154,7 +156,7 @@ def test_what_to_type_is_what_its_own_script_takes(tmp_path):
     file = _file(tmp_path, V02)
     wanted = f"scripts/run_sft.py {file} --per_device_train_batch_size=8 --gradient_accumulation_steps=4"
     command = f"accelerate launch --num_processes 8 scripts/run_sft.py {file} --seed=3"
-    assert rewrite(read_recipe(file, (), Options(gpus=8)), "trl", 4).command.endswith(wanted)
+    assert rewrite(read_recipe(file, (), RecipeOptions(gpus=8)), "trl", 4).command.endswith(wanted)
     wanted = wanted.replace(" --per", " --seed=3 --per")
     assert rewrite(read_recipe(command), "trl", 4).command.endswith(wanted)
     named = rewrite(read_recipe(command.replace("run_sft.py ", "run_sft.py --config ")), "trl", 4).command
@@ -163,6 +165,6 @@ def test_what_to_type_is_what_its_own_script_takes(tmp_path):
 
 def test_no_warmup_is_no_warmup_in_every_unit(tmp_path):
     """0% is written, because by default torchtitan warms up for 200 steps and the DPO repository for 150."""
-    recipe = read_recipe(_file(tmp_path, V02), (), Options(gpus=8))
+    recipe = read_recipe(_file(tmp_path, V02), (), RecipeOptions(gpus=8))
     assert "--lr_scheduler.warmup_steps 0" in rewrite(recipe, "torchtitan", 4).command
     assert "warmup_steps=0" in rewrite(recipe, "dpo", 4).command

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlannerError, RecipeError
-from planner.recipes import CheckOptions, Options, job_of, read_recipe
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
 from planner.recipes.command import command_of
 from planner.recipes.entries import flat
 from planner.recipes.hydra import resolve
@@ -93,7 +93,7 @@ def folder(place, files, **replaced):
 
 def test_a_hydra_folder_with_its_groups(tmp_path):
     """It has defaults lists, group files with defaults of their own, overrides and an interpolation."""
-    recipe = read_recipe(folder(tmp_path, DPO), ["model=pythia28", "loss=dpo", "loss.beta=0.5"], Options(gpus=4))
+    recipe = read_recipe(folder(tmp_path, DPO), ["model=pythia28", "loss=dpo", "loss.beta=0.5"], RecipeOptions(gpus=4))
     job, _ = job_of(recipe)
     assert (recipe.global_batch, recipe.accumulation, recipe.micro) == (64, 2, 8)
     assert (job.model.path, job.objective.beta, job.data.kind) == ("EleutherAI/pythia-2.8b", 0.5, "pairs")
@@ -112,17 +112,17 @@ def test_a_default_that_no_disk_can_hold_is_a_missing_file(tmp_path, key):
 def test_what_only_hydra_resolves_matters_only_where_it_is_needed(tmp_path):
     """local_run_dir is listed as dropped. For batch_size it is an error that names key and file."""
     place = folder(tmp_path, DPO)
-    recipe = read_recipe(place, ["model=pythia28"], Options(gpus=4))
+    recipe = read_recipe(place, ["model=pythia28"], RecipeOptions(gpus=4))
     assert "local_run_dir" in {note.key for note in recipe.draft.dropped}
     with pytest.raises(
         RecipeError, match=r"batch_size: found \$\{oc.env:B\} in the command line, an interpolation that"
     ):
-        read_recipe(place, ["model=pythia28", "batch_size=${oc.env:B}"], Options(gpus=4))
+        read_recipe(place, ["model=pythia28", "batch_size=${oc.env:B}"], RecipeOptions(gpus=4))
     folder(tmp_path, DPO, **{"${accumulation}": "${nowhere}"})
     with pytest.raises(
         RecipeError, match=r"\$\{nowhere\} in .*config.yaml, an interpolation to nowhere, which does not"
     ):
-        read_recipe(place, ["model=pythia28"], Options(gpus=4))
+        read_recipe(place, ["model=pythia28"], RecipeOptions(gpus=4))
 
 
 def test_a_group_without_its_file_names_those_that_are_there(tmp_path):
@@ -138,10 +138,10 @@ def test_the_comment_above_batch_size_says_what_it_counts(tmp_path, comment, bat
     """HALOs since May 2025, and before. No flag is needed, and one that contradicts the comment is refused."""
     place = folder(tmp_path, HALOS, COMMENT=comment)
     arguments = ["model=llama", "loss=kto", "model.name_or_path=m", "++train_datasets=[a]"]
-    assert read_recipe(place, arguments, Options(gpus=2)).global_batch == batch
+    assert read_recipe(place, arguments, RecipeOptions(gpus=2)).global_batch == batch
     other = "total" if batch == 128 else "per-accumulation"
     with pytest.raises(RecipeError, match=r"the comment above model\.batch_size says"):
-        read_recipe(place, arguments, Options(gpus=2, halos_batch=other))
+        read_recipe(place, arguments, RecipeOptions(gpus=2, halos_batch=other))
 
 
 def test_a_script_in_a_checkout_finds_its_configuration(tmp_path):
@@ -227,7 +227,7 @@ def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, i
     parts[at] = re.sub(r"^\S*", lambda _: value, parts[at])
     file = place / f"recipe{files[which].suffix}"
     file.write_text(" ".join(parts) if which == 2 else "".join(parts))
-    options = Options(gpus=4, halos_batch="total", method="sft", is_for_job=is_for_job, needs_micro=is_for_job)
+    options = RecipeOptions(gpus=4, halos_batch="total", method="sft", is_for_job=is_for_job, needs_micro=is_for_job)
     with contextlib.suppress(PlannerError):
         recipe = read_recipe(str(file), ["lr=1e-6", "loss.beta=0.1"][: 2 * (which == 1)], options)
         for count in range(1, 9):
@@ -239,7 +239,7 @@ def test_a_mutilated_recipe_is_a_recipe_or_a_sentence(texts, which, at, value, i
 
 def test_a_pipe_is_no_recipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(RecipeError, match="no regular file"):
+    with pytest.raises(RecipeError, match="Write the path of a regular file"):
         read_recipe(str(tmp_path / "pipe"))
 
 
@@ -254,6 +254,6 @@ def test_a_list_of_what_is_to_do_has_no_empty_line(tmp_path):
     """A DeepSpeed file has no model, data or loss for the user's loop."""
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}')
-    to_do = read_recipe(str(file), (), Options(gpus=4)).draft.to_do
+    to_do = read_recipe(str(file), (), RecipeOptions(gpus=4)).draft.to_do
     assert to_do
     assert not any(text.rstrip().endswith(":") for text in to_do)

@@ -4,13 +4,13 @@ import pytest
 import recipes
 
 from planner.errors import RecipeError
-from planner.recipes import Options, read_recipe
-from planner.recipes.known import is_dpo_repository, is_halos
-from planner.recipes.shipped import DPO_DEFAULTS, HALOS_DEFAULTS
+from planner.recipes import RecipeOptions, read_recipe
+from planner.recipes.hydra_signatures import is_dpo_repository, is_halos
 from planner.recipes.trl_keys import KNOWN
 from planner.recipes.unsupported import UNSUPPORTED, by_keys
+from planner.recipes.upstream_defaults import DPO_DEFAULTS, HALOS_DEFAULTS
 
-CHECK = Options(is_for_job=False, needs_micro=False)
+CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 FILES = {
     "axolotl": (
         "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 1\nadapter: lora\n"
@@ -178,7 +178,7 @@ def test_every_shipped_recipe_is_still_its_own_systems(tmp_path):
     for recipe in recipes.write_all(tmp_path):
         halos = "total" if recipe.system == "HALOs" else None
         gpus = None if recipe.system == "HALOs" else recipe.gpus
-        options = Options(gpus=gpus, halos_batch=halos, is_for_job=False, needs_micro=False)
+        options = RecipeOptions(gpus=gpus, halos_batch=halos, is_for_job=False, needs_micro=False)
         assert read_recipe(recipe.path, recipe.arguments, options).system == systems[recipe.system]
 
 
@@ -219,7 +219,7 @@ def test_defaults_that_nobody_wrote_tell_nothing():
 def test_trl_is_known_however_it_is_started(start):
     """The package name `trl` is no command, and a module counts as a script."""
     command = f"{start} --model_name_or_path m --dataset_name d --per_device_train_batch_size 2"
-    recipe = read_recipe(command, (), Options(gpus=4, is_for_job=False, needs_micro=False))
+    recipe = read_recipe(command, (), RecipeOptions(gpus=4, is_for_job=False, needs_micro=False))
     assert (recipe.system, recipe.method, recipe.global_batch) == ("trl", "dpo", 8)
 
 
@@ -236,7 +236,7 @@ def test_a_recipe_of_trl_may_leave_the_batch_to_its_defaults(data, tmp_path):
     """TRL's own example does, and also sets environment variables."""
     file = tmp_path / "example_config.yaml"
     file.write_text(f"env:\n  CUDA_VISIBLE_DEVICES: 0\nmodel_name_or_path: m\n{data}\nlearning_rate: 1e-4\n")
-    recipe = read_recipe(str(file), (), Options(gpus=4, method="sft"))
+    recipe = read_recipe(str(file), (), RecipeOptions(gpus=4, method="sft"))
     assert (recipe.system, recipe.global_batch) == ("trl", 32)
     assert any(note.key == "env.CUDA_VISIBLE_DEVICES" for note in recipe.draft.dropped)
 

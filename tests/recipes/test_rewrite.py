@@ -6,8 +6,8 @@ import shlex
 import pytest
 from recipes import rows
 
-from planner.errors import NotExact
-from planner.recipes import CheckOptions, Options, job_of, read_recipe, rewrite
+from planner.errors import NoExactSplit
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe, rewrite
 from planner.report.recipe_table import rewrite_lines
 
 IDS = [row["id"] for row in rows()]
@@ -26,14 +26,14 @@ num_train_epochs: 1
 
 def read(recipe):
     halos = "total" if recipe.system == "HALOs" else None
-    options = Options(gpus=recipe.gpus if recipe.is_trl else None, halos_batch=halos, needs_micro=False)
+    options = RecipeOptions(gpus=recipe.gpus if recipe.is_trl else None, halos_batch=halos, needs_micro=False)
     return read_recipe(recipe.path, recipe.arguments, options)
 
 
 def again(command):
     """The command as `planner check` reads it, for the batch alone."""
     halos = "total" if "launch.py" in command else None
-    return read_recipe(command, (), Options(halos_batch=halos, is_for_job=False, needs_micro=False))
+    return read_recipe(command, (), RecipeOptions(halos_batch=halos, is_for_job=False, needs_micro=False))
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -46,7 +46,7 @@ def test_its_own_system_at_every_count(shipped, name):
         # One GPU held a quarter of a completion, which counts as one. HALOs refuses a completion that is alone.
         is_alone = recipe.method == "ppo" and count == 1
         if recipe.global_batch % count or recipe.global_batch // count < least or is_alone:
-            with pytest.raises(NotExact, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact in .*: \d+"):
+            with pytest.raises(NoExactSplit, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact in .*: \d+"):
                 rewrite(found, target, count)
             continue
         made = rewrite(found, target, count)
@@ -62,7 +62,7 @@ def test_the_micro_batch_is_never_larger_than_it_was(tmp_path):
     """8 samples fitted, so fewer GPUs accumulate more."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
-    found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
+    found = read_recipe(str(path), (), RecipeOptions(gpus=8, method="dpo"))
     made = {count: rewrite(found, "trl", count).arithmetic for count in (1, 2, 4, 16)}
     assert made == {
         1: "128 = 1 GPU x 8 x 16",
@@ -76,8 +76,8 @@ def test_a_refusal_names_what_is_near(tmp_path):
     """It names the counts below and above, and the nearest batch with its deviation."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
-    found = read_recipe(str(path), (), Options(gpus=8, method="dpo"))
-    with pytest.raises(NotExact) as refusal:
+    found = read_recipe(str(path), (), RecipeOptions(gpus=8, method="dpo"))
+    with pytest.raises(NoExactSplit) as refusal:
         rewrite(found, "trl", 6)
     assert "128 % 6 = 2" in str(refusal.value)
     assert "Exact in TRL: 4 or 8 GPUs (nearest batch at 6: 126, -1.6%)" in str(refusal.value)
@@ -88,7 +88,7 @@ def test_a_recipe_in_another_systems_words_is_the_same_job(shipped, target):
     """Batch, rate, length, context and beta of a DPO recipe survive writing and reading."""
     found = read(shipped["dpo-3-dpo-pythia69-hh"])
     command = rewrite(found, target, 4).command
-    options = Options(method="dpo", halos_batch="total" if target == "halos" else None, needs_micro=False)
+    options = RecipeOptions(method="dpo", halos_batch="total" if target == "halos" else None, needs_micro=False)
     job, _ = job_of(read_recipe(command, ["lr=5e-7"] if target == "halos" else (), options))
     before, _ = job_of(found)
     assert job.batch.global_batch == before.batch.global_batch
@@ -117,7 +117,7 @@ def test_a_method_that_the_other_system_lacks_is_refused(shipped):
     """KTO is not in the DPO repository, nor in torchtitan."""
     found = read(shipped["halos-launch_llama_sft_kto"])
     for target in ("dpo", "torchtitan"):
-        with pytest.raises(NotExact, match="has no kto"):
+        with pytest.raises(NoExactSplit, match="has no kto"):
             rewrite(found, target, 4)
 
 
@@ -125,7 +125,7 @@ def test_overrides_of_a_file_stay_in_what_is_to_be_typed(tmp_path):
     file = tmp_path / "r.yaml"
     file.write_text("model_name_or_path: m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n")
     arguments = ["loss_type=apo_zero", "--beta", "0.3", "per_device_train_batch_size=4"]
-    written = rewrite(read_recipe(str(file), arguments, Options(gpus=4, method="dpo")), "trl", 8).command
+    written = rewrite(read_recipe(str(file), arguments, RecipeOptions(gpus=4, method="dpo")), "trl", 8).command
     assert f"--config {file} --loss_type=apo_zero --beta 0.3 --per_device_train_batch_size 4" in written
     assert "per_device_train_batch_size=4" not in written
 
@@ -150,7 +150,7 @@ def test_the_launcher_stays_the_users_own(tmp_path, target, accumulate):
     file.write_text(text)
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
-    found = read_recipe(str(path), (), Options(accelerate=str(file), method="dpo"))
+    found = read_recipe(str(path), (), RecipeOptions(accelerate=str(file), method="dpo"))
     made = rewrite(found, target, 4)
     if target == "trl":
         assert f"--config_file {file} --num_processes 4 " in made.command
@@ -168,7 +168,7 @@ def test_a_launcher_that_is_nowhere_said_is_listed(tmp_path):
     """The alignment-handbook's file replaces a missing one. A file that a command names is kept."""
     path = tmp_path / "config.yaml"
     path.write_text(TRL.format(micro=8, steps=2))
-    made = rewrite(read_recipe(str(path), (), Options(gpus=8, method="dpo")), "trl", 4)
+    made = rewrite(read_recipe(str(path), (), RecipeOptions(gpus=8, method="dpo")), "trl", 4)
     assert any("names no accelerate file, so the command has zero3.yaml" in text for text in made.unsaid)
     behind = "--per_device_train_batch_size 8 --model_name_or_path m --dataset_name d"
     for begin, kept in [
@@ -217,14 +217,14 @@ def test_the_weights_to_begin_with_are_listed():
         "python -u train.py model=pythia69 datasets=[hh] loss=dpo loss.beta=0.1 batch_size=64 trainer=FSDPTrainer "
         "model.archive=/p/policy.pt"
     )
-    written = rewrite(read_recipe(command, [], Options(gpus=4)), "trl", 8)
+    written = rewrite(read_recipe(command, [], RecipeOptions(gpus=4)), "trl", 8)
     assert any("model.archive" in text for text in written.unsaid)
 
 
 def test_of_a_loss_that_is_a_loop_of_ones_own_only_the_batch_is_said(tmp_path):
     file = tmp_path / "r.yaml"
     file.write_text("model_name_or_path: m\nper_device_train_batch_size: 8\nloss_type: apo_zero\nbeta: 0.3\n")
-    written = rewrite(read_recipe(str(file), [], Options(gpus=8, method="dpo")), "halos", 8)
+    written = rewrite(read_recipe(str(file), [], RecipeOptions(gpus=8, method="dpo")), "halos", 8)
     assert "only the batch" in written.unsaid[0]
     assert "beta: 0.3" in " ".join(written.unsaid)
 
@@ -307,7 +307,7 @@ def test_a_file_of_deepspeed_stays_the_users_own(tmp_path):
     """Only the three batch numbers change."""
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}')
-    made = json.loads(rewrite(read_recipe(str(file), (), Options(gpus=4)), "deepspeed", 8).file)
+    made = json.loads(rewrite(read_recipe(str(file), (), RecipeOptions(gpus=4)), "deepspeed", 8).file)
     assert (made["train_batch_size"], made["train_micro_batch_size_per_gpu"]) == (64, 8)
     assert (made["zero_optimization"], made["fp16"]) == ({"stage": 2}, {"enabled": True})
     assert "bf16" not in made
@@ -364,21 +364,21 @@ def test_a_path_is_one_word_of_a_shell(tmp_path):
 def test_no_script_is_made_up(loss, script):
     """The script is one of TRL's, or YOUR_SCRIPT."""
     command = f"accelerate launch launch.py loss={loss} model=llama ++model.name_or_path=m ++model.batch_size=32"
-    made = rewrite(read_recipe(command, (), Options(gpus=4)), "trl", 4)
+    made = rewrite(read_recipe(command, (), RecipeOptions(gpus=4)), "trl", 4)
     assert f" {script} " in made.command
 
 
 def test_a_deepspeed_file_is_written_for_the_users_own_script(tmp_path):
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}')
-    assert " YOUR_SCRIPT " in rewrite(read_recipe(str(file), (), Options(gpus=8)), "trl", 8).command
+    assert " YOUR_SCRIPT " in rewrite(read_recipe(str(file), (), RecipeOptions(gpus=8)), "trl", 8).command
 
 
 @pytest.mark.parametrize("target", ["dpo", "halos", "trl"])
 def test_a_job_that_clips_nothing_is_read_back_as_one(tmp_path, target):
     """planner writes `max_grad_norm=inf` and reads it back as no clipping."""
     command = _said(tmp_path, target, train=f"{RMSPROP}, clip_norm: null").command
-    options = Options(gpus=None if target != "dpo" else 8, halos_batch="total", needs_micro=False)
+    options = RecipeOptions(gpus=None if target != "dpo" else 8, halos_batch="total", needs_micro=False)
     read_back = read_recipe(command, (), options)
     assert read_back.draft.job["train"]["clip_norm"] is None
     assert "clipping per shard" not in {trap.name for trap in read_back.foreign.traps(CheckOptions(counts=[8]))}
@@ -388,13 +388,13 @@ def test_an_infinite_norm_in_a_file_is_read(tmp_path):
     """Hydra writes such a file into a run's folder."""
     file = tmp_path / "config.yaml"
     file.write_text("batch_size: 32\ntrainer: FSDPTrainer\nmax_grad_norm: .inf\nloss: {name: sft}\n")
-    assert read_recipe(str(file), (), Options(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
+    assert read_recipe(str(file), (), RecipeOptions(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
 
 
 def test_words_of_a_stranger_do_not_steer_the_terminal():
     """The command to type contains the recipe's own arguments."""
     command = "python train.py loss=sft model=pythia28 datasets=[hh] batch_size=4 exp_name=a\x1b[31m\x07b"
-    recipe = read_recipe(command, (), Options(gpus=4))
+    recipe = read_recipe(command, (), RecipeOptions(gpus=4))
     shown = "\n".join(rewrite_lines(recipe, rewrite(recipe, "dpo", 4), 4))
     assert "exp_name=a" in shown
     assert all(char.isprintable() or char == "\n" for char in shown)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import CheckOptions, Options, read_recipe
+from planner.recipes import CheckOptions, RecipeOptions, read_recipe
 from planner.recipes.json_text import without_comments
 
 COUNTS = list(range(1, 17))
@@ -15,7 +15,7 @@ TRL = "accelerate launch --num_processes 8 {}.py --model_name_or_path m --per_de
 
 
 def read(command, *arguments, **options):
-    return read_recipe(command, arguments, Options(is_for_job=False, needs_micro=False, **options))
+    return read_recipe(command, arguments, RecipeOptions(is_for_job=False, needs_micro=False, **options))
 
 
 def traps(recipe, **asked):
@@ -265,7 +265,7 @@ def test_a_deepspeed_file_that_does_not_fit_its_own_count_still_says_its_batch(t
     assert message in traps(recipe)["tuned for"]
     assert "tuned for" not in traps(read(str(file)))
     with pytest.raises(RecipeError, match=r"no multiple|Write numbers that fit"):
-        read_recipe(str(file), (), Options(gpus=gpus))
+        read_recipe(str(file), (), RecipeOptions(gpus=gpus))
 
 
 def test_a_json_file_may_be_indented_by_tabs(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import Options, job_of, read_recipe
+from planner.recipes import RecipeOptions, job_of, read_recipe
 
 HALOS = (
     '#!/bin/bash\nBETA=$1\nLR=$2\nsrun bash -c "\naccelerate launch --num_processes \\$GPUS launch.py loss=dpo '
@@ -25,10 +25,10 @@ def test_a_script_of_halos_names_all_that_are_missing_at_once(tmp_path):
     """Also those of its launcher. The run's name is not needed."""
     (tmp_path / "run.sh").write_text(HALOS)
     with pytest.raises(RecipeError) as error:
-        read_recipe(str(tmp_path / "run.sh"), (), Options(halos_batch="total"))
+        read_recipe(str(tmp_path / "run.sh"), (), RecipeOptions(halos_batch="total"))
     assert _missing(error) == {"GPUS", "MODEL", "LR", "BETA", "B"}
     env = {"GPUS": "4", "MODEL": "m", "LR": "5e-7", "BETA": "0.1", "B": "64"}
-    recipe = read_recipe(str(tmp_path / "run.sh"), (), Options(halos_batch="total", env=env))
+    recipe = read_recipe(str(tmp_path / "run.sh"), (), RecipeOptions(halos_batch="total", env=env))
     job, _ = job_of(recipe)
     assert (recipe.global_batch, recipe.gpus, recipe.micro) == (64, 4, 8)
     assert (job.train.optimizer.lr, job.objective.beta, job.model.path) == (5e-7, 0.1, "m")
@@ -37,13 +37,13 @@ def test_a_script_of_halos_names_all_that_are_missing_at_once(tmp_path):
 def test_a_check_needs_those_of_the_batch_alone(tmp_path):
     (tmp_path / "run.sh").write_text(HALOS)
     with pytest.raises(RecipeError) as error:
-        read_recipe(str(tmp_path / "run.sh"), (), Options(halos_batch="total", **CHECK))
+        read_recipe(str(tmp_path / "run.sh"), (), RecipeOptions(halos_batch="total", **CHECK))
     assert _missing(error) == {"GPUS", "B"}
     with pytest.raises(RecipeError) as error:
-        read_recipe(TRL, (), Options(**CHECK))
+        read_recipe(TRL, (), RecipeOptions(**CHECK))
     assert _missing(error) == {"GPUS", "B", "PACK"}
     env = {"B": "8", "PACK": "false"}
-    assert read_recipe(TRL, (), Options(gpus=4, env=env, **CHECK)).global_batch == 64
+    assert read_recipe(TRL, (), RecipeOptions(gpus=4, env=env, **CHECK)).global_batch == 64
 
 
 def test_a_command_of_trl_names_all_that_are_missing_at_once():
@@ -53,8 +53,8 @@ def test_a_command_of_trl_names_all_that_are_missing_at_once():
     assert _missing(error) == {"GPUS", "MODEL", "LR", "B", "PACK"}
     assert "number of at least 0" not in str(error.value)
     env = {"GPUS": "4", "MODEL": "m", "LR": "1e-6", "B": "8", "PACK": "false"}
-    assert read_recipe(TRL, (), Options(env=env)).global_batch == 64
-    assert read_recipe(TRL, (), Options(env={**env, "A": "4"})).global_batch == 128
+    assert read_recipe(TRL, (), RecipeOptions(env=env)).global_batch == 64
+    assert read_recipe(TRL, (), RecipeOptions(env={**env, "A": "4"})).global_batch == 128
 
 
 def test_a_value_with_a_variable_in_it_is_not_taken_for_text():
@@ -66,7 +66,8 @@ def test_a_value_with_a_variable_in_it_is_not_taken_for_text():
 def test_arguments_of_a_script_may_be_given_by_their_number():
     command = "python train.py model=pythia69 loss=sft lr=$1 exp_name=a"
     assert (
-        read_recipe(command, (), Options(max_micro=1, env={"1": "3e-6"})).draft.job["train"]["optimizer"]["lr"] == 3e-6
+        read_recipe(command, (), RecipeOptions(max_micro=1, env={"1": "3e-6"})).draft.job["train"]["optimizer"]["lr"]
+        == 3e-6
     )
 
 
@@ -75,7 +76,7 @@ def test_words_from_a_variable_are_said():
     run = "accelerate launch --num_processes 2 sft.py --model_name_or_path m --bf16 true"
     dropped = {note.key: note.text for note in read_recipe(f"{run} --seed 1 --tf32=true $MORE").draft.dropped}
     assert "give its value by --env" in dropped.get("$MORE", "")
-    more = Options(env={"MORE": "--per_device_train_batch_size=3 --seed=2"})
+    more = RecipeOptions(env={"MORE": "--per_device_train_batch_size=3 --seed=2"})
     assert read_recipe(f"{run} --tf32=true $MORE", (), more).global_batch == 6
 
 
@@ -87,7 +88,7 @@ def test_hydras_own_variables_are_filled_in_too(tmp_path):
     )
     with pytest.raises(RecipeError, match=r"\$\{oc.env:B\} .*or --env B=VALUE"):
         read_recipe(str(file))
-    job, _ = job_of(read_recipe(str(file), (), Options(env={"B": "32", "LR": "1e-6"})))
+    job, _ = job_of(read_recipe(str(file), (), RecipeOptions(env={"B": "32", "LR": "1e-6"})))
     assert (job.batch.global_batch, job.train.optimizer.lr) == (32, 1e-6)
 
 
@@ -98,13 +99,13 @@ def test_a_choice_of_hydras_may_be_missing_too(tmp_path):
         read_recipe(halos, ["++model.name_or_path=m", "++model.batch_size=32"])
     assert _missing(error) == {"LOSS", "KIND", "LR"}
     env = {"LOSS": "kto", "KIND": "llama", "LR": "1e-6"}
-    recipe = read_recipe(halos, ["++model.name_or_path=m", "++model.batch_size=32"], Options(env=env))
+    recipe = read_recipe(halos, ["++model.name_or_path=m", "++model.batch_size=32"], RecipeOptions(env=env))
     assert (recipe.method, recipe.global_batch) == ("kto", 32)
     (tmp_path / "config" / "model").mkdir(parents=True)
     (tmp_path / "config" / "config.yaml").write_text("batch_size: 8\nn_eval_examples: 8\ntrainer: BasicTrainer\n")
     (tmp_path / "run.sh").write_text("python train.py model=$KIND loss=${LOSS}\n")
     with pytest.raises(RecipeError) as error:
-        read_recipe(str(tmp_path / "run.sh"), (), Options(**CHECK))
+        read_recipe(str(tmp_path / "run.sh"), (), RecipeOptions(**CHECK))
     assert _missing(error) == {"LOSS", "KIND"}
 
 
@@ -113,20 +114,20 @@ def test_the_file_of_a_command_may_be_missing(tmp_path):
     with pytest.raises(RecipeError, match=r"--config: found \$CONFIG, .* Write --env CONFIG=VALUE"):
         read_recipe(run)
     (tmp_path / "a.yaml").write_text("model_name_or_path: m\nper_device_train_batch_size: 2\n")
-    assert read_recipe(run, (), Options(env={"CONFIG": str(tmp_path / "a.yaml")})).global_batch == 4
+    assert read_recipe(run, (), RecipeOptions(env={"CONFIG": str(tmp_path / "a.yaml")})).global_batch == 4
 
 
 @pytest.mark.parametrize("option", ["max_steps", "dataloader_drop_last", "loss_type sigmoid", "packing_strategy"])
 def test_a_variable_that_decides_something_is_never_a_default(option):
     """Also if the key is dropped with most of its values, or if the value is a list."""
     run = "accelerate launch --num_processes 2 dpo.py --model_name_or_path m --output_dir $O --save_steps $S"
-    assert read_recipe(run, (), Options(**CHECK)).global_batch == 16
+    assert read_recipe(run, (), RecipeOptions(**CHECK)).global_batch == 16
     with pytest.raises(RecipeError, match=r"--env X=VALUE"):
-        read_recipe(f"{run} --{option} $X", (), Options(**CHECK))
+        read_recipe(f"{run} --{option} $X", (), RecipeOptions(**CHECK))
 
 
 @pytest.mark.parametrize("between", ["\n", "; ", " && ", ";export "])
 def test_what_a_script_sets_from_its_arguments_may_stand_on_one_line(between):
     run = f"B=$1{between}A=$2\naccelerate launch --num_processes 2 sft.py --model_name_or_path m "
     run += "--per_device_train_batch_size $B --gradient_accumulation_steps ${A}"
-    assert read_recipe(run, (), Options(env={"1": "4", "2": "8"}, **CHECK)).global_batch == 64
+    assert read_recipe(run, (), RecipeOptions(env={"1": "4", "2": "8"}, **CHECK)).global_batch == 64

@@ -1,9 +1,11 @@
-"""From a survey to a state, a history and lines of text."""
+"""Surveys as states, histories and lines of text."""
+
+import dataclasses
 
 import pytest
 
-from planner.report.layout_text import ago, printable
 from planner.report.run_table import detail_text, run_detail, run_line, run_table
+from planner.report.text_columns import ago, hanging, printable
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.survey import SegmentEnds, Survey
 
@@ -73,7 +75,7 @@ STOPPED = EventRecord(message="stopped: the data changed", time_s=BEGAN_S)
     ],
 )
 def test_a_generation_says_how_it_ended(first, ended, end_step, done_again):
-    """And how many of its steps the next one did again."""
+    """Also how many of its steps the next generation computed again."""
     next_step = min(max(0, first.committed_step), 2)
     line, after = run_detail(survey(first, segment(2, next_step, world_size=3))).generations
     assert (line.ended, line.end_step, line.done_again) == (ended, end_step, done_again)
@@ -81,13 +83,13 @@ def test_a_generation_says_how_it_ended(first, ended, end_step, done_again):
 
 
 def test_the_newest_generation_of_a_live_run_is_running():
-    """Whatever its last record is; it is not known yet what will be done again."""
+    """Its last record does not matter, and no step was computed again yet."""
     (line,) = run_detail(survey(segment(1, 0, *steps(0)), driver="alive")).generations
     assert (line.ended, line.done_again) == ("running", 0)
 
 
 def test_events_have_their_times():
-    """Their own, or by the seconds on record since the last one; none at the start of a tail whose header is gone."""
+    """Their own times, or sums of durations on record. None at the start of a tail without a header."""
     seen = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=3.0)
     detail = run_detail(survey(segment(1, 0, *steps(0, 1), commit(2), seen)))
     assert [event.time_s for event in detail.events] == [BEGAN_S + 100, BEGAN_S + 105]
@@ -98,7 +100,7 @@ def test_events_have_their_times():
 
 
 def test_a_survey_of_nothing_has_a_line():
-    """A run whose driver has just begun."""
+    """A run whose driver has just started."""
     line = run_line(survey(driver="alive"))
     assert (line.state, line.step, line.total_steps, line.last_event, line.active_time_s) == ("running", 0, 0, None, 0)
     assert run_table([line], ["x"], BEGAN_S)[1].split() == ["x", "running", "0/?", "-", "-", "-"]
@@ -106,13 +108,13 @@ def test_a_survey_of_nothing_has_a_line():
 
 
 def test_more_generations_than_are_shown_are_counted():
-    """So nobody takes the table for the whole story."""
+    """The text says how many are not shown."""
     text = detail_text(run_detail(survey(segment(40, 0), num_generations=40)), BEGAN_S)
     assert "and 39 generations before these" in text
 
 
 def test_what_a_file_says_does_not_steer_the_terminal():
-    """A message may hold anything, and a header any time."""
+    """A message may contain control characters, and a header any time."""
     evil = EventRecord(message="\x1b[2Jgone\nnext", time_s=1e300)
     text = detail_text(run_detail(survey(segment(1, 0, evil))), BEGAN_S)
     assert text[-1] == r"5138-11-16 09:46:40 UTC  \x1b[2Jgone\nnext"
@@ -131,6 +133,31 @@ def test_what_a_file_says_does_not_steer_the_terminal():
     ],
 )
 def test_an_age_has_the_unit_that_people_say(seconds, text):
-    """A clock that is ahead is now."""
+    """A time in the future counts as now."""
     assert ago(BEGAN_S - seconds, BEGAN_S) == text
     assert ago(None, BEGAN_S) == "-"
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_long_texts_of_a_run_are_wrapped(width):
+    """Every word stays, at most `width` columns are used, and the command to resume stays on one line."""
+    event = EventRecord(message="resize: " + "node-17 has notice, " * 12, time_s=BEGAN_S)
+    seen = survey(segment(1, 0, event))
+    detail = dataclasses.replace(run_detail(seen), resume="planner run " + "x" * 300)
+    whole, narrow = detail_text(detail, BEGAN_S), detail_text(detail, BEGAN_S, width)
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(whole).split())
+    assert [line.partition(" ")[0] for line in narrow if len(line) > width] == ["resume"]
+    line = run_line(seen)
+    assert len(run_table([line], ["x"], BEGAN_S)) == 2
+    table = run_table([line], ["x"], BEGAN_S, width)
+    assert len(table) > 2
+    assert max(map(len, table)) <= width
+
+
+def test_a_text_hangs_below_its_first_line():
+    """If fewer than 40 columns are left, it starts on the next line. Without a width, it is one line."""
+    text = "one two three four five six seven eight nine ten"
+    assert hanging("name  ", text, None) == [f"name  {text}"]
+    assert hanging("name  ", text, 46) == ["name  one two three four five six seven eight", "      nine ten"]
+    assert hanging("name  ", text, 45) == ["name", "      one two three four five six seven eight", "      nine ten"]
+    assert hanging("a line that is too long  ", "", 10) == ["a line that is too long"]

@@ -1,4 +1,4 @@
-"""From values to lines of text: plans, audits and a running run."""
+"""Texts of plans, audits and a running run."""
 
 import dataclasses
 import json
@@ -10,16 +10,16 @@ from planner.base.text import counted
 from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import audit_json, phase_table, verdict
-from planner.report.layout_text import aligned
 from planner.report.plan_table import plan_json, plan_table, split_text
-from planner.report.view import RunView, fold, step_line
+from planner.report.run_view import RunView, fold, step_line
+from planner.report.text_columns import aligned
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 
 # -- columns
 
 
 def test_columns_are_as_wide_as_their_widest_cell():
-    """Numbers to the right, and to the left what is named so."""
+    """Aligned to the right, except for the named columns."""
     assert aligned([("n", "name"), ("10", "x"), ("7", "longer")], left={1}) == [
         " n  name  ",
         "10  x     ",
@@ -29,12 +29,12 @@ def test_columns_are_as_wide_as_their_widest_cell():
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps")])
 def test_one_of_a_thing_is_singular(number, text):
-    """And none is plural."""
+    """Zero is plural."""
     assert counted(number, "step") == text
 
 
 def test_every_line_of_a_table_has_the_same_columns():
-    """A row with a cell too few would shift all others; it is refused."""
+    """A row with a missing cell is refused, because it would shift the others."""
     with pytest.raises(ValueError, match="shorter"):
         aligned([("a", "b"), ("a",)])
 
@@ -62,7 +62,7 @@ def test_a_split_reads_as_workers_times_samples(shares, text):
 
 
 def test_the_plan_table_word_for_word():
-    """A header, then a line per plan in the order given; notes at the end of their line."""
+    """A header, then a line per plan in the given order, with notes at its end."""
     assert plan_table(plans(5, 3, 9)) == [
         "GPUs  used  split            micro-batch  rounds  cost  efficiency  notes",
         "   5     5  4 x 13 + 1 x 12            7       2    13       98.5%",
@@ -73,7 +73,7 @@ def test_the_plan_table_word_for_word():
 
 @pytest.mark.parametrize("width", [10, 40, 70, 93, 94, 120, 10_000])
 def test_notes_that_do_not_fit_follow_below(width):
-    """At any width the same words in the same order, and no line of notes wider than it has to be."""
+    """At any width the words and their order stay the same, and no line of notes is too wide."""
     wide, narrow = plan_table(plans(9, 100)), plan_table(plans(9, 100), width)
     assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(wide).split())
     assert narrow[0] == wide[0]
@@ -83,7 +83,7 @@ def test_notes_that_do_not_fit_follow_below(width):
 
 
 def test_a_note_stays_on_its_line_as_long_as_it_fits():
-    """To the column: one less and it moves below."""
+    """With one column less it moves below."""
     row = plan_table(plans(9))[1]
     assert plan_table(plans(9), len(row))[1:] == [row]
     below = plan_table(plans(9), len(row) - 1)[1:]
@@ -146,18 +146,18 @@ def test_the_phases_word_for_word():
 
 
 def test_a_certificate_is_printed_whole():
-    """64 digits, to compare with what somebody else was told."""
+    """64 digits, to compare with those of another person."""
     assert f"weights       SHA-256 {'ab' * 32}" in verdict(dataclasses.replace(CLEAN, weights="ab" * 32))
     assert not any("weights" in line for line in verdict(CLEAN))
 
 
 def test_an_audit_without_phases_is_a_header():
-    """A run whose every segment is broken still has a report."""
+    """A run whose segments are all broken still has a report."""
     assert phase_table(replace(CLEAN, phases=())) == ["generation  workers  split  rounds  steps  recomputed before"]
 
 
 def test_a_clean_verdict_word_for_word():
-    """Counts, then one sentence; nothing that is zero by nature is listed."""
+    """Counts, then one sentence. Counts that are zero in a clean run are left out."""
     assert verdict(CLEAN) == [
         "steps         160 (finished)",
         "samples       10240",
@@ -171,7 +171,7 @@ def test_a_clean_verdict_word_for_word():
 
 
 def test_a_verdict_that_is_not_clean():
-    """Every finding is a line of its own, as it is written, and the last line is the verdict."""
+    """Every finding is a line. The last line is the verdict."""
     lines = verdict(replace(CLEAN, lost=3, mismatched=2, findings=("step 7: [red]wrong", "step 9: wrong")))
     assert "lost          3" in lines
     assert "mismatched    2 steps, so lost and repeated are not known" in lines
@@ -184,7 +184,7 @@ def test_a_verdict_that_is_not_clean():
 
 
 def test_a_run_under_way_is_told_apart_from_a_finished_one():
-    """Steps of how many, and what a crash now would do again."""
+    """It shows the planned steps, and the steps that a crash now would lose."""
     lines = verdict(replace(CLEAN, steps=40, uncommitted=7))
     assert lines[0] == "steps         40 (of 160 planned)"
     assert "uncommitted   7 steps after the newest commit" in lines
@@ -193,7 +193,7 @@ def test_a_run_under_way_is_told_apart_from_a_finished_one():
 
 @pytest.mark.parametrize(("batches", "text"), [((64,), "64 (constant)"), ((64, 32), "64, then 32"), ((), "unknown")])
 def test_a_global_batch_that_changed_is_not_called_constant(batches, text):
-    """Every one in use, in order."""
+    """All of them are listed in order."""
     assert f"global batch  {text}" in verdict(replace(CLEAN, global_batches=batches))
 
 
@@ -259,14 +259,14 @@ def event(message):
 
 
 def test_a_view_before_the_first_record():
-    """Nothing is known, and it says what is waited for."""
+    """It says what the run waits for."""
     view, lines = fold(RunView(), [])
     assert (view, lines) == (RunView(), [])
     assert view.event == "waiting for workers"
 
 
 def test_the_first_generation_begins():
-    """Its line has the split that its own plan gives, and the view the rounds and the goal."""
+    """Its line has the split of its own plan. The view has the rounds and the number of steps."""
     view, lines = fold(RunView(), [generation(1, world_size=5)])
     assert lines == ["generation 1 begins: 5 workers, split 4 x 13 + 1 x 12, 2 rounds, global batch 64"]
     assert (view.generation, view.world_size, view.split, view.rounds) == (1, 5, "4 x 13 + 1 x 12", 2)
@@ -274,7 +274,7 @@ def test_the_first_generation_begins():
 
 
 def test_a_run_from_its_first_step_to_its_second_generation():
-    """Steps and commits change the picture silently; evaluations and events are lines; what is lost is done again."""
+    """Steps and commits give no lines. Evaluations and events do. Lost steps are computed again."""
     first = [generation(1, world_size=5), *(step(n, loss=4.0 - n) for n in range(3))]
     view, lines = fold(RunView(), first)
     assert (view.step, view.loss, view.committed_step) == (3, 2.0, 0)
@@ -287,13 +287,13 @@ def test_a_run_from_its_first_step_to_its_second_generation():
     parent = commit(3).name
     view, lines = fold(view, [generation(2, world_size=3, step=3, parent=parent, changed=("train.steps: 1 -> 2",))])
     begins = "generation 2 goes on from step 3: 3 workers, split 1 x 22 + 2 x 21, 3 rounds, global batch 64"
-    assert lines == [f"{begins}; 2 steps to do again; train.steps: 1 -> 2"]
+    assert lines == [f"{begins}, 2 steps to do again; train.steps: 1 -> 2"]
     assert (view.generation, view.step, view.committed_step, view.samples_per_s) == (2, 3, 3, 0.0)
     assert view.held_out == 3.25
 
 
 def test_metrics_stand_beside_the_loss():
-    """Those that people watch, of the last step and of held-out samples; where there are none, the loss alone."""
+    """For the last step and for held-out samples. Without metrics, only the loss is shown."""
     metrics = {"reward_margin": 0.418, "reward_accuracy": 0.9062, "chosen_reward": 0.5, "rejected_reward": 0.1}
     records = [generation(1, world_size=5), step(0, loss=0.61).model_copy(update={"metrics": metrics})]
     view, _ = fold(RunView(), records)
@@ -305,7 +305,7 @@ def test_metrics_stand_beside_the_loss():
 
 
 def test_a_planned_resize_has_nothing_to_do_again():
-    """From the very step that was committed last."""
+    """The next generation begins at the committed step."""
     done = [generation(1, world_size=2), step(0), step(1), commit(2)]
     _, lines = fold(RunView(), [*done, generation(2, world_size=3, step=2, parent=commit(2).name)])
     assert "to do again" not in lines[-1]
@@ -313,7 +313,7 @@ def test_a_planned_resize_has_nothing_to_do_again():
 
 
 def test_records_one_by_one_or_all_at_once_give_one_view():
-    """A follower may look as often as it likes."""
+    """The result does not depend on how often a follower reads."""
     records = [generation(1, world_size=2), step(0), held_out(1, 2.0), step(1, seconds=0.1), commit(2), event("x")]
     view, lines = RunView(), []
     for record in records:
@@ -323,7 +323,7 @@ def test_records_one_by_one_or_all_at_once_give_one_view():
 
 
 def test_speed_is_a_moving_average_that_starts_again_with_each_generation():
-    """The first step counts whole, the next ones a fifth: 64 samples in 0.5 s, then in 0.25 s."""
+    """The first step counts fully, later ones a fifth: 64 samples in 0.5 s, then in 0.25 s."""
     view, _ = fold(RunView(), [generation(1, world_size=2), step(0, seconds=0.5)])
     assert view.samples_per_s == pytest.approx(128)
     view, _ = fold(view, [step(1, seconds=0.25)])
@@ -345,6 +345,6 @@ def test_a_step_line_says_where_the_run_is():
 
 
 def test_a_step_line_without_a_loss_has_no_hole():
-    """Before the first step of a generation that resumes."""
+    """Before the first step of a resumed generation."""
     view, _ = fold(RunView(), [generation(2, world_size=1, step=9, parent="x")])
     assert step_line(view) == "step 9/160  1 worker (1 x 64)  committed 9"

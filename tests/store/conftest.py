@@ -1,4 +1,4 @@
-"""A run's folder of each kind."""
+"""Fixtures: a run's folder on this machine and one on a stand-in for an object store."""
 
 import uuid
 
@@ -20,5 +20,5 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def storage(url):
-    """Empty."""
+    """An empty folder."""
     return Storage(url)

@@ -1,4 +1,4 @@
-"""What earlier generations tell of saves and losses."""
+"""Save times and losses that are read from earlier generations."""
 
 import pytest
 
@@ -71,10 +71,10 @@ def read(storage, before=99, now_s=BEGAN_S + 60.0):
 
 
 def test_a_new_run_has_no_past(storage):
-    """Nor has one of which nothing but claims is there."""
-    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
+    """A run that has only claims has none either."""
+    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, save_times=())
     RunFolder(storage).claim_generation({})
-    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
+    assert read(storage) == EarlierGenerations(losses=0, observed_s=0.0, save_times=())
 
 
 @pytest.mark.parametrize(
@@ -90,39 +90,39 @@ def test_a_new_run_has_no_past(storage):
     ],
 )
 def test_a_generation_that_left_steps_behind_was_lost(storage, records, losses):
-    """One that was stopped with notice ends in a commit."""
+    """A generation that stopped with notice ends with a commit."""
     write(storage, 1, *records)
     assert read(storage).losses == losses
 
 
 def test_losses_add_up_over_earlier_generations_alone(storage):
-    """The time counts from the first one, and the last three saves are kept."""
+    """The observed time starts at the first generation. The last three saves are kept."""
     write(storage, 1, step(0), commit(1, seconds=7.0), step(1))
     write(storage, 2, step(1), commit(2, 2, 2.0), step(2), commit(3, 2, 3.0), time_s=BEGAN_S + 20)
     write(storage, 3, step(3), commit(4, 3, 4.0), step(4), time_s=BEGAN_S + 40)
     write(storage, 4, step(4), time_s=BEGAN_S + 50)
-    assert read(storage, before=4) == EarlierGenerations(losses=2, observed_s=60.0, saves_s=(2.0, 3.0, 4.0))
-    assert read(storage, before=2) == EarlierGenerations(losses=1, observed_s=60.0, saves_s=(7.0,))
+    assert read(storage, before=4) == EarlierGenerations(losses=2, observed_s=60.0, save_times=(2.0, 3.0, 4.0))
+    assert read(storage, before=2) == EarlierGenerations(losses=1, observed_s=60.0, save_times=(7.0,))
 
 
 def test_a_torn_step_was_lost_too(storage):
-    """A crash while a line was being written."""
+    """A crash tore the line of that step."""
     write(storage, 1, step(0), commit(1))
     storage.append(segment_name(1), b'{"head":"00","record":{"checksum":"0","kind":"step","st')
-    assert read(storage) == EarlierGenerations(losses=1, observed_s=60.0, saves_s=(1.0,))
+    assert read(storage) == EarlierGenerations(losses=1, observed_s=60.0, save_times=(1.0,))
 
 
 def test_a_clock_that_is_ahead_and_a_header_that_is_gone_tell_nothing(storage):
-    """No time was observed then; the rest still counts."""
+    """The observed time is 0. Losses still count."""
     write(storage, 1, step(0))
     assert read(storage, now_s=BEGAN_S - 5).observed_s == 0.0
     assert summarize_earlier(b"not a ledger line\n", [b'"kind":"step"'], BEGAN_S) == EarlierGenerations(
-        losses=1, observed_s=0.0, saves_s=()
+        losses=1, observed_s=0.0, save_times=()
     )
 
 
 def test_only_the_ends_of_the_newest_are_read(storage, monkeypatch):
-    """A run of many generations, one of them long, begins as fast."""
+    """A run with many generations, one of them long, is read as fast as a short one."""
     for generation in range(1, 41):
         write(storage, generation, step(0), time_s=BEGAN_S + generation)
     write(storage, 41, *map(step, range(2000)), commit(2000, 41, 5.0), time_s=BEGAN_S + 41)
@@ -131,6 +131,6 @@ def test_only_the_ends_of_the_newest_are_read(storage, monkeypatch):
         read_part = getattr(storage, method)
         monkeypatch.setattr(storage, method, lambda *at, r=read_part: sizes.append(len(r(*at))) or r(*at))
     found = read(storage)
-    assert (found.losses, found.observed_s, found.saves_s) == (31, 50.0, (5.0,))
+    assert (found.losses, found.observed_s, found.save_times) == (31, 50.0, (5.0,))
     assert len(sizes) == 33
     assert max(sizes) == 2**18 < storage.size_bytes(segment_name(41))

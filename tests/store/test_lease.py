@@ -1,4 +1,4 @@
-"""One driver per run: who gets it, who is refused, and who is told that it is no longer theirs."""
+"""One driver per run: which driver gets the lease, which is refused, and which learns that it has lost the lease."""
 
 import json
 import multiprocessing
@@ -11,8 +11,8 @@ from threading import Barrier, Event
 import pytest
 
 from planner.errors import AnotherDriver, NewerFormat, PlannerError, StoreError
-from planner.store.driver import DriverLease, lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import LeaseRecord, lease_name, this_driver
 from planner.store.records import seal, unseal
 from planner.store.storage import Storage
 
@@ -20,7 +20,7 @@ BEAT_S = 7.0
 
 
 class Watching:
-    """What a driver that looks for another one says and does; a `sleep` that takes no time runs the next of `turns`."""
+    """Records what a driver says and how long it sleeps. Each `sleep` returns at once and calls the next of `turns`."""
 
     def __init__(self, *turns):
         self.said, self.slept_s, self._turns = [], [], list(turns)
@@ -32,17 +32,17 @@ class Watching:
 
     def lease(self, storage, launch="mine", **more):
         # A beat that never comes by itself, unless a test wants it to.
-        return Lease(storage, launch, self.said.append, sleep=self.sleep, **{"beat_s": 60.0, **more})
+        return DriverLease(storage, launch, self.said.append, sleep=self.sleep, **{"beat_s": 60.0, **more})
 
 
 def foreign(**changes):
-    """A driver on a machine whose processes cannot be looked at."""
+    """A driver on another machine, whose processes cannot be checked."""
     elsewhere = {"launch": "theirs", "host": "far", "place": "elsewhere", "pid": 4321}
     return this_driver("", BEAT_S).model_copy(update={**elsewhere, **changes})
 
 
 def dead():
-    """A driver of this machine whose pid belongs to a later process: ours."""
+    """A driver of this machine whose pid now belongs to a later process, this one."""
     return this_driver("dead", BEAT_S).model_copy(update={"started": "0"})
 
 
@@ -50,13 +50,13 @@ def put(storage, driver, number=1):
     storage.write(lease_name(number), seal(driver))
 
 
-def newest(storage) -> tuple[int, DriverLease]:
+def newest(storage) -> tuple[int, LeaseRecord]:
     name = storage.names("drivers")[-1]
-    return int(name.removesuffix(".json")), unseal(storage.read(f"drivers/{name}"), DriverLease, name)
+    return int(name.removesuffix(".json")), unseal(storage.read(f"drivers/{name}"), LeaseRecord, name)
 
 
 def refusal(lease) -> str:
-    """The line with which it does not begin."""
+    """The message with which the lease refuses to begin."""
     began = []
     # A flag, since leaving the context may raise as well.
     with pytest.raises(AnotherDriver) as refused, lease:
@@ -69,7 +69,7 @@ def refusal(lease) -> str:
 
 
 def test_a_driver_holds_its_run_and_gives_it_back(storage):
-    """Held by this process while it lasts; the next one takes the next number, and nothing older is left."""
+    """The next driver takes the next number, and no older lease file is left."""
     for number in (1, 2, 3):
         watching = Watching()
         with watching.lease(storage, f"launch {number}"):
@@ -83,14 +83,14 @@ def test_a_driver_holds_its_run_and_gives_it_back(storage):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_it_is_given_back_on_any_way_out(storage, error):
-    """An error, a Ctrl-C, an exit: each goes on as it was."""
+    """After an error, Ctrl-C or an exit. The exception goes on unchanged."""
     with pytest.raises(error), Watching().lease(storage):
         raise error
     assert not newest(storage)[1].held
 
 
 def test_a_second_driver_on_this_machine_is_refused_at_once(storage):
-    """Nobody is watched; one line says who has it, and how to stop it; the first one's lease is untouched."""
+    """Without a wait. One line names the holder and how to stop it. The holder's lease is unchanged."""
     second = Watching()
     with Watching().lease(storage):
         before = newest(storage)
@@ -104,10 +104,10 @@ def test_a_second_driver_on_this_machine_is_refused_at_once(storage):
 
 @pytest.mark.parametrize("reaped", [True, False])
 def test_a_killed_driver_is_taken_over_at_once(storage, reaped):
-    """Also while its parent has not yet asked what became of it."""
+    """Also while it is a zombie that its parent has not reaped."""
     code = (
-        "import sys; from planner.store.lease import Lease; from planner.store.storage import Storage\n"
-        f"with Lease(Storage({storage.url!r}), 'killed', print): print('held', flush=True); sys.stdin.read()"
+        "import sys; from planner.store.lease import DriverLease; from planner.store.storage import Storage\n"
+        f"with DriverLease(Storage({storage.url!r}), 'killed', print): print('held', flush=True); sys.stdin.read()"
     )
     if not storage.is_local:
         pytest.skip("no other process sees this one's memory")
@@ -127,7 +127,7 @@ def test_a_killed_driver_is_taken_over_at_once(storage, reaped):
 
 
 def test_a_pid_that_another_process_has_now_is_a_dead_driver(storage):
-    """The process's start tells them apart."""
+    """The start time of the process tells them apart."""
     put(storage, dead())
     watching = Watching()
     with watching.lease(storage):
@@ -136,19 +136,19 @@ def test_a_pid_that_another_process_has_now_is_a_dead_driver(storage):
 
 
 def test_a_driver_elsewhere_that_beats_is_refused(storage):
-    """Its beats are waited for in its own measure, and the first one decides."""
+    """The second driver waits for renewals at the holder's interval. The first renewal decides."""
     put(storage, foreign())
     watching = Watching(lambda: None, lambda: put(storage, foreign(beat=1)))
     assert "pid 4321 on far" in refusal(watching.lease(storage))
     assert watching.slept_s == [BEAT_S, BEAT_S]
     assert len(watching.said) == 1
     assert "another driver (pid 4321 on far, since " in watching.said[0]
-    assert watching.said[0].endswith("held this run: watching for 21 s whether it still does")
+    assert watching.said[0].endswith("held this run: watching its lease for 21 s")
     assert newest(storage) == (1, foreign(beat=1, since_s=newest(storage)[1].since_s))
 
 
 def test_a_driver_elsewhere_that_is_silent_is_taken_over(storage):
-    """After three of its beats; one line said so, and nothing of it is left."""
+    """After three missed renewals. One line says so, and the old lease file is removed."""
     put(storage, foreign(), number=41)
     watching = Watching()
     with watching.lease(storage):
@@ -159,7 +159,7 @@ def test_a_driver_elsewhere_that_is_silent_is_taken_over(storage):
 
 
 def test_without_proc_a_driver_is_watched(storage):
-    """Where nobody can tell boots and pids apart, the host's name proves nothing."""
+    """Without boot and pid namespace, an equal host name proves nothing."""
     put(storage, this_driver("dead", BEAT_S).model_copy(update={"place": ""}))
     watching = Watching()
     with watching.lease(storage):
@@ -167,7 +167,7 @@ def test_without_proc_a_driver_is_watched(storage):
 
 
 def test_one_that_gives_it_back_while_it_is_watched_has_ended(storage):
-    """That is no beat."""
+    """A release is not a renewal."""
     put(storage, foreign())
     watching = Watching(lambda: put(storage, foreign(beat=1, held=False)))
     with watching.lease(storage):
@@ -176,7 +176,7 @@ def test_one_that_gives_it_back_while_it_is_watched_has_ended(storage):
 
 
 def test_one_that_is_taken_over_while_it_is_watched_is_not_judged_for_its_heir(storage):
-    """The heir is watched for itself."""
+    """The new holder is watched separately."""
     put(storage, foreign())
     heir = foreign(launch="heir", pid=5)
     watching = Watching(lambda: put(storage, heir, 2), lambda: put(storage, heir.model_copy(update={"beat": 1}), 2))
@@ -189,7 +189,7 @@ GARBAGE = [b"", b"\0\xff", b"[]", seal(foreign())[:-9], seal(foreign()).replace(
 
 @pytest.mark.parametrize("content", GARBAGE)
 def test_a_lease_that_cannot_be_read_is_watched(storage, content):
-    """Torn or altered: said, and taken over if nobody writes it, else refused."""
+    """It is torn or altered. If it changes, its driver is alive. If not, the lease is taken over."""
     storage.write(lease_name(1), content)
     beating = Watching(lambda: storage.write(lease_name(1), content + b" "))
     assert "drivers/000001.json cannot be read" in refusal(beating.lease(storage))
@@ -197,12 +197,12 @@ def test_a_lease_that_cannot_be_read_is_watched(storage, content):
     with silent.lease(storage):
         assert newest(storage)[0] == 2
     assert len(silent.slept_s) == 3
-    assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching for ")
+    assert silent.said[0].startswith("a driver whose drivers/000001.json cannot be read held this run: watching its ")
 
 
 @pytest.mark.parametrize("value", [{"format": 2}, {"pid": 1}, {"format": True}])
 def test_another_versions_lease_is_refused(storage, value):
-    """Whether its driver still runs, only that version can tell."""
+    """Only that version can tell whether its driver still runs."""
     storage.write(lease_name(1), json.dumps({"sha256": "", "value": value}).encode())
     with pytest.raises(NewerFormat, match=r"drivers/000001\.json: written .*this (one|version of planner) reads"):
         Watching().lease(storage).__enter__()
@@ -210,7 +210,7 @@ def test_another_versions_lease_is_refused(storage, value):
 
 @pytest.mark.parametrize("before", [None, dead()])
 def test_of_8_threads_that_start_at_once_one_drives(tmp_path, before):
-    """Twenty times, on a new folder or on a dead driver's; locally, since `memory://` promises threads nothing."""
+    """Twenty times, on a new folder or after a dead driver. `memory://` is not atomic for threads, so only on disk."""
     for attempt in range(20):
         storage = Storage(str(tmp_path / str(attempt)))
         if before is not None:
@@ -243,7 +243,7 @@ def race(url, number, rounds, barrier, won):
 
 
 def test_of_4_processes_that_start_at_once_one_drives(tmp_path):
-    """Thirty times on one run, each time after the last one has given it back."""
+    """Thirty times on one run, each time after the last holder released it."""
     context = multiprocessing.get_context("fork")
     barrier, won = context.Barrier(4), context.Queue()
     drivers = [context.Process(target=race, args=(str(tmp_path), i, 30, barrier, won), daemon=True) for i in range(4)]
@@ -259,7 +259,7 @@ def test_of_4_processes_that_start_at_once_one_drives(tmp_path):
 
 
 class Interposed(Storage):
-    """Somebody else does something just before this one creates its lease."""
+    """Calls `meanwhile` just before it creates its lease."""
 
     meanwhile = staticmethod(lambda: None)
 
@@ -270,7 +270,7 @@ class Interposed(Storage):
 
 
 def test_a_number_that_is_free_again_is_not_won(url, storage):
-    """Seen before others took, lost, and went on from it: the higher number counts, and the late one is refused."""
+    """A later driver deleted lease 1. The higher number counts, and the late driver is refused."""
     late = Interposed(url)
     # Between its look (no lease) and its claim of number 1: one took 1 and died, the next took 2 and tidied 1 away.
     late.meanwhile = lambda: put(storage, this_driver("heir", BEAT_S), 2)
@@ -284,7 +284,7 @@ def test_a_number_that_is_free_again_is_not_won(url, storage):
     [(seal(foreign()), "another driver (pid 4321 on far, since "), (b"torn", "a driver whose drivers/000002.json can")],
 )
 def test_a_driver_that_was_taken_over_is_told(storage, content, whose):
-    """After a suspension: the next beat sees the higher number; the other one's lease is not written over."""
+    """After a suspension, its next renewal finds the higher number and does not overwrite the other lease."""
     lost = Event()
 
     def drive():
@@ -294,12 +294,12 @@ def test_a_driver_that_was_taken_over_is_told(storage, content, whose):
     with pytest.raises(AnotherDriver) as stopped, Watching().lease(storage, beat_s=0.01, on_lost=lost.set):
         drive()
     assert whose in str(stopped.value)
-    assert "has taken this run over" in str(stopped.value)
+    assert "has taken over this run" in str(stopped.value)
     assert storage.read(lease_name(2)) == content
 
 
 def test_by_default_the_process_is_interrupted(storage):
-    """As Ctrl-C does, so that workers end and commits stand; what is said is the reason."""
+    """Like Ctrl-C, so workers end and commits are kept. The message has the reason."""
     went_on = []
 
     def drive():
@@ -307,13 +307,13 @@ def test_by_default_the_process_is_interrupted(storage):
         Event().wait(60)
         went_on.append(True)
 
-    with pytest.raises(AnotherDriver, match="taken this run over"), Watching().lease(storage, beat_s=0.01):
+    with pytest.raises(AnotherDriver, match="taken over this run"), Watching().lease(storage, beat_s=0.01):
         drive()
     assert not went_on
 
 
 def test_a_lease_removed_by_hand_lets_another_driver_in(storage):
-    """The first one puts nothing there, goes on while nobody comes, and stops when somebody has."""
+    """The first driver does not write it again, goes on alone, and stops when another driver has taken the run."""
 
     def drive(lease):
         storage.delete("drivers")
@@ -324,12 +324,12 @@ def test_a_lease_removed_by_hand_lets_another_driver_in(storage):
             lease._renew(held=True)
             assert (newest(storage)[0], newest(storage)[1].launch) == (1, "second")
 
-    with pytest.raises(AnotherDriver, match="taken this run over"), Watching().lease(storage) as lease:
+    with pytest.raises(AnotherDriver, match="taken over this run"), Watching().lease(storage) as lease:
         drive(lease)
 
 
 class Unreachable(Storage):
-    """A store that answers again after some errors, not all of them of a kind we know."""
+    """A store that raises some errors, also of unknown types, and then works again."""
 
     def __init__(self, url):
         super().__init__(url)
@@ -348,7 +348,7 @@ class Unreachable(Storage):
 
 
 def test_a_store_that_is_away_for_a_while_ends_nothing(url):
-    """Silently tried again, whatever was raised; the lease is renewed when it is back."""
+    """The driver retries silently after any error, and renews the lease when the store is back."""
     storage = Unreachable(url)
     with Watching().lease(storage, beat_s=0.01):
         before = newest(Storage(url))[1]
@@ -361,7 +361,7 @@ def test_a_store_that_is_away_for_a_while_ends_nothing(url):
 
 
 def test_a_store_that_is_away_at_the_end_does_not_spoil_it(url):
-    """The lease stays; the next driver finds out by itself."""
+    """The lease stays held. The next driver finds out by itself."""
     storage = Unreachable(url)
     with Watching().lease(storage):
         storage.errors = [StoreError("away")]

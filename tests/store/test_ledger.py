@@ -1,4 +1,4 @@
-"""A segment of the ledger: what is written is read, and what was touched is found."""
+"""A ledger segment: written records are read back, and every alteration is found."""
 
 import contextlib
 import json
@@ -76,7 +76,7 @@ RECORDS = [
 
 
 def test_records_from_before_there_were_metrics_are_read():
-    """As having none; and the chain is over what stands in the file."""
+    """They have no metrics. The chain covers the text in the file."""
     fields = {name: value for name, value in step_record(0).model_dump().items() if name != "metrics"}
     assert parse_record(json.dumps(fields), "ledger") == step_record(0)
 
@@ -87,7 +87,7 @@ def test_the_early_name_of_an_equality_is_read_as_the_present_one():
 
 
 def written(storage, previous=NO_HEAD, records=RECORDS):
-    """A segment with these records; the writer."""
+    """Write a segment with these records, and return the writer."""
     writer = LedgerWriter(storage, header(), previous)
     for record in records:
         writer.write(record)
@@ -100,7 +100,7 @@ def read(storage, previous=NO_HEAD):
 
 
 def test_what_is_written_is_read(storage):
-    """Every record of every kind, equal to the last bit, and the chain's value after each."""
+    """Records of every kind are equal to the last bit, and so is the chain's value after each."""
     writer = written(storage, previous="9" * 64)
     links = read(storage, "9" * 64)
     assert [link.record for link in links] == [header(), *RECORDS]
@@ -119,21 +119,21 @@ def test_the_chain_depends_on_what_came_before(tmp_path):
 
 
 def test_a_wrong_previous_head_is_caught(storage):
-    """At the first line."""
+    """The error names the first line."""
     written(storage, previous="1" * 64)
     with pytest.raises(StoreError, match=r"ledger/000001\.jsonl:1: the chain breaks here"):
         read(storage)
 
 
 def test_a_missing_segment_is_named(storage):
-    """Not an empty one."""
+    """It is not read as an empty one."""
     with pytest.raises(StoreError, match=r"ledger/000001\.jsonl"):
         read(storage)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A segment's bytes, and its links."""
+    """A segment's bytes and its chained records."""
     storage = Storage(str(tmp_path_factory.mktemp("whole")))
     written(storage)
     return storage.read(segment_name(1)), read(storage)
@@ -164,7 +164,7 @@ def require_caught(scratch, whole, content):
 
 @given(data=st.data(), byte=st.integers(0, 255))
 def test_any_changed_byte_is_caught(whole, scratch, data, byte):
-    """Anywhere in the segment. What stood before it is still read."""
+    """Anywhere in the segment. The records before it are still read."""
     content, _ = whole
     where = data.draw(st.integers(0, len(content) - 1))
     altered = bytearray(content)
@@ -173,7 +173,7 @@ def test_any_changed_byte_is_caught(whole, scratch, data, byte):
 
 
 def test_a_change_before_the_last_line_raises(whole, scratch):
-    """Every byte of the first line, its newline too: that is no torn end."""
+    """Every byte of the first line, including its newline, because only the last line may be torn."""
     content, _ = whole
     for where in range(content.index(b"\n") + 1):
         altered = bytearray(content)
@@ -196,7 +196,7 @@ def test_any_inserted_bytes_are_caught(whole, scratch, data, extra):
 
 @given(data=st.data())
 def test_any_cut_is_caught(whole, scratch, data):
-    """A piece taken out of the middle, or off the end."""
+    """A piece from the middle or from the end."""
     content, _ = whole
     start = data.draw(st.integers(0, len(content) - 1))
     stop = data.draw(st.integers(start + 1, len(content)))
@@ -205,7 +205,7 @@ def test_any_cut_is_caught(whole, scratch, data):
 
 @given(data=st.data())
 def test_lines_swapped_removed_repeated_or_made_up_are_caught(whole, scratch, data):
-    """Every whole line is in the chain, and its place with it."""
+    """The chain covers every whole line and its position."""
     content, links = whole
     lines = content.splitlines(keepends=True)
     here, there = data.draw(
@@ -246,7 +246,7 @@ def test_a_torn_last_line_is_tolerated(whole, scratch, kept):
 
 @given(garbage=st.binary(max_size=300))
 def test_arbitrary_bytes_are_a_store_error_or_nothing(scratch, garbage):
-    """Never another exception, never a record."""
+    """They raise no other exception and give no record."""
     scratch.write(segment_name(1), garbage)
     with contextlib.suppress(StoreError):
         assert list(read_segment(scratch, 1, NO_HEAD)) == []
@@ -264,14 +264,14 @@ def test_arbitrary_bytes_are_a_store_error_or_nothing(scratch, garbage):
     ],
 )
 def test_a_chained_line_that_is_no_record_is_refused(scratch, record):
-    """Even with the right head: another version of planner may have written it."""
+    """Even with the right head, because another version of planner may have written it."""
     scratch.write(segment_name(1), f'{{"head":"{chained(NO_HEAD, record)}","record":{record}}}\n'.encode())
     with pytest.raises(StoreError, match=r"000001\.jsonl:1: not a ledger"):
         list(read_segment(scratch, 1, NO_HEAD))
 
 
 def test_a_line_is_json_for_everyone(whole):
-    """Another tool reads it without us; `split_line` gives the very text that was chained."""
+    """Other tools can parse it. `split_line` returns exactly the text that was chained."""
     content, links = whole
     for line, link in zip(content.decode().splitlines(), links, strict=True):
         head, body = split_line(line, "here")
@@ -280,7 +280,7 @@ def test_a_line_is_json_for_everyone(whole):
 
 
 def test_a_segment_has_one_writer(storage):
-    """A second generation of the same number is refused, and the first one's records stand."""
+    """A second writer is refused, and the records of the first one stay."""
     first = written(storage)
     with pytest.raises(StoreError, match=r"cannot begin ledger/000001\.jsonl: another generation has written it"):
         LedgerWriter(storage, header(), NO_HEAD)
@@ -288,7 +288,7 @@ def test_a_segment_has_one_writer(storage):
 
 
 def test_recorded_commits_are_named(storage):
-    """Those of lines that can be read, whatever the chain says."""
+    """From all readable lines. The chain is not checked."""
     assert recorded_commits(storage, 1) == {}
     written(storage, previous="9" * 64)
     storage.append(segment_name(1), b'{"head":"torn "kind":"commit"')
@@ -299,7 +299,7 @@ def test_recorded_commits_are_named(storage):
 
 
 def test_a_file_system_gets_every_record_at_once(tmp_path):
-    """So that a watcher sees it, and a crash loses nothing."""
+    """A watcher sees it at once, and a crash loses nothing."""
     storage = Storage(str(tmp_path))
     writer = LedgerWriter(storage, header(), NO_HEAD)
     assert len(read(storage)) == 1
@@ -308,7 +308,7 @@ def test_a_file_system_gets_every_record_at_once(tmp_path):
 
 
 def test_elsewhere_records_wait_some_seconds():
-    """By the clock that is handed in: an object store would rewrite the object for each."""
+    """By the clock that is handed in, because an object store rewrites the object for each append."""
     storage, now = Storage("memory://waiting"), [100.0]
     writer = LedgerWriter(storage, header(), NO_HEAD, clock=lambda: now[0])
     writer.write(step_record(0))
@@ -325,7 +325,7 @@ def test_elsewhere_records_wait_some_seconds():
 
 
 def test_generations_have_segments_of_their_own(storage):
-    """The second chains on from a head of the first."""
+    """The second segment continues the chain of the first."""
     first = written(storage)
     second = LedgerWriter(storage, header(generation=2), first.head)
     second.flush()

@@ -4,7 +4,7 @@ import pytest
 from test_earlier_generations import commit, step, write
 from test_survey import committed, recorded
 
-from planner.errors import NewerFormat, RecordMismatch, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, StoreError
 from planner.store.newest import newest_named, newest_of, newest_readable, readable
 from planner.store.run_folder import RunFolder
 
@@ -19,14 +19,14 @@ def run(storage):
 
 
 def test_a_run_without_commits_has_no_newest_one(storage):
-    """In any degree."""
+    """In each of the three degrees."""
     assert newest_named(RunFolder(storage)) == ""
     assert newest_readable(RunFolder(storage)) is None
     assert newest_of([], RunFolder(storage).manifest).manifest is None
 
 
 def test_a_torn_manifest_is_named_and_not_readable(run):
-    """The one before is the newest readable commit; without one, the newest commit's reason is raised."""
+    """The commit before is the newest readable one. Without one, the newest commit's error is raised."""
     first, second = run.commits()
     run.storage.write(f"manifests/{second}.json", b"{")
     assert newest_named(run) == second
@@ -37,7 +37,7 @@ def test_a_torn_manifest_is_named_and_not_readable(run):
 
 
 def test_a_commit_is_whole_if_its_reader_says_so(run):
-    """A reader that checks files passes over what it refuses, with the reason; what is good ends the search."""
+    """A commit that the reader refuses is passed over with the reason. The first good commit ends the search."""
     names, asked = run.commits(), []
 
     def whole(name):
@@ -56,8 +56,8 @@ def test_a_commit_is_whole_if_its_reader_says_so(run):
 
 
 def test_another_version_and_another_manifest_are_never_passed_over(run):
-    """Going on from the commit before would lose work, or hide that somebody replaced a file."""
-    for error in (NewerFormat("of another version"), RecordMismatch("not on record")):
+    """Resuming from the commit before would lose work, or hide a replaced file."""
+    for error in (NewerFormat("of another version"), ManifestMismatch("not on record")):
 
         def read(name, error=error):
             if name == run.commits()[-1]:
@@ -68,5 +68,5 @@ def test_another_version_and_another_manifest_are_never_passed_over(run):
             newest_of(reversed(run.commits()), read)
     write(run.storage, 2, step(0), commit(2))
     run.storage.write("ledger/000001.jsonl", run.storage.read("ledger/000002.jsonl"))
-    with pytest.raises(RecordMismatch):
+    with pytest.raises(ManifestMismatch):
         readable(run, run.commits()[0])

@@ -1,4 +1,4 @@
-"""Blobs in a folder, alike on this machine and behind an fsspec URL."""
+"""Blobs in a folder on this machine and at an fsspec URL."""
 
 import hashlib
 import os
@@ -15,12 +15,12 @@ from planner.store.storage import Storage
 
 
 def files_below(folder):
-    """Every file, hidden ones too, relative to the folder."""
+    """Paths of all files below a folder, hidden ones included."""
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
 
 
 def test_what_is_written_is_read(storage):
-    """In folders that nobody made; bytes as they are; written again, replaced."""
+    """Folders are made as needed, bytes stay the same, and a second write replaces the first."""
     for content in [b"", b"\0\xff\r\n", b"long" * 10_000, b"short"]:
         storage.write("a/b/c", content)
         assert storage.read("a/b/c") == content
@@ -29,7 +29,7 @@ def test_what_is_written_is_read(storage):
 
 
 def test_existing_is_said_of_blobs_and_folders(storage):
-    """And of nothing else."""
+    """Names that were not written do not exist."""
     assert not storage.exists("a")
     storage.write("a/b", b"x")
     assert storage.exists("a")
@@ -69,7 +69,7 @@ def test_of_16_that_race_exactly_one_creates(tmp_path):
 
 
 def test_a_reader_sees_the_old_or_the_new(tmp_path):
-    """Never a part, never nothing, while another thread replaces the blob."""
+    """It never sees a part or a missing blob while another thread replaces it."""
     storage = Storage(str(tmp_path))
     contents = [letter * 300_000 for letter in (b"a", b"b")]
     storage.write("blob", contents[0])
@@ -104,7 +104,7 @@ def test_writing_leaves_only_the_blobs(tmp_path):
 
 
 def test_appending_adds_to_the_end(storage):
-    """It makes the blob, too; what it returns can be read at once."""
+    """Appending also creates the blob. Appended bytes can be read at once."""
     for part in [b"one\n", b"", b"two\n"]:
         storage.append("ledger/1", part)
     storage.sync("ledger/1")
@@ -113,7 +113,7 @@ def test_appending_adds_to_the_end(storage):
 
 @given(parts=st.lists(st.binary(max_size=20), min_size=1, max_size=8), at=st.integers(0, 200))
 def test_reading_a_part_is_a_slice(tmp_path_factory, parts, at):
-    """Of all that was appended; nothing, beyond the end."""
+    """A slice of all appended bytes, empty beyond the end."""
     for storage in [Storage(str(tmp_path_factory.mktemp("slice"))), Storage("memory://slice")]:
         for part in parts:
             storage.append("blob", part)
@@ -131,7 +131,7 @@ def test_reading_from_what_is_not_there_is_empty(storage):
 
 
 def test_names_are_sorted_and_visible(storage):
-    """Blobs and folders directly inside, without those that begin with a dot; none where there is no folder."""
+    """Blobs and folders directly inside, without names that begin with a dot. A missing folder has none."""
     assert storage.names("a") == []
     for name in ["a/2", "a/10", "a/sub/x", "a/.hidden", "ab/3", "b"]:
         storage.write(name, b"x")
@@ -141,7 +141,7 @@ def test_names_are_sorted_and_visible(storage):
 
 
 def test_what_is_deleted_is_gone(storage):
-    """A blob, or a folder with all that is in it, and nothing beside it; twice is no mistake."""
+    """A blob, or a folder with its content, and nothing else. Deleting twice is no error."""
     for name in ["a/1", "a/sub/2", "ab/3"]:
         storage.write(name, b"x")
     storage.delete("a/1")
@@ -154,7 +154,7 @@ def test_what_is_deleted_is_gone(storage):
 
 
 def test_two_storages_of_one_url_see_the_same(url):
-    """Nothing is kept in between: another process may write."""
+    """Nothing is cached, because another process may write."""
     here, there = Storage(url), Storage(url)
     assert here.names("a") == []
     there.write("a/x", b"1")
@@ -183,14 +183,14 @@ OPERATIONS = {
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a/..", "..", "/etc/passwd", "/"])
 def test_a_name_stays_inside(storage, operation, name):
-    """Whatever is asked for, `..` and absolute names are refused."""
+    """Every operation refuses `..` and absolute names."""
     with pytest.raises(StoreError, match="does not stay inside"):
         OPERATIONS[operation](storage, name)
 
 
 @pytest.mark.parametrize("name", ["a..b", "..a", "a/b../c", "..."])
 def test_dots_in_a_name_are_harmless(storage, name):
-    """Only a whole part `..` climbs."""
+    """Only a path component `..` leaves the folder."""
     storage.write(name, b"x")
     assert storage.read(name) == b"x"
 
@@ -198,7 +198,7 @@ def test_dots_in_a_name_are_harmless(storage, name):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("name", ["file", "folder/secret", "folder/new", "inside/out/secret"])
 def test_a_link_does_not_lead_out(tmp_path, operation, name):
-    """A run's folder that somebody else has written may hold links; what they name is neither read nor written."""
+    """A run's folder from another user may hold links. Their targets are neither read nor written."""
     run, outside = tmp_path / "run", tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("mine")
@@ -213,7 +213,7 @@ def test_a_link_does_not_lead_out(tmp_path, operation, name):
 
 @pytest.mark.parametrize("operation", ["write", "append", "create"])
 def test_the_run_itself_may_be_a_link(tmp_path, operation):
-    """To a larger disk, say."""
+    """To a larger disk, for example."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to("disk")
     OPERATIONS[operation](Storage(str(tmp_path / "run")), "a/b")
@@ -222,7 +222,7 @@ def test_the_run_itself_may_be_a_link(tmp_path, operation):
 
 @pytest.mark.parametrize("operation", ["read", "sha256"])
 def test_what_is_missing_is_named(storage, operation):
-    """With the folder, too: a run may have several."""
+    """With its folder, because there may be several runs."""
     with pytest.raises(StoreError) as caught:
         OPERATIONS[operation](storage, "a/none")
     assert str(caught.value).startswith(f"{storage.url}: cannot use a/none: ")
@@ -230,7 +230,7 @@ def test_what_is_missing_is_named(storage, operation):
 
 @pytest.mark.parametrize("operation", ["write", "create", "append", "names", "sha256"])
 def test_a_file_where_a_folder_should_be_is_named(tmp_path, operation):
-    """`create` must not call that a lost race: a claim would be tried for ever."""
+    """If `create` took it for a lost race, a claim would be tried forever."""
     (tmp_path / "a").write_text("in the way")
     with pytest.raises(StoreError, match=r"cannot use a/x(/y)?: "):
         OPERATIONS[operation](Storage(str(tmp_path)), "a/x/y" if operation == "names" else "a/x")
@@ -247,7 +247,7 @@ def test_a_blob_above_a_blob_is_named(operation):
 
 @pytest.mark.parametrize("operation", ["write", "create", "append"])
 def test_a_file_where_the_run_should_be_is_named(tmp_path, operation):
-    """As when checkpoint.path names a file."""
+    """For example if checkpoint.path names a file."""
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(StoreError, match=f"^{tmp_path}/run: cannot use x: "):
         OPERATIONS[operation](Storage(str(tmp_path / "run")), "x")
@@ -255,7 +255,7 @@ def test_a_file_where_the_run_should_be_is_named(tmp_path, operation):
 
 @pytest.mark.parametrize("operation", ["read", "read_from", "write", "append", "sha256"])
 def test_a_folder_where_a_blob_should_be_is_named(tmp_path, operation):
-    """With the system's reason."""
+    """The message has the system's reason."""
     (tmp_path / "a").mkdir()
     with pytest.raises(StoreError, match="cannot use a: "):
         OPERATIONS[operation](Storage(str(tmp_path)), "a")
@@ -272,7 +272,7 @@ def test_what_may_not_be_used_is_named(tmp_path, operation):
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/run", "s4://x"])
 def test_an_unknown_scheme_is_refused(url):
-    """At once, by the key in the job file."""
+    """At once, and the message has the key of the job file."""
     with pytest.raises(StoreError, match=rf"checkpoint\.path: cannot use '{url}'"):
         Storage(url)
 
@@ -290,7 +290,7 @@ def test_a_url_that_names_no_folder_is_refused(url):
     "names", [("run::1", "run::2"), ("run", "run::memory"), ("file:run", "run"), ("memory:a", "a")]
 )
 def test_two_paths_are_two_folders(tmp_path, monkeypatch, names):
-    """fsspec reads `::` as a chain and some prefixes as protocols; a path is taken as it is."""
+    """fsspec reads `::` as a chain and some prefixes as protocols. A path is used unchanged."""
     monkeypatch.chdir(tmp_path)
     for name in names:
         Storage(name).write("blob", name.encode())
@@ -299,7 +299,7 @@ def test_two_paths_are_two_folders(tmp_path, monkeypatch, names):
 
 
 def test_a_path_is_one_for_other_libraries(tmp_path):
-    """A plain path on this machine, with its protocol elsewhere; a file URL is this machine, too."""
+    """A plain path for folders and file URLs of this machine, else a URL with its protocol."""
     assert Storage(str(tmp_path)).path("a/b") == f"{tmp_path}/a/b"
     assert Storage(f"file://{tmp_path}/").path("a/b") == f"{tmp_path}/a/b"
     assert Storage("memory://run").path("a/b") == "memory:///run/a/b"
@@ -307,7 +307,7 @@ def test_a_path_is_one_for_other_libraries(tmp_path):
 
 
 def test_a_folder_for_others_is_as_open_as_the_run(tmp_path):
-    """Ray's, in a run that a team shares; twice is once."""
+    """For Ray's files in a run that a team shares. A second call changes nothing."""
     run = tmp_path / "run"
     run.mkdir()
     run.chmod(0o2770)

@@ -1,4 +1,4 @@
-"""A run's claims, commits and job files: one owner at a time, and nothing believed that was touched."""
+"""A run's claims, commits and job files: one owner at a time, and altered files are refused."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from planner.store.records import (
     CommitRecord,
     FileDigest,
     Manifest,
-    RunName,
+    RunId,
     TrainingIdentity,
     canonical,
     chained,
@@ -83,14 +83,14 @@ def commit(run, step, generation, content=b"tensors"):
 
 
 def record_commit(run, step, generation, digest="e" * 64):
-    """A line of the ledger that says so."""
+    """Add a commit record to the ledger."""
     line = canonical(CommitRecord(step=step, name=commit_name(step, generation), sha256=digest, seconds=1.0))
     text = f'{{"head":"{chained(NO_HEAD, line)}","record":{line}}}\n'
     run.storage.append(segment_name(generation), text.encode())
 
 
 def at_once(number, work):
-    """`work(i)` on as many threads at the same moment; their results."""
+    """Call `work(i)` on `number` threads at the same moment, and return the results."""
     barrier = Barrier(number)
 
     def wait_and_work(i):
@@ -105,39 +105,39 @@ def at_once(number, work):
 
 
 def test_a_run_keeps_its_name(storage):
-    """Made once, the same for every later process; two runs never share one."""
+    """Every later process reads the same name. Two runs have different names."""
     first = RunFolder(storage).ensure_identity()
     assert RunFolder(storage).ensure_identity() == first == RunFolder(storage).identity()
     assert len(first.run_id) == 32
 
 
 def test_all_that_race_for_a_new_run_agree(tmp_path):
-    """Sixteen threads, one name."""
+    """Sixteen threads get one name."""
     names = at_once(16, lambda _: RunFolder(Storage(str(tmp_path))).ensure_identity())
     assert len({name.run_id for name in names}) == 1
 
 
 def test_a_folder_without_a_run_is_refused(storage):
-    """With the way out."""
-    with pytest.raises(StoreError, match=r"no run here \(no run\.json\); check the path"):
+    """The message says what to do."""
+    with pytest.raises(StoreError, match=r"no run here \(no run\.json\). Check the path"):
         RunFolder(storage).identity()
 
 
 def test_a_lost_name_is_not_replaced(run):
-    """Under another one, every commit would be another run's."""
+    """With a new name, every commit would belong to another run."""
     commit(run, 3, 1)
     run.storage.delete("run.json")
-    with pytest.raises(StoreError, match=r"run\.json is gone, and 1 commits belong to the run .*restore run\.json"):
+    with pytest.raises(StoreError, match=r"run\.json is gone, and 1 commits belong to the run .*Restore run\.json"):
         run.ensure_identity()
     assert not run.storage.exists("run.json")
 
 
 def test_an_identity_without_a_format_is_refused(run):
-    """As it was written before there was one."""
+    """Early versions of planner wrote no format number."""
     value = {"run_id": "x", "created_s": 1.5}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     run.storage.write("run.json", json.dumps({"sha256": chained("", text), "value": value}).encode())
-    with pytest.raises(NewerFormat, match=r"run\.json: written before formats had numbers, .* reads format 1; use the"):
+    with pytest.raises(NewerFormat, match=r"run\.json: written before formats had numbers, .* reads format 1. Use the"):
         run.identity()
 
 
@@ -145,7 +145,7 @@ def test_an_identity_without_a_format_is_refused(run):
 
 
 def test_generations_count_from_one(run):
-    """What each said is kept, newest first."""
+    """Their claims are kept, newest first."""
     assert run.generations() == []
     assert [run.claim_generation({"launch": str(i)}) for i in range(12)] == list(range(1, 13))
     assert run.generations() == list(range(1, 13))
@@ -165,7 +165,7 @@ def test_of_all_that_race_each_gets_its_own_generation(run_here):
     "content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000], ids=["empty", "torn", "list", "bytes", "deep"]
 )
 def test_a_torn_claim_is_left_out(run_here, content):
-    """Its number stays taken, those around it are read, and the run goes on."""
+    """Its number stays taken, the other claims are read, and the run continues."""
     for launch in "abc":
         run_here.claim_generation({"launch": launch})
     run_here.storage.write("generations/000002.json", content)
@@ -183,23 +183,23 @@ def test_a_torn_claim_is_left_out(run_here, content):
     ],
 )
 def test_a_number_is_never_taken_twice(run, left):
-    """Whatever is left of generation 7, its claim lost or not: the next is 8, and who is older commits no more."""
+    """Any file of generation 7 makes the next number 8, and older generations commit no more."""
     older = run.claim_generation({})
     run.storage.write(left, b"")
-    with pytest.raises(StaleGeneration, match="generation 7 has taken this run over from generation 1"):
+    with pytest.raises(StaleGeneration, match="generation 7 has taken over this run from generation 1"):
         run.require_current(older)
     assert run.claim_generation({}) == 8
 
 
 def test_numbers_end(run):
-    """A name has six digits: a seventh would not sort."""
+    """A name has six digits. A seventh would break the sort order."""
     run.storage.write("generations/999999.json", b"{}")
     with pytest.raises(StoreError, match="generation 999999 is taken"):
         run.claim_generation({})
 
 
 def test_other_files_among_the_claims_are_no_generations(run):
-    """A person's note, say."""
+    """A person's note, for example."""
     run.claim_generation({})
     run.storage.write("generations/notes.json", b"")
     run.storage.write("generations/000007.txt~", b"")
@@ -207,10 +207,10 @@ def test_other_files_among_the_claims_are_no_generations(run):
 
 
 def test_a_stale_generation_may_not_commit(run):
-    """Only the newest may; the sentence names both, and nothing was written."""
+    """The message names both generations, and nothing is written."""
     first, second = run.claim_generation({}), run.claim_generation({})
     run.require_current(second)
-    with pytest.raises(StaleGeneration, match="generation 2 has taken this run over from generation 1"):
+    with pytest.raises(StaleGeneration, match="generation 2 has taken over this run from generation 1"):
         run.require_current(first)
     with pytest.raises(StaleGeneration):
         run.put_manifest(manifest(3, first))
@@ -233,7 +233,7 @@ JOB = Job.model_validate(
 
 
 def test_a_job_is_kept_by_its_digest(run):
-    """And comes back equal; kept twice is kept once."""
+    """It is read back equal. Storing it twice stores one file."""
     name = run.keep_job(JOB)
     assert name == job_digest(JOB) == run.keep_job(JOB)
     assert run.job(name) == JOB
@@ -241,7 +241,7 @@ def test_a_job_is_kept_by_its_digest(run):
 
 
 def test_a_torn_job_is_written_anew(run):
-    """Whoever keeps it has it."""
+    """The caller has the whole job."""
     name = run.keep_job(JOB)
     content = run.storage.read(f"jobs/{name}.json")
     run.storage.write(f"jobs/{name}.json", content[:-9])
@@ -250,7 +250,7 @@ def test_a_torn_job_is_written_anew(run):
 
 
 def test_a_setting_that_came_later_alters_no_job(run):
-    """A job kept before `checkpoint.keep` existed is still read: what was stored is what was digested."""
+    """A job from before `checkpoint.keep` existed is still read, because the digest covers the stored bytes."""
     old = json.loads(job_file(JOB))
     del old["checkpoint"]["keep"]
     content = json.dumps(old, sort_keys=True, separators=(",", ":")).encode()
@@ -261,7 +261,7 @@ def test_a_setting_that_came_later_alters_no_job(run):
 
 
 def test_a_job_that_is_gone_is_not_known(run):
-    """An altered one is another matter."""
+    """An altered job raises instead."""
     name = run.keep_job(JOB)
     assert run.job_if_known(name) == JOB
     run.storage.write(f"jobs/{name}.json", b"{}")
@@ -281,7 +281,7 @@ def test_a_job_that_is_gone_is_not_known(run):
     ],
 )
 def test_a_job_that_is_none_is_refused(run, content, message):
-    """As a StoreError with its name."""
+    """A StoreError names the file."""
     name = run.keep_job(JOB)
     run.storage.write(f"jobs/{name}.json", content)
     with pytest.raises(StoreError, match=f"jobs/{name}.json: {message}"):
@@ -289,7 +289,7 @@ def test_a_job_that_is_none_is_refused(run, content, message):
 
 
 def test_an_altered_job_is_refused(run):
-    """A valid job, but not the one of that digest; nor may one be missing."""
+    """It is a valid job, but not the one of that digest. A missing file is refused, too."""
     name = run.keep_job(JOB)
     content = run.storage.read(f"jobs/{name}.json")
     run.storage.write(f"jobs/{name}.json", content.replace(b'"global":4', b'"global":5'))
@@ -304,7 +304,7 @@ def test_an_altered_job_is_refused(run):
 
 def test_what_is_sealed_comes_back():
     """Equal, with floats to the last bit."""
-    for value in [manifest(facts={"x": [0.1 + 0.2, 1e-300, 2**70]}), RunName(run_id="ü\0", created_s=1 / 3)]:
+    for value in [manifest(facts={"x": [0.1 + 0.2, 1e-300, 2**70]}), RunId(run_id="ü\0", created_s=1 / 3)]:
         assert unseal(seal(value), type(value), "here") == value
 
 
@@ -318,13 +318,13 @@ SEALED = seal(
 
 
 def require_refused_or_equal(content):
-    """A StoreError; or, if only the white space changed, the very same value."""
+    """Require a StoreError, or an equal value if only white space changed."""
     with contextlib.suppress(StoreError):
         assert seal(unseal(content, Manifest, "here")) == SEALED
 
 
 def test_every_altered_byte_of_a_seal_is_refused():
-    """Each bit of each byte that says something; a byte of indentation may become another white space."""
+    """Each bit of each byte, except bytes of indentation, which may become other white space."""
     for where in range(len(SEALED)):
         for bit in range(8):
             altered = bytearray(SEALED)
@@ -365,7 +365,7 @@ json_values = st.recursive(
 
 @given(value=json_values, key=st.sampled_from([None, "value", "sha256", *Manifest.model_fields]))
 def test_arbitrary_json_is_no_manifest(value, key):
-    """Not as the document, nor as its value, nor with a field replaced by something else."""
+    """As the document, as its value, or as one of its fields."""
     document = json.loads(SEALED)
     if key in document["value"]:
         if document["value"][key] == value:
@@ -389,7 +389,7 @@ def test_arbitrary_json_is_no_manifest(value, key):
     ],
 )
 def test_a_manifest_with_odd_facts_is_refused(facts):
-    """`facts` may hold anything, so anything may stand there."""
+    """`facts` may hold any JSON, so values that a JSON parser cannot handle are refused."""
     content = SEALED.decode().replace('"caps": {', f'"odd": {facts}, "caps": {{')
     assert facts in content
     with pytest.raises(StoreError, match=r"^here: "):
@@ -397,24 +397,24 @@ def test_a_manifest_with_odd_facts_is_refused(facts):
 
 
 def test_a_newer_format_is_told_apart():
-    """Whatever else is in it: it is not torn, and nobody may pass over it."""
+    """It is not torn, whatever its other fields are, and must not be passed over."""
     value = {"format": 2, "weights": "elsewhere"}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     content = json.dumps({"sha256": chained("", text), "value": value}).encode()
-    for kind in (Manifest, RunName):
+    for kind in (Manifest, RunId):
         with pytest.raises(NewerFormat, match=r"^here: .*another version of planner \(format 2, this one reads 1\)"):
             unseal(content, kind, "here")
 
 
 def test_a_seal_of_another_kind_is_refused():
-    """A run's identity is no manifest."""
+    """The content of run.json is no manifest."""
     with pytest.raises(StoreError):
-        unseal(seal(RunName(run_id="x", created_s=0.0)), Manifest, "here")
+        unseal(seal(RunId(run_id="x", created_s=0.0)), Manifest, "here")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "a b", "ü", "a\n"])
 def test_a_manifest_names_no_file_elsewhere(name):
-    """A file's name is one plain part of a path."""
+    """The name of a file is one plain component of a path."""
     with pytest.raises(ValueError, match="name"):
         FileDigest(name=name, size_bytes=1, sha256="e" * 64)
 
@@ -423,14 +423,14 @@ def test_a_manifest_names_no_file_elsewhere(name):
 
 
 def test_a_manifest_copied_from_another_run_is_refused(run):
-    """Its run's name is in it."""
+    """A manifest has the name of its run."""
     run.storage.write(f"manifests/{commit_name(3, 1)}.json", seal(manifest(3, 1, run_id="another")))
     with pytest.raises(StoreError, match="belongs to another run"):
         run.manifest(commit_name(3, 1))
 
 
 def test_a_manifest_under_another_name_is_refused(run):
-    """An old one copied over a newer one, say."""
+    """For example an old one copied over a newer one."""
     made = commit(run, 3, 1)
     run.storage.write(f"manifests/{commit_name(9, 1)}.json", run.storage.read(f"manifests/{made.name}.json"))
     assert run.manifest(made.name) == made
@@ -446,7 +446,7 @@ def test_a_missing_manifest_is_named(run, name):
 
 
 def test_commits_go_by_generation_and_then_by_step(run):
-    """A later generation went on from where it says, so it is newer even with fewer steps."""
+    """A later generation is newer, even with fewer steps."""
     for step, generation in [(30, 1), (4, 2), (200, 1), (100, 10), (5, 2), (7, 9)]:
         commit(run, step, generation)
     order = [(int(name[:12]), int(name[13:])) for name in run.commits()]
@@ -454,7 +454,7 @@ def test_commits_go_by_generation_and_then_by_step(run):
 
 
 def test_other_files_among_the_manifests_are_no_commits(run):
-    """A copy that a person made, say."""
+    """A person's copy, for example."""
     made = commit(run, 3, 1)
     for name in ("zzz", f"{made.name} (copy)", f"{made.name}-000001", "3-1", made.name.replace("0", "\u0660")):
         run.storage.write(f"manifests/{name}.json", b"{}")
@@ -462,7 +462,7 @@ def test_other_files_among_the_manifests_are_no_commits(run):
 
 
 def test_lost_commits_are_those_that_only_the_ledger_has(run):
-    """All of them, or those newer than a commit; a torn line is none."""
+    """All of them, or those newer than a commit. A torn line does not count."""
     for step, generation in [(9, 1), (3, 2), (4, 2), (1, 3)]:
         record_commit(run, step, generation)
     run.storage.append(segment_name(3), b'{"head":"0","record":{"kind":"commit","na')
@@ -476,7 +476,7 @@ def test_lost_commits_are_those_that_only_the_ledger_has(run):
     commits=st.sets(st.tuples(st.integers(0, 10**12 - 1), st.integers(1, 10**6 - 1)), max_size=12),
 )
 def test_a_commits_name_sorts_as_its_numbers(commits):
-    """Up to a trillion steps and a million generations, each with a name of its own."""
+    """Up to a trillion steps and a million generations."""
     names = [commit_name(step, generation) for step, generation in commits]
     by_name = sorted(names, key=lambda name: (name[13:], name[:12]))
     assert by_name == [commit_name(s, g) for s, g in sorted(commits, key=lambda c: (c[1], c[0]))]
@@ -488,7 +488,7 @@ def test_a_commits_name_sorts_as_its_numbers(commits):
     [("gone", "gone"), ("torn", r"torn \(6 bytes instead of 7\)"), ("altered", "altered"), ("longer", "torn")],
 )
 def test_a_harmed_file_is_named(run, harm, message):
-    """By size first, then by digest; a whole one passes."""
+    """The size is checked first, then the digest. An intact file passes."""
     made = commit(run, 3, 1)
     run.check_files(made, made.files)
     path = f"checkpoints/{made.name}/__0_0.distcp"
@@ -507,13 +507,13 @@ def folders(run):
 
 
 def half_written(run, step, generation):
-    """Shards without a manifest, as a crash leaves them, or a commit under way."""
+    """Shards without a manifest, from a crash or from a commit in progress."""
     run.storage.write(f"checkpoints/{commit_name(step, generation)}/__0_0.distcp", b"half")
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 99])
 def test_pruning_keeps_the_newest(run, keep):
-    """By generation, then step; every manifest stays, for the audit."""
+    """By generation, then by step. Every manifest stays, for the audit."""
     commits = [(9, 1), (10, 1), (3, 2), (4, 2)]
     for step, generation in commits:
         commit(run, step, generation)
@@ -523,7 +523,7 @@ def test_pruning_keeps_the_newest(run, keep):
 
 
 def test_pruning_removes_what_earlier_generations_left(run):
-    """Never a folder of this generation or a newer one: it may be a commit under way."""
+    """Folders of this generation or a newer one may be commits in progress, so they stay."""
     commit(run, 5, 2)
     for step, generation in [(4, 1), (6, 2), (7, 3), (8, 4), (8, 10)]:
         half_written(run, step, generation)
@@ -532,7 +532,7 @@ def test_pruning_removes_what_earlier_generations_left(run):
 
 
 def test_a_stale_generation_prunes_nothing_of_the_newer(run):
-    """Not even when it has not heard of it; nor its own newest commit."""
+    """Even if it does not know the newer one yet. Its own newest commit stays, too."""
     commit(run, 5, 2)
     half_written(run, 6, 2)
     commit(run, 6, 1)
@@ -543,7 +543,7 @@ def test_a_stale_generation_prunes_nothing_of_the_newer(run):
 
 @pytest.mark.parametrize("stray", ["zzz", "000000000009-000001", "000000000001-000002"])
 def test_a_manifest_that_cannot_be_read_keeps_nothing(run, stray):
-    """It sorts last, and a good commit keeps its place: of three, the newest two stay."""
+    """It does not count among the newest two, so two good commits stay."""
     for step in (3, 4, 5):
         commit(run, step, 1)
     run.storage.write(f"manifests/{stray}.json", b"torn")
@@ -552,7 +552,7 @@ def test_a_manifest_that_cannot_be_read_keeps_nothing(run, stray):
 
 
 def test_pruning_keeps_the_files_of_a_lost_manifest(run):
-    """It may be restored; what no ledger records was never whole."""
+    """The manifest may be restored. Files of commits that no ledger records are removed."""
     commit(run, 9, 2)
     for step in (5, 6):
         half_written(run, step, 1)
@@ -562,7 +562,7 @@ def test_pruning_keeps_the_files_of_a_lost_manifest(run):
 
 
 def test_pruning_touches_no_folder_that_is_no_checkpoint(run):
-    """A person's copy, say."""
+    """A person's copy, for example."""
     commit(run, 9, 2)
     run.storage.write("checkpoints/keep-this/x", b"x")
     run.prune(1, generation=2)
@@ -579,7 +579,7 @@ def test_pruning_is_what_it_says(commits, halves, keep, generation):
     """The newest `keep` commits, the pruner's newest, and every unfinished folder from its generation on."""
     run = RunFolder(Storage("memory://pruning"))
     run.storage.delete("")
-    run.storage.write("run.json", seal(RunName(run_id="run", created_s=0.0)))
+    run.storage.write("run.json", seal(RunId(run_id="run", created_s=0.0)))
     for step, of_generation in commits:
         commit(run, step, of_generation)
     for step, of_generation in halves - commits:
@@ -596,7 +596,7 @@ def test_pruning_is_what_it_says(commits, halves, keep, generation):
 
 
 def test_pruning_a_run_without_commits_removes_only_leftovers(run):
-    """The very first commit may still be under way."""
+    """The very first commit may be in progress."""
     half_written(run, 1, 1)
     half_written(run, 1, 2)
     run.prune(2, generation=2)

@@ -1,4 +1,4 @@
-"""Runs as their folders tell: which are there, who drives them, what can be gone on from."""
+"""Surveys of runs: which runs exist, which driver runs them, and from which commit they can be resumed."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 from test_earlier_generations import commit, step, write
 
 from planner.errors import StoreError
-from planner.store.driver import lease_name, this_driver
-from planner.store.lease import Lease
+from planner.store.lease import DriverLease
+from planner.store.lease_record import lease_name, this_driver
 from planner.store.ledger import segment_name
 from planner.store.records import NO_HEAD, Manifest, TrainingIdentity, seal
 from planner.store.run_folder import RunFolder, commit_name
@@ -16,7 +16,7 @@ from planner.store.survey import survey, survey_folder
 
 
 def committed(storage, number, generation=1, total_steps=8):
-    """A manifest with one file beside it."""
+    """Write a commit with one file."""
     run = RunFolder(storage)
     name = commit_name(number, generation)
     manifest = Manifest(
@@ -46,20 +46,20 @@ def committed(storage, number, generation=1, total_steps=8):
 
 
 def recorded(storage, number):
-    """The record of a commit that is there."""
+    """The ledger record of an existing commit."""
     return commit(number, sha256=RunFolder(storage).manifest_digest(commit_name(number, 1)))
 
 
 def test_a_replaced_commit_is_a_problem(storage, url):
-    """Nobody goes on from one that the ledger does not record."""
+    """A run cannot be resumed from a commit that the ledger does not record."""
     committed(storage, 2)
     write(storage, 1, step(0), step(1), commit(2))
-    assert "is not the one that the ledger records" in survey(url).problem
+    assert "was replaced: its digest is" in survey(url).problem
     assert survey(url).newest is None
 
 
 def test_a_new_folder_has_no_run(storage):
-    """Nor has a missing one; a run in it is found, and what is none is passed over."""
+    """Neither does a missing one. Runs in it are found, and other folders are ignored."""
     with pytest.raises(StoreError, match="no such folder"):
         survey_folder(storage.url)
     storage.write("notes/readme.txt", b"x")
@@ -72,7 +72,7 @@ def test_a_new_folder_has_no_run(storage):
 
 
 def test_the_newest_commit_whose_files_are_there_counts(storage, url):
-    """One that was pruned or lost a file is passed over; manifests alone are no commits to go on from."""
+    """Commits that were pruned or lost a file are passed over."""
     first, second = committed(storage, 2), committed(storage, 4)
     write(storage, 1, step(0), step(1), recorded(storage, 2))
     assert (survey(url).newest.name, survey(url).kept) == (second, (first, second))
@@ -97,7 +97,7 @@ def test_the_newest_commit_whose_files_are_there_counts(storage, url):
     ],
 )
 def test_what_nobody_can_go_on_from_has_a_problem(storage, url, harm, says):
-    """In words; the list of all runs is there all the same."""
+    """The problem is a text, and the list still has all runs."""
     committed(storage, 2)
     write(storage, 1, step(0), step(1), recorded(storage, 2))
     assert survey(url).problem == ""
@@ -106,7 +106,7 @@ def test_what_nobody_can_go_on_from_has_a_problem(storage, url, harm, says):
 
 
 def test_a_folder_that_cannot_be_looked_into_is_a_line_of_the_list(storage, monkeypatch):
-    """The others are surveyed all the same."""
+    """The other runs are surveyed."""
     for name in ("one", "shut"):
         committed(Storage(f"{storage.url}/{name}"), 2)
     names = Storage.names
@@ -122,10 +122,10 @@ def test_a_folder_that_cannot_be_looked_into_is_a_line_of_the_list(storage, monk
 
 
 def test_a_lease_tells_whether_its_driver_lives(storage, url):
-    """This process holds it, gives it back; of another machine's, nobody here can tell."""
+    """Alive while this process holds it, then ended. Unknown for a driver on another machine."""
     storage.write("run.json", b"{")
     assert survey(url).driver == "none"
-    with Lease(storage, "launch", print):
+    with DriverLease(storage, "launch", print):
         assert survey(url).driver == "alive"
     assert survey(url).driver == "ended"
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})

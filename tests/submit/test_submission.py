@@ -32,9 +32,9 @@ SILENT = -1
 
 def connect(address):
     """Ray reads its token when it is imported, so no test module may do that while tests are collected."""
-    from planner.submit.job_server import JobServer
+    from planner.submit.jobs_api import JobsApi
 
-    return JobServer.connect(address)
+    return JobsApi.connect(address)
 
 
 @contextmanager
@@ -73,15 +73,15 @@ def server(answers):
 @pytest.mark.parametrize(
     ("version", "says"),
     [
-        (NO_TOKEN, r"the cluster wants a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file"),
-        (WRONG_TOKEN, r"the cluster does not take the token in .*; its own: ray get-auth-token, on the head"),
-        ((200, "<html>a web page</html>"), r"answers, but not as Ray's dashboard does \(.*\); check --address"),
-        ((200, '{"version": "4"}'), r"answers, but not as Ray's dashboard does"),
-        ((200, "[]"), r"answers, but not as Ray's dashboard does"),
-        ((404, "nothing here"), r"answers, but not as Ray's dashboard does"),
-        ((502, "bad gateway"), r"answers, but not as Ray's dashboard does \(502 Server Error"),
+        (NO_TOKEN, r"the cluster requires a token. Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file"),
+        (WRONG_TOKEN, r"the cluster rejected the token in .*. Run ray get-auth-token on the head"),
+        ((200, "<html>a web page</html>"), r"is not a Ray dashboard \(.*\). Check --address"),
+        ((200, '{"version": "4"}'), r"is not a Ray dashboard"),
+        ((200, "[]"), r"is not a Ray dashboard"),
+        ((404, "nothing here"), r"is not a Ray dashboard"),
+        ((502, "bad gateway"), r"is not a Ray dashboard \(502 Server Error"),
         ((200, '{"ray_version": "1.13.0"}'), r"Ray version 1.13.0 is running on the cluster"),
-        ((200, '{"ray_version": "2.59.0"}'), r"runs Ray 2.59.0; planner needs 2.60 or newer there"),
+        ((200, '{"ray_version": "2.59.0"}'), r"runs Ray 2.59.0, but planner needs 2.60 or newer"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_told_in_a_line(version, says):
@@ -103,7 +103,7 @@ def test_the_address_that_is_written_is_the_one_that_is_used(monkeypatch, variab
 def submission(address, tmp_path):
     (tmp_path / "job.yaml").write_text("name: tiny")
     shipment = Shipment(package={"job.yaml": tmp_path / "job.yaml"}, job="job.yaml", data=())
-    return Submission(address=address, submission_id="tiny-1", words=("true",), env={}, shipment=shipment)
+    return Submission(address=address, submission_id="tiny-1", arguments=("true",), env={}, shipment=shipment)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def submission(address, tmp_path):
         ({"POST /api/jobs/": CONFLICT}, "status code 500: ValueError: Job with submission_id tiny-1 already exists"),
         ({"POST /api/jobs/": (500, "No available agent to submit job")}, "status code 500: No available agent"),
         ({"PUT /api/packages": (413, "Maximum request body size exceeded")}, "status code 413: Maximum request body"),
-        ({"GET /api/packages": (403, "")}, "does not take the token"),
+        ({"GET /api/packages": (403, "")}, "rejected the token"),
     ],
 )
 def test_a_refused_submission_is_told_in_a_line(tmp_path, monkeypatch, answers, says):
@@ -147,7 +147,7 @@ def ended(**details):
             1,
             "runtime_env setup failed: no space",
         ),
-        ({"status": "FAILED"}, 1, "Ray does not say why"),
+        ({"status": "FAILED"}, 1, "Ray gives no reason"),
         ({"status": "STOPPED"}, 130, ""),
     ],
 )
@@ -161,7 +161,9 @@ def test_a_lost_connection_says_that_the_job_may_run_on():
     """The dashboard went away while the log was followed."""
     with server({"GET /api/version": VERSION}) as address:
         connected = connect(address)
-    with pytest.raises(RunError, match=r"the connection was lost: Connection refused; see what became .* ray job list"):
+    with pytest.raises(
+        RunError, match=r"the connection was lost: Connection refused. To see the job's status: ray job list"
+    ):
         connected.follow("tiny-1", lambda _text: None)
 
 

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from planner.errors import RecordMismatch, StoreError
+from planner.errors import ManifestMismatch, StoreError
 from planner.job import Job
 from planner.provenance.audit import audit
 from planner.store.ledger import read_segment, segment_name
@@ -653,7 +653,7 @@ def test_a_forged_commit_never_runs_code(url, tmp_path):
     files = tuple(altered if file.name == ".metadata" else file for file in manifest.files)
     forged = manifest.model_copy(update={"files": files})
     run.storage.write(f"manifests/{name}.json", seal(forged))
-    with pytest.raises(RecordMismatch, match="is not the one that the ledger records"):
+    with pytest.raises(ManifestMismatch, match="was replaced: its digest is"):
         train(Launch(job=job, url=url), cpu_device, Hooks())
     ledger = run.storage.read(segment_name(1)).decode().replace(digest_of(manifest), digest_of(forged))
     run.storage.write(segment_name(1), ledger.encode())

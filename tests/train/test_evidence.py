@@ -12,7 +12,7 @@ import pytest
 from forging import compact, forged, reseal
 
 from planner.base import format_versions
-from planner.errors import NewerFormat, PlanError, RecordMismatch, ResumeRefused, StoreError
+from planner.errors import ManifestMismatch, NewerFormat, PlanError, ResumeRefused, StoreError
 from planner.job import Job
 from planner.plan import layout, make_plan
 from planner.plan.layout import Balanced, Bitwise
@@ -142,7 +142,7 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
         lambda: commit_at(run_at(url), None),
     ]
     for attempt in attempts:
-        with pytest.raises(RecordMismatch, match=rf"manifests/{name}\.json is not the one that the ledger records"):
+        with pytest.raises(ManifestMismatch, match=rf"manifests/{name}\.json was replaced"):
             attempt()
     assert run_at(url).generations() == [1, 2]
     manifest_file(url, name).write_bytes(before)
@@ -179,7 +179,7 @@ def test_a_commit_whose_record_was_never_written_is_gone_on_from(url, corpus):
         ({"lr": 1.0000001e-3}, "step 3: its learning rate is 0.0010000001 on record, and the schedule has 0.001"),
         ({"total_steps": 7}, "generation 1: it was to end at step 7 on record, and its job says 6"),
         ({"num_samples": 31}, "generation 1: an epoch has 31 samples on record, and 34 in the data"),
-        ({"layout_version": 2}, "layout version 2 was made by another version of planner; this one knows 1"),
+        ({"layout_version": 2}, "layout version 2, and this version of planner knows 1"),
     ],
     ids=str,
 )
@@ -208,7 +208,7 @@ def test_steps_behind_the_end_are_found(url):
 
     with_job(url, lambda job: job["train"].update(steps=5))
     forged(url, alter, alter)
-    assert audit(run_at(url)).findings == ("generation 2: it went on to step 6, behind its end at step 5",)
+    assert audit(run_at(url)).findings == ("generation 2: it went on to step 6, past its end at step 5",)
     findings = []
     script().check(url, "", findings, [], listed=False)
     assert findings == ["generation 2: went on to step 6, behind its end at step 5"]
@@ -277,7 +277,7 @@ def test_two_layouts_live_side_by_side(corpus, tmp_path, second_layout, monkeypa
     assert headers[0]["plan_digest"] != headers[1]["plan_digest"]
     assert audit(run_at(tmp_path)).clean
     monkeypatch.delitem(layout.LAYOUTS, 2)
-    with pytest.raises(PlanError, match="layout version 2 was made by another version of planner; this one knows 1"):
+    with pytest.raises(PlanError, match="layout version 2, and this version of planner knows 1"):
         audit(run_at(tmp_path))
 
 
@@ -363,7 +363,7 @@ def test_another_format_is_refused(url, corpus, place, found):
     if found is not None:
         why = rf"written by another version of planner \(format {found}, this one reads 1\)"
     job = make_job(corpus, train={"steps": 7})
-    with pytest.raises(NewerFormat, match=rf"{why}; use the version that wrote it, or start again with another"):
+    with pytest.raises(NewerFormat, match=rf"{why}. Use the version that wrote it, or start again with another"):
         train_to(url, job)
     assert run_at(url).generations() == [1, 2]
     if place in {"ledger", "manifests", "jobs"}:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.data.samples import NO_LOSS, check_sum_of, text_of
-from planner.errors import ObjectiveError
+from planner.errors import ObjectiveUnavailable
 from planner.job import DpoObjective, GptModel, IpoObjective, KtoObjective, SftObjective, SimpoObjective, Train
 from planner.job.objectives import OURS
 from planner.job.objectives.orpo import OrpoObjective
@@ -21,7 +21,7 @@ from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.control import exact_sums
 from planner.train.log_probs import no_training
-from planner.train.objectives import Coupled, denominators, make_objective, named_metrics
+from planner.train.objectives import CoupledObjective, denominators, make_objective, named_metrics
 from planner.train.objectives.orpo import _log_odds as log_odds
 from planner.train.prefetch import _Pickled
 from planner.train.reference.frozen import FrozenReference, UniformReference
@@ -76,7 +76,7 @@ def measured(config, model, reference, batches):
     """Loss, metrics and gradients by our objective over micro-batches, as a step adds them up."""
     objective = make_objective(config, reference)
     totals = denominators(objective, batches)
-    if isinstance(objective, Coupled):
+    if isinstance(objective, CoupledObjective):
         with no_training(model):
             shared = torch.stack([objective.shared(model, batch, totals) for batch in batches])
         objective = objective.given(exact_sums(shared))
@@ -210,7 +210,9 @@ def test_a_spec_says_what_its_class_does(spec):
     wrong = dataclasses.replace(spec, is_coupled=not spec.is_coupled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("planner.job.spec_of", lambda _: wrong)
-        with pytest.raises(ObjectiveError, match=f"{spec.kind}: its spec says is_coupled={wrong.is_coupled}, but"):
+        with pytest.raises(
+            ObjectiveUnavailable, match=f"{spec.kind}: its spec says is_coupled={wrong.is_coupled}, but"
+        ):
             make_objective(spec.config(kind=spec.kind), UniformReference())
 
 
@@ -262,7 +264,7 @@ def test_a_ghost_adds_nothing(name):
     parts[0].backward()
     assert not parts.any()
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
-    if isinstance(objective, Coupled):
+    if isinstance(objective, CoupledObjective):
         assert not objective.shared(model, ghost, (7, 7, 7, 7)).any()
 
 

@@ -59,7 +59,7 @@ def test_a_commit_that_does_not_fit_leaves_the_last_one_and_says_what_it_needs(j
     said = refused(job, url)
     needed, free = re.search(
         r"^step 2 cannot be committed \(last commit: step 1\): .*/run: the disk is full: a commit needs (.+) kB, "
-        r"and (.+) kB are free; make room there, then run the same command again$",
+        r"and (.+) kB are free. Make room there, then run the same command again$",
         said,
     ).groups()
     assert 0 < float(free) < float(needed)
@@ -127,7 +127,7 @@ def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, m
 
 def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
     """A model of 2 MB; nothing of it stays."""
-    planned = [tensor_files.Planned(name=name, shape=(250_000,)) for name in "ab"]
+    planned = [tensor_files.TensorSpec(name=name, shape=(250_000,)) for name in "ab"]
     tensors = (torch.zeros(250_000) for _ in planned)
     with pytest.raises(RunError, match=r"the disk is full: the model needs 2\.0 MB, and 1\.0 MB are free\. Nothing"):
         tensor_files.write(small_disk, "model", planned, tensors, torch.float32, {})
@@ -138,7 +138,7 @@ def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
 def test_a_store_without_room_says_how_much_is_needed(small_disk, write):
     """Manifests, claims, the ledger, the reference's log-probabilities: all of them go through these three."""
     storage = Storage(str(small_disk))
-    with pytest.raises(DiskFull, match=r"the disk is full: part/0 needs 2\.0 MB, and .* are free; make room there"):
+    with pytest.raises(DiskFull, match=r"the disk is full: part/0 needs 2\.0 MB, and .* are free\. Make room there"):
         getattr(storage, write)("part/0", bytes(2_000_000))
 
 

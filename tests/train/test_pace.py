@@ -11,11 +11,11 @@ from planner.plan import checkpoint_interval
 from planner.store.earlier_generations import EarlierGenerations
 from planner.train.pace import FIRST_COMMIT_S, MOST_WORK_S, EverySteps, MeasuredPace
 
-NOTHING = EarlierGenerations(losses=0, observed_s=0.0, saves_s=())
+NOTHING = EarlierGenerations(losses=0, observed_s=0.0, save_times=())
 
 
 def past(**changed):
-    return EarlierGenerations(**{"losses": 0, "observed_s": 0.0, "saves_s": (1.0,), **changed})
+    return EarlierGenerations(**{"losses": 0, "observed_s": 0.0, "save_times": (1.0,), **changed})
 
 
 class Training:
@@ -99,7 +99,7 @@ def test_more_losses_make_it_shorter():
     """Of two runs of equal length; the reason says how many."""
     few, many = (Training(past(losses=n, observed_s=36_000.0)).run(2000, 0.5) for n in (0, 20))
     assert gaps(many.commits)[0] < gaps(few.commits)[0] / 3
-    assert "20 lost without notice in 10 h" in many.news[0]
+    assert "(20 in 10 h so far" in many.news[0]
 
 
 def test_a_resumed_run_needs_no_early_commit():
@@ -120,7 +120,7 @@ def test_one_slow_first_step_is_no_measure():
 @pytest.mark.parametrize("step_s", [0.5, 60.0, 700.0, 4000.0])
 def test_no_more_than_half_an_hour_is_at_risk(step_s):
     """Where the formula would wait for hours; a step that takes longer is committed at once."""
-    training = Training(past(saves_s=(100.0,), observed_s=1e7), save_s=100.0).run(
+    training = Training(past(save_times=(100.0,), observed_s=1e7), save_s=100.0).run(
         3 * int(MOST_WORK_S / step_s + 3), step_s
     )
     assert max(gaps(training.commits)) == max(1, int(MOST_WORK_S / step_s))
@@ -129,7 +129,7 @@ def test_no_more_than_half_an_hour_is_at_risk(step_s):
 
 def test_the_cap_holds_where_few_steps_take_most_of_the_time():
     """The median is a second, and every twentieth step takes 10 minutes."""
-    training = Training(past(saves_s=(100.0,), observed_s=1e7), save_s=100.0)
+    training = Training(past(save_times=(100.0,), observed_s=1e7), save_s=100.0)
     for _ in range(30):
         training.run(19, 1.0).run(1, 600.0)
     assert max(gaps(training.commits)) <= 62

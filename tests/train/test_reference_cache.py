@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.errors import NewerFormat, TrainingFailed
 from planner.job import Job
 from planner.store.storage import Storage
-from planner.train.reference.cache import Parts, parts_of
+from planner.train.reference.cache import TableFiles, parts_of
 
 sys.path.append(str(Path(__file__).parent.parent / "fsdp"))
 from sample_sets import SampleSet
@@ -21,7 +21,7 @@ from sample_sets import SampleSet
 @pytest.fixture
 def parts(tmp_path):
     """Two parts, of 2049 and of 951 rows."""
-    return Parts(storage=Storage(str(tmp_path)), key="k", num_rows=3000, chunk_rows=3)
+    return TableFiles(storage=Storage(str(tmp_path)), key="k", num_rows=3000, chunk_rows=3)
 
 
 def values(parts, start):
@@ -84,7 +84,7 @@ def test_another_versions_part_is_refused(parts, tmp_path):
 @given(num_rows=st.integers(1, 20_000_000), chunk_rows=st.integers(1, 4096))
 def test_parts_cover_all_rows_once(num_rows, chunk_rows):
     """In chunks that no part cuts, whatever the number of workers: there are never too many files."""
-    parts = Parts(storage=Storage("/nowhere"), key="k", num_rows=num_rows, chunk_rows=chunk_rows)
+    parts = TableFiles(storage=Storage("/nowhere"), key="k", num_rows=num_rows, chunk_rows=chunk_rows)
     assert len(parts.starts) <= 1024
     assert parts.rows_each % chunk_rows == 0
     for start in (parts.starts[0], parts.starts[-1]):

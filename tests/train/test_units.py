@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planner.data.base import check_sum
 from planner.errors import DataError
 from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
-from planner.job.lengths import Lengths, learning_rate
+from planner.job.step_schedule import StepSchedule, learning_rate
 from planner.order.order import Order
 from planner.plan import BatchSizes, make_plan
 from planner.train import control
@@ -33,7 +33,7 @@ def rates(kind, total_steps, warmup_steps=0, final_fraction=0.0):
     """The rate of every step."""
     schedule = Schedule(kind=kind, final_fraction=final_fraction)
     train = Train(steps=total_steps, optimizer=AdamW(kind="adamw", lr=PEAK), schedule=schedule)
-    lengths = Lengths(total_steps=total_steps, warmup_steps=warmup_steps, eval_every=1, commit_every="auto")
+    lengths = StepSchedule(total_steps=total_steps, warmup_steps=warmup_steps, eval_every=1, commit_every="auto")
     return [learning_rate(train, step, lengths) for step in range(total_steps)]
 
 

@@ -1,7 +1,7 @@
-"""Everything of Ray's that is not its public interface, in one folder; tested against Ray 2.60.
+"""All code that uses Ray's private interfaces. Tested with Ray 2.60.
 
-`contract.py` lists all of it, with what happens where a name is missing.
-`presence.py` says what the installed Ray lacks.
+`private_api.py` lists every private name, and what happens if it is missing. `compatibility.py` finds names that the
+installed Ray lacks.
 """
 
 import contextlib
@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.contract import DRAIN, KEY_VALUE_STORE
-from planner.dispatch.ray_internal.presence import require
+from planner.dispatch.ray_internal.compatibility import require
+from planner.dispatch.ray_internal.private_api import DRAIN, KEY_VALUE_STORE
 from planner.errors import RunError
 
 _NAMESPACE = b"planner"
 
 
-def kv_put(key: str, word: str) -> None:
-    """Leave a word for the driver in the cluster's key-value store (the GCS), from any of its processes.
+def kv_put(key: str, value: str) -> None:
+    """Store a value in the cluster's key-value store (the GCS), from any process of the cluster.
 
     Raises:
         UserError: this Ray has no such store.
@@ -26,11 +26,11 @@ def kv_put(key: str, word: str) -> None:
     require(KEY_VALUE_STORE)
     from ray.experimental.internal_kv import _internal_kv_put
 
-    _internal_kv_put(key.encode(), word.encode(), overwrite=True, namespace=_NAMESPACE)
+    _internal_kv_put(key.encode(), value.encode(), overwrite=True, namespace=_NAMESPACE)
 
 
 def kv_get(key: str) -> str:
-    """The word left under `key`, or the empty string.
+    """The value stored under `key`, or the empty string.
 
     Raises:
         UserError: this Ray has no such store.
@@ -43,9 +43,9 @@ def kv_get(key: str) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the cluster's notices ("(raylet) The node ... has been marked dead") off this process's stdout.
+    """Keep the cluster's messages ("(raylet) The node ... has been marked dead") off this process's stdout.
 
-    `ray.init(log_to_driver=False)` does not. Where Ray has no such function any more, the notices are printed.
+    `ray.init(log_to_driver=False)` does not do it. If Ray has no such function, the messages are printed.
     """
     try:
         from ray._private import worker
@@ -62,9 +62,9 @@ def quiet() -> Iterator[None]:
 
 
 def keeps_loopback() -> bool:
-    """Whether this process's Ray goes to 127.0.0.1 where it is told to. It decides so when it is imported.
+    """Whether Ray in this process connects to 127.0.0.1 if told so. Ray decides this when it is imported.
 
-    If not, it goes to the machine's outer address, where no embedded cluster listens, and tries for minutes.
+    If not, it connects to the machine's outer address, where no embedded cluster listens, and tries for minutes.
     """
     try:
         from ray._private.ray_constants import ENABLE_RAY_CLUSTER
@@ -76,11 +76,11 @@ def keeps_loopback() -> bool:
 def drain_node(node_id: str, deadline_s: float, message: str) -> None:
     """Give notice that a node goes in `deadline_s` seconds, as a cloud's agent would. Call it connected.
 
-    Ray ends an idle node at once; one that is busy it leaves to whoever gave the notice.
+    Ray ends an idle node at once. It does not end a busy node.
 
     Raises:
-        RunError: the cluster does not accept it.
-        UserError: this Ray gives no notices, or others.
+        RunError: the cluster did not accept the notice.
+        UserError: this Ray's internals are not those that planner needs.
     """
     require(DRAIN)
     import ray
@@ -90,18 +90,16 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
 
 
 def request_drain(client: shapes.GcsClient, node_id: str, deadline_s: float, message: str) -> None:
-    """Tell Ray, through a `GcsClient`, that a node goes in `deadline_s` seconds; infinite if that is not known.
-
-    A later call replaces the deadline.
+    """Tell Ray that a node goes in `deadline_s` seconds. Infinite if not known. A later call replaces the deadline.
 
     Raises:
-        RunError: the cluster does not accept it.
+        RunError: the cluster did not accept the notice.
     """
     from ray.core.generated import autoscaler_pb2
 
     reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    # For Ray, 0 is no deadline.
+    # Ray takes 0 for "no deadline".
     deadline_ms = int((time.time() + deadline_s) * 1000) if deadline_s < math.inf else 0
     is_accepted, why_not = client.drain_node(node_id, reason, message, deadline_ms)
     if not is_accepted:
-        raise RunError(f"node {node_id}: the notice was not accepted: {why_not}")
+        raise RunError(f"node {node_id}: the cluster did not accept the notice: {why_not}")

@@ -1,7 +1,7 @@
-"""What is asked of the cluster's autoscaler, and what it says to that.
+"""Requests nodes from the cluster's autoscaler, and reads whether it accepts the request.
 
-Requests go to an actor of Ray's, the coordinator, which hands all jobs' requests together to the GCS, and says which
-places are whose. The autoscaler fetches them there, and its newer version (v2) leaves what it makes of them.
+Requests go to Ray's coordinator actor. It collects the requests of all jobs in the GCS, and assigns places to jobs. The
+autoscaler reads the requests there. Its newer version (v2) publishes its verdict there, too.
 """
 
 import logging
@@ -19,36 +19,36 @@ from planner.dispatch.ray_internal import shapes
 
 _log = logging.getLogger(__name__)
 
-# As Ray Train does: a request is forgotten after the one, and said again after the other.
+# The same values as in Ray Train. A request expires after the first time, and is repeated after the second.
 _EXPIRE_S, _AGAIN_S = 180.0, 20.0
 _ASK_TIMEOUT_S = 5.0
-# The autoscaler looks at requests every 5 s, if nobody has set it otherwise.
+# By default the autoscaler reads requests every 5 s.
 _LOOK_S = 2.0
-# A launch that failed longer ago says nothing of now.
+# Older failed launches say nothing about the present.
 _RECENT_S = 60.0
 
 
 class Autoscaler:
-    """The last request, and what became of it."""
+    """The last request, and its outcome."""
 
     def __init__(self) -> None:
         self.asked = 0
-        """workers; 0 before the first request"""
-        self.words: tuple[str, ...] = ()
-        """why nodes do not come, as far as it says so"""
+        """workers in the last request. 0 before the first request"""
+        self.reasons: tuple[str, ...] = ()
+        """why nodes do not come, if the autoscaler says so"""
         self._asked_s = self._looked_s = float("-inf")
-        # The number of the look at the cluster from which on the request is seen; infinite until it is known.
+        # The request is visible in versions of the cluster's state after this one. Infinite until it is known.
         self._seen_from = math.inf
 
     @property
     def is_due(self) -> bool:
-        """Whether the request is to be said again."""
+        """Whether the request must be repeated."""
         return time.monotonic() - self._asked_s > _AGAIN_S
 
     def ask(
         self, coordinator: shapes.Coordinator, requester_id: str, scaling_config: shapes.ScalingConfig, num_workers: int
     ) -> None:
-        """Ask for so many in all; a failure is logged, and the next time is soon."""
+        """Request `num_workers` in all. A failure is logged, and the caller tries again soon."""
         bundles, selectors = build_train_resource_request(scaling_config, num_workers)
         try:
             ray.get(
@@ -58,13 +58,13 @@ class Autoscaler:
                     label_selectors=selectors,
                     expire_after_s=_EXPIRE_S,
                     priority=ResourceRequestPriority.HIGH,
-                    # Else places on good nodes would stay unseen while those of the request lie on nodes that drain.
+                    # Without this, places on good nodes stay hidden while the request's places are on draining nodes.
                     request_remaining=sorted(scaling_config._resources_per_worker_not_none),
                 ),
                 timeout=_ASK_TIMEOUT_S,
             )
-        except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
-            _log.warning("the cluster could not be asked for %d workers", num_workers, exc_info=True)
+        except Exception:  # noqa: BLE001  # no error here may end a group that trains
+            _log.warning("the request for %d workers failed", num_workers, exc_info=True)
             return
         is_another = num_workers != self.asked
         self.asked, self._asked_s = num_workers, time.monotonic()
@@ -72,27 +72,27 @@ class Autoscaler:
             self._seen_from = math.inf
             self._read_status()
 
-    def verdict(self) -> Literal["taken", "refused", ""]:
-        """What the autoscaler makes of the request; empty as long as it says nothing, as its older version does."""
+    def verdict(self) -> Literal["accepted", "rejected", ""]:
+        """The autoscaler's answer to the request. Empty if there is none yet. Its older version gives none."""
         if time.monotonic() - self._looked_s < _LOOK_S:
             return ""
         self._looked_s = time.monotonic()
         if (status := self._read_status()) is None:
             return ""
         state = status.autoscaling_state
-        # Every look at the cluster's state has a number: it has seen the request if its own came after ours.
+        # The cluster's state has a version. The autoscaler has seen the request if it saw a later version.
         if state.last_seen_cluster_resource_state_version <= self._seen_from:
             return ""
         if state.infeasible_cluster_resource_constraints:
-            return "refused"
-        self.words = self._failure(state)
-        return "taken"
+            return "rejected"
+        self.reasons = self._failure(state)
+        return "accepted"
 
     def _read_status(self) -> shapes.ClusterStatus | None:
-        """The cluster's; None if it could not be read. The first after a request tells what came before that."""
+        """The cluster's status, None if it could not be read. The first read after a request sets `_seen_from`."""
         try:
             status = _status()
-        except Exception:  # noqa: BLE001  # as above
+        except Exception:  # noqa: BLE001  # no error here may end a group that trains
             _log.warning("the autoscaler's state could not be read", exc_info=True)
             return None
         if math.isinf(self._seen_from):
@@ -100,14 +100,14 @@ class Autoscaler:
         return status
 
     def _failure(self, state: shapes.AutoscalingState) -> tuple[str, ...]:
-        """The last launch that failed, in words. The cloud's own error is in the autoscaler's log only."""
+        """A text about the last node launch that failed. The cloud's own error is only in the autoscaler's log."""
         recent = [f for f in state.failed_instance_requests if time.time() - f.failed_ts < _RECENT_S]
         if not recent:
             return ()
         last = max(recent, key=lambda failed: failed.failed_ts)
-        why = f": {last.reason}" if last.reason else ""
+        reason = f": {last.reason}" if last.reason else ""
         return (
-            f"asked for {counted(self.asked, 'worker')}, and the cloud gives no {last.ray_node_type_name} node{why}",
+            f"asked for {counted(self.asked, 'worker')}, but the cloud gives no {last.ray_node_type_name} node{reason}",
         )
 
 

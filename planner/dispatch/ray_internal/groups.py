@@ -1,9 +1,9 @@
-"""Worker groups for Ray Train's controller: Ray's own, which reports to our policy, and one that keeps processes.
+"""Worker groups for Ray Train's controller: Ray's own that reports to our policy, and one that keeps processes.
 
-    Ray:   resize = end all processes, start new ones (6 to 9 s: imports, process group, load)
-    here:  after a clean park, workers that stay keep their processes; newcomers were started while the others trained
+    Ray:   a resize ends all processes and starts new ones (6 to 9 s: imports, process group, load)
+    here:  workers that stay keep their processes, and newcomers were started while the group trained
 
-Anything that goes wrong falls back to new processes, with nothing lost: all is committed before this begins.
+If anything fails, new processes start. Nothing is lost, because all workers committed before.
 """
 
 import dataclasses
@@ -31,58 +31,58 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.hand_over import HandOver, Place, PlacementGroups, end
+from planner.dispatch.ray_internal.hand_over import HandOver, PlacementGroups, WorkerSlot, end
 from planner.dispatch.ray_internal.kept_worker import KeepingRayTrainWorker
 
 _log = logging.getLogger(__name__)
 
-# A parked thread unwinds within its poll of 0.2 s; a `finally` that hangs is not waited for.
+# A parked thread unwinds within its poll of 0.2 s. The limit is for a `finally` that hangs.
 _UNWIND_S = 10.0
 _RESET_S = 30.0
-# None of Ray's waits for a worker that starts has an end. Its own limit for a worker's environment is 10 min, and the
-# rest is imports and a handshake.
+# Ray waits for a starting worker without a limit. It gives a worker's environment 10 min. The rest is imports and a
+# handshake.
 _START_MOST_S = 900.0
 
 
 class GroupOwner(Protocol):
-    """What a worker group needs of its policy."""
+    """What a worker group needs from its policy."""
 
     hand_over: HandOver
     warm_up: Callable[[], None]
 
     @property
     def places_name(self) -> str:
-        """How the names of the placement groups begin."""
+        """The prefix of the placement groups' names."""
 
     def label_selector(self, num_workers: int) -> dict[str, str] | None:
-        """What the nodes of so many workers must be like."""
+        """The labels that nodes for `num_workers` workers must have. None: any node."""
 
     def group_started(self, group: "NewProcessesGroup") -> None:
-        """It trains."""
+        """The group trains."""
 
     def group_failed(self, group: "NewProcessesGroup", errors: dict[int, Exception]) -> None:
-        """Workers of it have failed."""
+        """Workers of the group failed. `errors` has an exception by rank."""
 
     def start_failed(self, error: Exception) -> None:
         """Workers died before they trained."""
 
     def unplaced(self, placed: int, asked: int) -> None:
-        """Places that were counted cannot be had."""
+        """Only `placed` of `asked` workers got a place in time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupFactory:
-    """Makes the worker groups of one policy. Ray's controller takes it for its worker group class.
+    """Creates the worker groups of one policy. It takes the place of the controller's worker group class.
 
-    Ray calls `create` on that class and hands it nothing of ours. An object can hold the policy, where a class would
-    share it with every other policy of the process.
+    Ray calls `create` on that class with its own arguments only. An object can hold the policy, while a class attribute
+    would be shared with every other policy of the process.
     """
 
     owner: GroupOwner
     keeps_processes: bool
 
     def create(self, *arguments: object, **options: object) -> "NewProcessesGroup":
-        """Start a group; called by Ray's controller in the place of `WorkerGroup.create`."""
+        """Start a group. Ray's controller calls this instead of `WorkerGroup.create`."""
         group = (KeepingGroup if self.keeps_processes else NewProcessesGroup)(self.owner, *arguments, **options)
         group.start()
         self.owner.group_started(group)
@@ -90,9 +90,9 @@ class GroupFactory:
 
 
 class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
-    """Ray's worker group; it tells its policy when it was started and when it fails."""
+    """Ray's worker group, which also tells our policy when it starts and fails."""
 
-    # What Ray sets.
+    # Set by Ray.
     _callbacks: Sequence[shapes.WorkerGroupCallback]
     _train_run_context: shapes.TrainRunContext
     _worker_group_context: shapes.WorkerGroupContext
@@ -104,17 +104,22 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         self._owner = owner
 
     def start(self) -> None:
-        """Start all workers, or raise what the controller takes for a failed start."""
-        with _start_failures_told(self._owner, self._num_placed):
+        """Start all workers.
+
+        Raises:
+            WorkerGroupStartupFailedError: a worker died, or the start took too long. Ray tries again.
+            WorkerGroupStartupTimeoutError: not all workers got a place in time. Ray tries again.
+        """
+        with _report_start_failures(self._owner, self._num_placed):
             self._start()
 
     def _num_placed(self, asked: int) -> int:
-        """Ray takes all places or none, and does not say how many there were."""
+        """How many workers got a place. Ray places all or none and does not count, so this is an upper bound."""
         return asked - 1
 
     def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
-        """Ray's, with an end."""
-        with _given_up_after(_START_MOST_S, worker_group_state_builder):
+        """Start the group as Ray does, but with a time limit."""
+        with _limit_start_time(_START_MOST_S, worker_group_state_builder):
             super()._start_impl(worker_group_state_builder)
 
     def _create_placement_group(
@@ -122,7 +127,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         scaling_config: object,  # noqa: ARG002
         worker_group_context: shapes.WorkerGroupContext,
     ) -> PlacementGroupHandle:
-        """Ray's for CPUs and GPUs, under a name by which the next controller finds it."""
+        """Create Ray's placement group for CPUs and GPUs, with a name by which the next controller finds it."""
         context = worker_group_context
         return DefaultPlacementGroupHandle(
             placement_group(
@@ -137,7 +142,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         return f"{self._owner.places_name}{uuid.uuid4().hex}"
 
     def poll_status(self, timeout: float | None = None) -> shapes.PollStatus:
-        """Ray's poll; failures are told to the policy, which may end the run."""
+        """Poll the workers as Ray does. Reports failures to the policy, which may end the run."""
         status: shapes.PollStatus = super().poll_status(timeout)
         if status.errors:
             self._owner.group_failed(self, status.errors)
@@ -147,10 +152,10 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         """Ranks that have not answered the last poll."""
         return list(self._world_rank_to_ongoing_poll)
 
-    # What a group that keeps processes does more.
+    # `KeepingGroup` overrides the methods below.
 
     def newcomers(self) -> Literal["none", "warming", "ready", "failed"]:
-        """There is nothing to wait for: new processes are started with the group."""
+        """Always ready: new processes start with the next group."""
         return "ready"
 
     def warm(self, count: int) -> None:
@@ -160,12 +165,12 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         """Nothing to do."""
 
     def plan_change(self, world_size: int, leaving: set[str]) -> None:
-        """Nothing to plan: all processes end."""
+        """Nothing to do: all processes end."""
 
 
 @contextmanager
-def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) -> Iterator[None]:
-    """A place that is not there in time is no failure; workers that die before they train are one."""
+def _report_start_failures(owner: GroupOwner, num_placed: Callable[[int], int]) -> Iterator[None]:
+    """Report failures of a start to the policy: workers that died, or places that were not available in time."""
     try:
         yield
     except WorkerGroupStartupFailedError as error:
@@ -177,11 +182,11 @@ def _start_failures_told(owner: GroupOwner, num_placed: Callable[[int], int]) ->
 
 
 @contextmanager
-def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
-    """Limit the time of a group's start. A start that takes longer loses its places, and with them its processes.
+def _limit_start_time(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
+    """Limit the time of a group's start. After `most_s`, its places are removed, which ends its processes.
 
     Raises:
-        WorkerGroupStartupFailedError: it took longer. Ray tries again.
+        WorkerGroupStartupFailedError: the start took longer than `most_s`. Ray tries again.
     """
     is_late = threading.Event()
 
@@ -198,7 +203,7 @@ def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> I
     except Exception as error:
         if is_late.is_set():
             raise WorkerGroupStartupFailedError(
-                f"a worker was not up after {duration(most_s)}; look at its node and at Ray's logs there"
+                f"a worker did not start within {duration(most_s)}. Check its node and Ray's logs there"
             ) from error
         raise
     finally:
@@ -206,31 +211,31 @@ def _given_up_after(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> I
 
 
 class KeepingGroup(NewProcessesGroup):
-    """Survivors of a planned change keep their processes: they pass to the next group by its policy's hand-over."""
+    """A group whose workers can pass their processes to the next group, through the policy's hand-over."""
 
     _worker_cls = KeepingRayTrainWorker
 
     def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
         super().__init__(owner, *arguments, **options)
         self._hand_over = owner.hand_over
-        self._places: list[Place] = []
+        self._places: list[WorkerSlot] = []
         self._placements = PlacementGroups([])
         self._change: tuple[int, set[str]] | None = None
 
     def start(self) -> None:
-        """Start the group out of those who were kept, those who were warmed, and new ones.
+        """Start the group from kept workers, warmed newcomers and new processes.
 
         Raises:
-            WorkerGroupStartupFailedError: a change in place went wrong; Ray tries again with new processes.
+            WorkerGroupStartupFailedError: the hand-over failed. Ray tries again with new processes.
         """
         self._places = self._hand_over.take_kept()
         if self._hand_over.take_is_broken():
-            # Raised here: an exception out of `shutdown` would leave the controller without a group, spinning.
-            raise WorkerGroupStartupFailedError("a survivor failed in a change in place; starting new processes")
+            # `shutdown` must not raise: that would leave the controller spinning without a group.
+            raise WorkerGroupStartupFailedError("a kept worker failed in the hand-over: starting new processes")
         try:
             super().start()
         except BaseException as error:
-            # Ray leaves the placement groups behind if a callback fails late.
+            # Ray does not remove the placement groups if a callback fails late.
             end([*self._places, *self._hand_over.take_newcomers()])
             if self._worker_group_state is not None:
                 self._worker_group_state.shutdown()
@@ -244,7 +249,7 @@ class KeepingGroup(NewProcessesGroup):
     # -- newcomers
 
     def newcomers(self) -> Literal["none", "warming", "ready", "failed"]:
-        """How far they are."""
+        """State of the newcomers that this group has started."""
         if not self._hand_over.newcomers:
             return "none"
         pending = [place.warmed for place in self._hand_over.newcomers]
@@ -256,38 +261,41 @@ class KeepingGroup(NewProcessesGroup):
         return "warming" if rest else "ready"
 
     def warm(self, count: int) -> None:
-        """Start processes that import and rehearse while the group trains on."""
-        # Which nodes are good may have changed since this group was started.
+        """Start `count` processes that warm up while the group trains. Does not wait for them."""
+        # The bad nodes may have changed since this group was started.
         places = self._take_places(count, self._owner.label_selector(len(self._places) + count))
         for place in places:
             place.warmed = place.actor.execute.remote(self._owner.warm_up)
         self._hand_over.newcomers += places
 
     def abandon_newcomers(self) -> None:
-        """End them."""
+        """End the newcomers."""
         end(self._hand_over.take_newcomers())
 
     def plan_change(self, world_size: int, leaving: set[str]) -> None:
-        """The next shutdown is a planned change to `world_size`; 0: it is not, and nobody is kept."""
+        """Prepare the next shutdown: a hand-over to `world_size` workers, or 0 to keep no process.
+
+        Workers on `leaving` nodes are not kept.
+        """
         self._change = (world_size, leaving) if world_size else None
-        useful: list[Place] = []
-        rest: list[Place] = []
+        useful: list[WorkerSlot] = []
+        rest: list[WorkerSlot] = []
         for place in self._hand_over.newcomers:
-            # One that is not ready would keep the others waiting, and one on a node that goes would go with it.
+            # A newcomer that is not ready would keep the others waiting. One on a leaving node would be lost.
             is_ready = bool(ray.wait([place.warmed], timeout=0)[0])
             is_useful = is_ready and ray.get(place.metadata, timeout=_RESET_S).node_id not in leaving
             (useful if is_useful else rest).append(place)
         self._hand_over.newcomers = useful
         end(rest)
 
-    # -- what Ray's start calls
+    # -- called by Ray's start
 
     def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
-        """Ray's, with the idle synchronisation actor of the last group: a new one is a process of its own."""
+        """Start the group with the last group's idle synchronisation actor: a new one would be another process."""
         start = WorkerGroup._start_impl
         if (actor := self._hand_over.take_sync_actor()) is not None:
-            start = _with_globals(start, {"SynchronizationActor": _Started(actor)})
-        with _given_up_after(_START_MOST_S, worker_group_state_builder):
+            start = _with_globals(start, {"SynchronizationActor": _RunningActorClass(actor)})
+        with _limit_start_time(_START_MOST_S, worker_group_state_builder):
             start(self, worker_group_state_builder)
 
     def _create_placement_group(
@@ -295,6 +303,7 @@ class KeepingGroup(NewProcessesGroup):
         scaling_config: object,  # noqa: ARG002
         worker_group_context: shapes.WorkerGroupContext,
     ) -> PlacementGroups:
+        """The places of kept workers, warmed newcomers and new processes, as many as the group has workers."""
         missing = worker_group_context.num_workers - len(self._places)
         newcomers = self._hand_over.take_newcomers()
         warmed, surplus = newcomers[:missing], newcomers[missing:]
@@ -306,10 +315,10 @@ class KeepingGroup(NewProcessesGroup):
         return self._placements
 
     def _create_workers(self, num_workers: int, *arguments: object, **options: object) -> list[Worker]:  # noqa: ARG002
-        """The workers of our places, ranked anew.
+        """The workers in the group's places, with new ranks.
 
         Raises:
-            WorkerGroupStartupFailedError: one has died.
+            WorkerGroupStartupFailedError: a worker has died.
         """
         try:
             found = ray.get([place.metadata for place in self._places])
@@ -323,8 +332,8 @@ class KeepingGroup(NewProcessesGroup):
         ranked: list[Worker] = WorkerGroup._assign_worker_ranks(workers)
         return ranked
 
-    def _take_places(self, count: int, selector: dict[str, str] | None) -> list[Place]:
-        """So many actors, each in a placement group of its own; nothing here waits."""
+    def _take_places(self, count: int, selector: dict[str, str] | None) -> list[WorkerSlot]:
+        """Start `count` actors, each in its own placement group. Does not wait for them."""
         context = self._worker_group_context
         resources = context.resources_per_worker
         environment = self._get_worker_runtime_env(
@@ -340,13 +349,13 @@ class KeepingGroup(NewProcessesGroup):
             )
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
             actor = actor_class.options(scheduling_strategy=where).remote()
-            places.append(Place(actor=actor, group=group, metadata=actor.get_metadata.remote()))
+            places.append(WorkerSlot(actor=actor, group=group, metadata=actor.get_metadata.remote()))
         return places
 
     # -- the end of a group
 
     def shutdown(self) -> None:
-        """A planned change keeps who stays; everything else ends all processes."""
+        """End the group. In a planned change, workers that stay keep their processes."""
         change, self._change = self._change, None
         if change is None or not self._may_keep():
             self.abandon_newcomers()
@@ -359,12 +368,12 @@ class KeepingGroup(NewProcessesGroup):
             self.abandon_newcomers()
 
     def _keep(self, world_size: int, leaving: set[str]) -> bool:
-        """Keep at most `world_size` workers, end the rest; false if none could be kept."""
-        by_actor: dict[shapes.WorkerActor, Place] = {place.actor: place for place in self._places}
+        """Keep at most `world_size` workers and end the rest. False if no worker could be kept."""
+        by_actor: dict[shapes.WorkerActor, WorkerSlot] = {place.actor: place for place in self._places}
         workers: Sequence[shapes.Worker] = self.get_workers()
         kept = [by_actor[worker.actor] for worker in workers if worker.metadata.node_id not in leaving][:world_size]
         is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
-        for callback in self._callbacks:  # the backend's ends the process group, of leavers, too
+        for callback in self._callbacks:  # the torch backend's callback ends the process group in all workers
             callback.before_worker_group_shutdown(self)
         end([place for place in self._places if place not in kept])
         is_clean = is_clean and _all_done([place.actor.forget.remote() for place in kept], _RESET_S)
@@ -378,7 +387,7 @@ class KeepingGroup(NewProcessesGroup):
         return is_clean
 
     def _keep_sync_actor(self, *, is_clean: bool) -> None:
-        """It serves the next group, if nobody waits in its barrier."""
+        """Keep the synchronisation actor for the next group if no worker waits in its barrier."""
         assert self._worker_group_state is not None, "asserted to be active"
         actor = self._worker_group_state.sync_actor
         try:
@@ -387,44 +396,48 @@ class KeepingGroup(NewProcessesGroup):
                 self._hand_over.sync_actor = actor
                 return
         except RayError:
-            _log.warning("the synchronisation actor does not answer; a new one is started", exc_info=True)
+            _log.warning("the synchronisation actor does not answer: starting a new one", exc_info=True)
         _shutdown_sync_actor(actor)
 
     def _may_keep(self) -> bool:
-        """A live CUDA process ignores another CUDA_VISIBLE_DEVICES, which Ray writes where a node's workers change."""
+        """Whether workers may keep their processes: without GPUs, or with one worker per node.
+
+        Ray changes CUDA_VISIBLE_DEVICES when a node's workers change, but a running CUDA process ignores that.
+        """
         nodes = [worker.metadata.node_id for worker in self.get_workers()]
         return not self._worker_group_context.resources_per_worker.get("GPU") or len(set(nodes)) == len(nodes)
 
 
 def _all_done(pending: list[shapes.ObjectRef], timeout_s: float) -> bool:
+    """Whether all calls succeed in time."""
     try:
         ray.get(pending, timeout=timeout_s)
     except RayError:
-        _log.warning("a worker could not be kept; starting new processes", exc_info=True)
+        _log.warning("a worker could not be kept: starting new processes", exc_info=True)
         return False
     return True
 
 
-class _Started:
-    """Stands where Ray expects the class of an actor, and "starts" the one that is there already."""
+class _RunningActorClass:
+    """Takes the place of an actor class, and "starts" an actor that already runs."""
 
     def __init__(self, actor: shapes.SyncActor) -> None:
         self._actor = actor
 
     def options(self, **_: object) -> Self:
-        """Of an actor that runs, nothing can be chosen."""
+        """Ignore the options: the actor already runs."""
         return self
 
     def remote(self, **_: object) -> shapes.SyncActor:
-        """The actor."""
+        """The running actor."""
         return self._actor
 
 
 def _with_globals(function: FunctionType, others: dict[str, object]) -> FunctionType:
-    """A copy of a function that finds these in the place of its module's globals of the same names.
+    """A copy of a function with some of its globals replaced.
 
-    Ray's start makes its synchronisation actor by a global name, and takes none from outside. The copy leaves the
-    module alone, for other groups and other threads too, and leaves nothing to undo.
+    Ray's start creates its synchronisation actor by a global name and accepts none from outside. The copy does not
+    change the module, so other groups and threads are not affected and nothing has to be undone.
     """
     return FunctionType(
         function.__code__,

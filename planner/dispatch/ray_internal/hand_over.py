@@ -1,4 +1,4 @@
-"""What one worker group leaves to the next: worker processes, and the placement groups that hold their resources."""
+"""The hand-over between worker groups: worker processes, and the placement groups that hold their resources."""
 
 import dataclasses
 import logging
@@ -16,12 +16,12 @@ from planner.dispatch.ray_internal.kept_worker import KeptWorkerActor
 
 _log = logging.getLogger(__name__)
 
-# Ray takes no zero.
+# Ray does not accept 0.
 _NO_WAIT_S = 0.05
 
 
 @dataclasses.dataclass(eq=False)
-class Place:
+class WorkerSlot:
     """A worker process, and the placement group that holds its resources."""
 
     actor: KeptWorkerActor
@@ -29,28 +29,28 @@ class Place:
     metadata: shapes.ObjectRef
     """of the worker's `ActorMetadata`"""
     warmed: shapes.ObjectRef | None = None
-    """ready when a newcomer is; None for one that was started with its group"""
+    """ready when a newcomer has warmed up. None for a worker that was started with its group"""
 
 
 @dataclasses.dataclass
 class HandOver:
-    """What one worker group leaves to the next one of the same policy. A policy has one group at a time."""
+    """What a worker group passes to the next one of the same policy. A policy has one group at a time."""
 
-    kept: list[Place] = dataclasses.field(default_factory=list)
-    """survivors of the last group, whose processes the next one takes over"""
-    newcomers: list[Place] = dataclasses.field(default_factory=list)
-    """started while the last group trained"""
+    kept: list[WorkerSlot] = dataclasses.field(default_factory=list)
+    """workers of the last group, whose processes the next group takes over"""
+    newcomers: list[WorkerSlot] = dataclasses.field(default_factory=list)
+    """processes that were started while the last group trained"""
     sync_actor: shapes.SyncActor | None = None
-    """idle; None: the next group starts one"""
+    """the idle synchronisation actor. None: the next group starts one"""
     is_broken: bool = False
-    """a survivor failed in the last change: the next start is refused once, so that Ray starts new processes"""
+    """the hand-over failed: the next start raises once, so that Ray starts new processes"""
 
-    def take_kept(self) -> list[Place]:
-        """Take the survivors out. The caller must end them."""
+    def take_kept(self) -> list[WorkerSlot]:
+        """Take the kept workers out. The caller must end them."""
         taken, self.kept = self.kept, []
         return taken
 
-    def take_newcomers(self) -> list[Place]:
+    def take_newcomers(self) -> list[WorkerSlot]:
         """Take the newcomers out. The caller must end them."""
         taken, self.newcomers = self.newcomers, []
         return taken
@@ -61,13 +61,13 @@ class HandOver:
         return taken
 
     def take_is_broken(self) -> bool:
-        """Whether the last change went wrong. The next call returns False."""
+        """Whether the last hand-over failed. The next call returns False."""
         taken, self.is_broken = self.is_broken, False
         return taken
 
 
 class PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
-    """A placement group of one bundle per worker: one may go without the others, since its end kills its actors."""
+    """One placement group per worker, so that one worker's place can be removed, which ends it, without the others."""
 
     def __init__(self, groups: list[shapes.PlacementGroup]) -> None:
         self._groups = groups
@@ -75,43 +75,43 @@ class PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
 
     @property
     def placement_group(self) -> shapes.PlacementGroup:
-        """Any of them; workers know their own."""
+        """The first one. Ray asks for one, but each worker knows its own."""
         return self._groups[0]
 
     def ready(self) -> shapes.ObjectRef:
-        """The first one's; `wait` sees to all."""
+        """A reference that is ready when the first one is. `wait` checks all."""
         return self._groups[0].ready()
 
     def wait(self, timeout_seconds: float = 30) -> bool:
-        """Whether all have their place in time."""
+        """Whether all workers got a place within the timeout. Sets `num_placed`."""
         deadline_s = time.monotonic() + timeout_seconds
         placed = [group.wait(max(_NO_WAIT_S, deadline_s - time.monotonic())) for group in self._groups]
         self.num_placed = sum(placed)
         return all(placed)
 
     def shutdown(self) -> None:
-        """Give all places back."""
+        """Remove all placement groups."""
         for group in self._groups:
-            _give_back(group)
+            _remove(group)
 
 
-def end(places: Sequence[Place]) -> None:
-    """End these processes, and give their resources back."""
+def end(places: Sequence[WorkerSlot]) -> None:
+    """End these processes and release their resources."""
     for place in places:
         ray.kill(place.actor)
-        _give_back(place.group)
+        _remove(place.group)
 
 
-def _give_back(group: shapes.PlacementGroup) -> None:
+def _remove(group: shapes.PlacementGroup) -> None:
     try:
         remove_placement_group(group)
     except RayError:
         _log.warning("a placement group could not be removed", exc_info=True)
 
 
-def give_back_places_of_the_dead(name: str) -> None:
+def remove_placement_groups(name: str) -> None:
     """Remove all placement groups whose names begin with `name`. They outlive the controller that made them."""
     for found in placement_group_table().values():
         if found["name"].startswith(name) and found["state"] != "REMOVED":
-            with suppress(ValueError):  # Ray's own cleaner was as quick
-                _give_back(get_placement_group(found["name"]))
+            with suppress(ValueError):  # Ray has just removed it
+                _remove(get_placement_group(found["name"]))

@@ -1,4 +1,4 @@
-"""A worker whose process may serve one generation after another; runs in that process."""
+"""A Ray Train worker whose process can serve several generations. This code runs in that process."""
 
 import ctypes
 import gc
@@ -16,18 +16,18 @@ from planner.dispatch.ray_internal import shapes
 
 
 class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
-    """A worker whose process may serve one generation after another."""
+    """A worker whose process can serve several generations."""
 
     def run_train_fn(self, train_fn_ref: shapes.TrainFunctionRef) -> None:
-        """Ray's, with a way out for a parked thread that neither finishes nor fails."""
-        gc.freeze()  # modules and Ray: the collection that ends this generation need not look at them
-        super().run_train_fn(_Unwinding(train_fn_ref))
+        """Run the training function in a thread that `quiesce` can end while it is parked."""
+        gc.freeze()  # the collection at the end of this generation can skip modules and Ray
+        super().run_train_fn(_WrappedTrainFunction(train_fn_ref))
 
     def quiesce(self, timeout_s: float) -> None:
         """Unwind the parked training thread.
 
         Raises:
-            RuntimeError: it does not end.
+            RuntimeError: the thread did not end in `timeout_s`.
         """
         super().shutdown()
         context: shapes.TrainContext = get_train_context()
@@ -38,50 +38,53 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
             raise RuntimeError("the training thread did not unwind")
 
     def forget(self) -> None:
-        """Leave nothing of the old generation behind."""
+        """Free what the last generation left: process group, notes, memory and compiled code."""
         import torch
         import torch.distributed as dist
 
-        if dist.is_initialized():  # Ray leaves out the group of one
+        if dist.is_initialized():  # Ray does not destroy a group of one
             dist.destroy_process_group()
         mailbox.reset()
         gc.collect()
-        # Without it the resident set grows by about 100 MB a resize: freed arenas that glibc holds on to.
+        # Without this, memory grows by about 100 MB per resize: glibc keeps freed arenas.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if "torch._dynamo" in sys.modules:  # else compiled code falls back to eager after eight generations
+        if "torch._dynamo" in sys.modules:  # otherwise compiled code falls back to eager after eight generations
             sys.modules["torch._dynamo"].reset()
 
     def init_train_context(self, *arguments: object, **options: object) -> None:
-        """Ray's; two of the context's defaults are shared by all contexts of a process, and one was shut down."""
+        """Initialize Ray's context with its own thread pool and condition.
+
+        Ray shares both among all contexts of a process, and has shut down the pool of the last generation.
+        """
         super().init_train_context(*arguments, **options)
         context: shapes.TrainContext = get_train_context()
         context.checkpoint_upload_threadpool = ThreadPoolExecutor(max_workers=1)
         context.report_order_condition = threading.Condition()
 
 
-class _Unwinding:
-    """Stands in for a reference to the training function."""
+class _WrappedTrainFunction:
+    """A reference to the training function that returns when it is released from its park."""
 
     def __init__(self, reference: shapes.TrainFunctionRef) -> None:
         self._reference = reference
 
     def get(self) -> Callable[[], object]:
-        """The function; released from its park it returns, and no traceback pins the model."""
+        """The training function. It swallows `Released`, so that no traceback keeps the model alive."""
         train = self._reference.get()
 
         def run() -> object:
             try:
                 return train()
-            except mailbox.Released:
+            except mailbox.UnwindTraining:
                 return None
 
         return run
 
 
 class KeptWorkerActor(shapes.WorkerActor, Protocol):
-    """The process of a `KeepingRayTrainWorker`."""
+    """The actor of a `KeepingRayTrainWorker`."""
 
     quiesce: shapes.RemoteMethod
     forget: shapes.RemoteMethod

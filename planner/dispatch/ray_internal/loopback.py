@@ -1,4 +1,4 @@
-"""A process group of torch's whose store listens on 127.0.0.1 alone, for workers that are all on this machine."""
+"""A torch process group whose store listens only on 127.0.0.1, for workers that are all on this machine."""
 
 import os
 import socket
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.contract import TORCH_STORE
-from planner.dispatch.ray_internal.presence import lacking
+from planner.dispatch.ray_internal.compatibility import lacking
+from planner.dispatch.ray_internal.private_api import TORCH_STORE
 from planner.local_cluster.environment import LOOPBACK
 
 
 def loopback_torch_config(backend: str, timeout_s: float) -> shapes.TorchConfig:
-    """A `TorchConfig` whose workers are all on this machine: rank 0's store listens on 127.0.0.1 alone.
+    """A `TorchConfig` for workers that are all on this machine. Rank 0's store listens only on 127.0.0.1.
 
-    With Ray's own `TorchConfig` it listens on all interfaces, and anybody who reaches it can read and write it.
-    That is what one gets, with a warning, where Ray's internals are not those that this was written for.
+    The store of Ray's own `TorchConfig` listens on all interfaces, and anyone who reaches it can read and write it. If
+    Ray's internals are not those of 2.60, this returns Ray's own with a warning.
     """
     from ray.train.torch import TorchConfig
 
@@ -29,23 +29,23 @@ def loopback_torch_config(backend: str, timeout_s: float) -> shapes.TorchConfig:
 
 
 def _loopback_config_class() -> Callable[..., shapes.TorchConfig]:
-    """The class, made only here since a module of ours must load without Ray; pickled by value, as Ray does."""
+    """The config class, defined here because this module must load without Ray. Ray pickles it by value."""
     from ray.train.torch import TorchConfig
     from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
 
     class LoopbackBackend(_TorchBackend):  # type: ignore[misc]
-        """Ray's backend with another start."""
+        """Ray's backend with a store on loopback."""
 
         def on_start(self, worker_group: shapes.WorkerGroup, backend_config: shapes.TorchConfig) -> None:
-            """Make the process group; Ray calls it in the controller."""
+            """Make the process group. Ray calls it in the controller."""
             _start_group(worker_group, backend_config, _set_torch_distributed_env_vars)
 
     class LoopbackTorchConfig(TorchConfig):  # type: ignore[misc]
-        """Ray's config with that backend."""
+        """Ray's config with `LoopbackBackend`."""
 
         @property
         def backend_cls(self) -> type:
-            """The backend that Ray makes of this config."""
+            """The backend class that Ray instantiates."""
             return LoopbackBackend
 
     return LoopbackTorchConfig
@@ -54,14 +54,14 @@ def _loopback_config_class() -> Callable[..., shapes.TorchConfig]:
 def _start_group(
     worker_group: shapes.WorkerGroup, config: shapes.TorchConfig, set_rank_variables: Callable[[], None]
 ) -> None:
-    """What the stock `on_start` does on the CPU or on GPUs, but for where rank 0 listens."""
+    """Start torch's process group as Ray's `on_start` does, but with rank 0's store on loopback."""
     import ray
 
     port, listen_fd = worker_group.execute_single(0, _listen)
     worker_group.execute(_set_master_variables, port=port)
     worker_group.execute(set_rank_variables)
     joined = [
-        # Not `rank`: that is the name of the first parameter here.
+        # The keyword cannot be `rank`: that is the name of `execute_single_async`'s first parameter.
         worker_group.execute_single_async(
             world_rank,
             _join,
@@ -78,7 +78,7 @@ def _start_group(
 
 
 def _listen() -> tuple[int, int]:
-    """In rank 0: a socket's port and its file descriptor, which stays open for the store to take over."""
+    """Runs in rank 0. Returns a socket's port and its open file descriptor, which the store takes over."""
     listener = socket.create_server((LOOPBACK, 0))
     port: int = listener.getsockname()[1]
     return port, listener.detach()
@@ -91,10 +91,10 @@ def _set_master_variables(port: int) -> None:
 def _join(
     *, backend: str, world_rank: int, world_size: int, port: int, listen_fd: int | None, timeout_s: float
 ) -> None:
-    """In every worker: make the process group over the store of rank 0."""
+    """Runs in every worker. Make the process group over the store of rank 0."""
     import torch.distributed as dist
 
-    if "nccl" in backend and "TORCH_NCCL_BLOCKING_WAIT" not in os.environ:  # as the stock one does
+    if "nccl" in backend and "TORCH_NCCL_BLOCKING_WAIT" not in os.environ:  # as Ray does
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     timeout = timedelta(seconds=timeout_s)
     store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not exported by name
@@ -103,7 +103,7 @@ def _join(
         world_size,
         is_master=world_rank == 0,
         timeout=timeout,
-        wait_for_workers=False,  # rank 0 may come first: the group's own barrier waits
+        wait_for_workers=False,  # the group's own barrier waits
         master_listen_fd=listen_fd,
     )
     dist.init_process_group(backend, store=store, rank=world_rank, world_size=world_size, timeout=timeout)

@@ -1,6 +1,6 @@
-"""Our scaling policy inside Ray Train's controller: it observes and acts for `planner.elastic.controller`.
+"""planner's scaling policy in Ray Train's controller: it observes and acts for `planner.elastic.controller`.
 
-Runs in the controller's process, next to the worker group. Written against Ray 2.60; `contract.py` lists the
+It runs in the controller's process, next to the worker group. It is written for Ray 2.60. `private_api.py` lists the
 private names of Ray that it needs.
 """
 
@@ -22,12 +22,12 @@ from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy
 
 from planner.base.text import counted, last_line
 from planner.dispatch import mailbox
-from planner.dispatch.heartbeat import Heartbeat
+from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.ray_internal import kv_get, kv_put, shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, silent_nodes, whereabouts
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
-from planner.dispatch.ray_internal.hand_over import HandOver, give_back_places_of_the_dead
+from planner.dispatch.ray_internal.hand_over import HandOver, remove_placement_groups
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 from planner.elastic.controller import ElasticController
 from planner.elastic.node_requests import NodeRequests
@@ -37,14 +37,14 @@ from planner.plan import workers_on_node
 
 _log = logging.getLogger(__name__)
 
-# Ray puts it on every node (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html).
+# Ray sets this label on every node (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html).
 NODE_ID_LABEL = "ray.io/node-id"
-# Two looks at the cluster are so far apart while nothing happens; each costs the coordinator a few ms.
+# Time between two looks at the cluster. Each costs the coordinator a few ms.
 _LOOK_S = 0.5
-# The controller spins without a pause while no group runs.
+# Ray's controller loops without a pause while no group runs.
 _IDLE_S = 0.2
 _QUERY_TIMEOUT_S = 5.0
-# Between two probes of a node that did not answer and that Ray still counts.
+# Time between two probes of a node that did not answer but is alive for Ray.
 _PROBE_AGAIN_S = 5.0
 
 
@@ -77,51 +77,54 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._num_bad = 0
         self._group: NewProcessesGroup | None = None
         self._worker_progress = WorkerProgress()
-        self._heartbeat: Heartbeat | None = None
-        self._asking = NodeRequests(time.monotonic)
+        self._heartbeat: HeartbeatSender | None = None
+        self._node_requests = NodeRequests(time.monotonic)
         self._autoscaler = Autoscaler()
 
     def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
-        """Put our worker group in the place of Ray's, in this process alone."""
-        # First of all: who waits here for a head that hangs is known by its beats, which end after a while.
-        self._heartbeat = Heartbeat(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
+        """Replace Ray's worker group class by ours, in this process only."""
+        # Start the heartbeat first: if the calls below hang, it stops after a while and the driver notices.
+        self._heartbeat = HeartbeatSender(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
         self._heartbeat.start()
-        # Ray waits so long for the processes of a group to let go of each other, before it ends them.
+        # How long Ray waits for the processes of a group to leave it before it kills them.
         os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
-        self._cancel_request_of_the_dead()
-        self._give_back_places_of_the_dead()
+        self._cancel_old_request()
+        self._remove_old_placement_groups()
         super().after_controller_start(train_run_context)
         kv_put(f"requester-{self._run}", self._requester_id)
         self.groups = GroupFactory(self, keeps_processes=self._keep and not self._nodes_hold_several())
-        # Ray makes the controller itself, and this attribute of its class is the way in: each finds its own policy's.
+        # Ray creates the controller itself. With this property, each controller finds the factory of its own policy.
         TrainController.worker_group_cls = property(lambda controller: controller._scaling_policy.groups)
 
     def _nodes_hold_several(self) -> bool:
-        """Workers that share a node's GPUs cannot keep their processes, and Ray packs them better as one group."""
+        """Whether nodes have GPUs for several workers.
+
+        Such workers cannot keep their processes, and Ray packs them better as one placement group.
+        """
         gpus = self.scaling_config._resources_per_worker_not_none.get("GPU", 0)
         return gpus > 0 and any(n["Resources"].get("GPU", 0) >= 2 * gpus for n in ray.nodes() if n["Alive"])
 
-    def _cancel_request_of_the_dead(self) -> None:
-        """A driver that was killed leaves its claim on the cluster behind, for three minutes: longer than we wait."""
+    def _cancel_old_request(self) -> None:
+        """Cancel the request of a killed driver. It would reserve places for three minutes."""
         if requester := kv_get(f"requester-{self._run}"):
             try:
                 get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=requester)
-            except Exception:  # noqa: BLE001  # it will expire
+            except Exception:  # noqa: BLE001  # the request will expire
                 _log.warning("the request of an earlier launch could not be cancelled", exc_info=True)
 
-    def _give_back_places_of_the_dead(self) -> None:
-        """Of an earlier controller of this launch."""
+    def _remove_old_placement_groups(self) -> None:
+        """Remove the placement groups of an earlier controller of this launch."""
         try:
-            give_back_places_of_the_dead(self.places_name)
-        except Exception:  # noqa: BLE001  # then there is room for fewer
-            _log.warning("the places of an earlier controller could not be given back", exc_info=True)
+            remove_placement_groups(self.places_name)
+        except Exception:  # noqa: BLE001  # the run goes on with fewer places
+            _log.warning("the places of an earlier controller could not be removed", exc_info=True)
 
     @property
     def places_name(self) -> str:
-        """How the names of this launch's placement groups begin."""
+        """The prefix of the names of this launch's placement groups."""
         return f"planner-{self._launch_id}-"
 
-    # -- asked by the controller
+    # -- called by Ray's controller
 
     def make_decision_for_non_running_worker_group(self) -> NoopDecision | ResizeDecision:
         """Start a group, or wait for nodes."""
@@ -135,7 +138,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._hear_autoscaler()
         act = self._controller.step(View(room=self._room, draining=self._draining, is_ending=self._is_ending))
         if act.kind != "resize":
-            self._ended() if act.kind == "end" else self._tell_driver(*act.texts, *self._autoscaler.words)
+            self._ended() if act.kind == "end" else self._tell_driver(*act.texts, *self._autoscaler.reasons)
             time.sleep(_IDLE_S)
             return NoopDecision()
         self._tell_driver(*self._controller.texts, f"starting {counted(act.world_size, 'worker')}")
@@ -144,7 +147,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     def make_decision_for_running_worker_group(
         self, worker_group_state: shapes.WorkerGroupState, worker_group_status: shapes.PollStatus
     ) -> NoopDecision | ResizeDecision:
-        """Leave the group alone, prepare a change, or make it."""
+        """Keep the group, prepare a change, or make it."""
         self._turned()
         self._maybe_send_resource_request()
         self._hear(worker_group_status)
@@ -159,8 +162,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         except PlannerError:
             raise
         except Exception:  # noqa: BLE001
-            # A mistake in what is only a choice must not end a run that trains.
-            _log.exception("no decision was made")
+            # A bug in the controller must not end a group that trains.
+            _log.exception("the elastic controller made no decision")
             return NoopDecision()
         return self._do(act, worker_group_state)
 
@@ -169,17 +172,20 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._heartbeat.turned()
 
     def _get_num_workers_for_resource_request(self) -> int:
-        """What helps, and one more for each place on a node that an autoscaler takes for good, and that is not."""
-        return self._asking.count([count + self._num_bad for count in self._controller.worth_asking])
+        """The workers to request: a useful count, plus one for each place on a bad node.
+
+        The autoscaler takes bad nodes for usable ones.
+        """
+        return self._node_requests.count([count + self._num_bad for count in self._controller.worth_asking])
 
     def _maybe_send_resource_request(self) -> None:
-        """Ask again when the number is another one, and every 20 s: a request is forgotten after 180 s."""
+        """Request again if the number changed, and every 20 s: a request expires after 180 s."""
         num_workers = self._get_num_workers_for_resource_request()
         if num_workers != self._autoscaler.asked or self._autoscaler.is_due:
             self._send_resource_request()
 
     def _send_resource_request(self) -> None:
-        """Ray's, but for what is left over: places on nodes that nobody asked for are seen without asking for more."""
+        """Send the request. Unlike Ray's own, it also shows free places that were not requested."""
         assert self._requester_id is not None
         self._autoscaler.ask(
             self._autoscaling_coordinator,
@@ -189,55 +195,53 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         )
 
     def _hear_autoscaler(self) -> None:
-        """Whether it takes what was asked of it; asked only while something is missing."""
+        """Note whether the autoscaler accepts the request. Asks it only while places are missing."""
         asked = self._autoscaler.asked
         if sum(self._room.values()) >= asked:
-            self._autoscaler.words = ()
+            self._autoscaler.reasons = ()
             if asked > 0:
-                self._asking.mark_accepted(asked)  # else a search by halves would stay below what is there
+                self._node_requests.mark_accepted(asked)  # otherwise the binary search could end below this count
             return
         verdict = self._autoscaler.verdict()
-        if verdict == "taken":
-            self._asking.mark_accepted(asked)
-        elif verdict == "refused":
-            self._asking.mark_rejected(asked)
+        if verdict == "accepted":
+            self._node_requests.mark_accepted(asked)
+        elif verdict == "rejected":
+            self._node_requests.mark_rejected(asked)
             self._maybe_send_resource_request()
             if self._autoscaler.asked != asked:
-                self._controller.note(
-                    f"the autoscaler cannot have {asked} workers: asking for {self._autoscaler.asked}"
-                )
+                self._controller.note(f"the autoscaler rejected {asked} workers: asking for {self._autoscaler.asked}")
 
     def on_controller_start_worker_group(self, *, scaling_config: object, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
-        """Keep workers off nodes that are no good, where there is room enough without them."""
+        """Keep workers off bad nodes if there is enough room without them."""
         return self.label_selector(num_workers)
 
     def label_selector(self, num_workers: int) -> dict[str, str] | None:
-        """What a node must be like, as things are now."""
+        """The labels that nodes for `num_workers` workers must have now. None: any node."""
         avoided = {*self._controller.bad_nodes, *self._suspects}
         elsewhere = sum(count for node, count in self._room.items() if node not in avoided)
         if not avoided or elsewhere < num_workers:
             return None
         return {NODE_ID_LABEL: f"!in({','.join(sorted(avoided))})"}
 
-    # -- told by the worker group
+    # -- called by the worker group
 
     def group_started(self, group: NewProcessesGroup) -> None:
-        """A group trains."""
+        """Record that a group trains."""
         self._group, self._worker_progress = group, WorkerProgress()
         self._parked.clear()
         workers = group.get_workers()
         self._controller.started(tuple(worker.metadata.node_id for worker in workers))
-        self._loading = f"{counted(len(workers), 'worker')} started; loading"
+        self._loading = f"{counted(len(workers), 'worker')} started, loading"
         self._tell_driver(self._loading)
 
     def group_failed(self, group: NewProcessesGroup, errors: dict[int, Exception]) -> None:
-        """Workers of the group have failed.
+        """Record that workers of the group failed.
 
         Raises:
-            TrainingFailed: it fails again and again.
+            TrainingFailed: groups failed too often.
         """
         nodes = {rank: worker.metadata.node_id for rank, worker in enumerate(group.get_workers())}
-        # The first to be heard of are often the others, whose collectives broke: every node of the group is asked.
+        # Workers with broken collectives are often reported before the lost one, so every node of the group is probed.
         silent = silent_nodes(set(nodes.values()))
         self._suspects |= silent
         dead = silent | {node for node in nodes.values() if node in self._draining}
@@ -248,10 +252,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._tell_driver(*self._controller.texts)
 
     def start_failed(self, error: Exception) -> None:
-        """A group could not be started.
+        """Record that a group could not be started.
 
         Raises:
-            TrainingFailed: it fails again and again.
+            TrainingFailed: groups failed too often.
         """
         silent = silent_nodes(set(self._room))
         self._suspects |= silent
@@ -261,18 +265,18 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._tell_driver(*self._controller.texts)
 
     def unplaced(self, placed: int, asked: int) -> None:
-        """Ray counted places that something else has taken, or that are gone."""
+        """Record that only `placed` of `asked` workers got a place: Ray counted places that are taken or gone."""
         self._suspects |= silent_nodes(set(self._room))
         self._controller.unplaced(placed, asked)
 
-    # -- eyes
+    # -- observe
 
     def _look(self) -> bool:
-        """Refresh what is known of the cluster; false if it could not be asked."""
+        """Refresh what the policy knows of the cluster. False if the cluster did not answer."""
         self._looked_s = time.monotonic()
         try:
             reserved = ray.get(
-                # `recompute`: the coordinator looks again by itself only every 20 s.
+                # `recompute`: by itself, the coordinator updates only every 20 s.
                 self._autoscaling_coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
                 timeout=_QUERY_TIMEOUT_S,
             )
@@ -280,8 +284,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
             if kv_get(mailbox.end_request_key(self._launch_id)):
                 self._is_ending = True
-        except Exception:  # noqa: BLE001  # whatever it is, the group that trains goes on
-            _log.warning("the cluster could not be asked for its nodes", exc_info=True)
+        except Exception:  # noqa: BLE001  # no error here may end a group that trains
+            _log.warning("the query for the cluster's nodes failed", exc_info=True)
             return False
         now_s = time.time()
         self._suspects &= alive
@@ -293,17 +297,17 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             for node, deadline_ms in draining.items()
             if node in alive
         }
-        # Not Ray's own `_count_possible_workers`: it divides floats, so that 0.1 fits 9 times into 1.
+        # Ray's own `_count_possible_workers` divides floats, so that 0.1 fits 9 times into 1.
         taken = self.scaling_config._resources_per_worker_not_none
         places = {node: workers_on_node(found, taken) for node, found in reserved.items()}
         unusable = {*self._draining, *self._suspects}
-        # Nodes whose workers keep dying stay in: the controller leaves them out, unless nothing else is left.
+        # Nodes whose workers keep dying count here: the controller excludes them if enough is left without them.
         self._room = {node: count for node, count in places.items() if node in alive and node not in unusable}
         self._num_bad = sum(self._room.get(node, 0) for node in self._controller.bad_nodes)
         return True
 
     def _hear(self, status: shapes.PollStatus) -> None:
-        """Pass on the steps that rank 0 reports, and who is parked."""
+        """Pass rank 0's reports to the controller, and note which ranks have parked."""
         for rank, worker in status.worker_statuses.items():
             report = worker.training_report
             if report is None:
@@ -328,30 +332,31 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             is_ending=self._is_ending,
         )
 
-    # -- mouth
+    # -- tell
 
-    def _tell_driver(self, *words: str) -> None:
-        """While no group runs nobody writes the ledger: the driver shows it."""
-        state = "; ".join(dict.fromkeys(filter(None, words)))
+    def _tell_driver(self, *texts: str) -> None:
+        """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
+        state = "; ".join(dict.fromkeys(filter(None, texts)))
         if state and state != self._state:
             self._state = state
-            with contextlib.suppress(Exception):  # it is only told
+            with contextlib.suppress(Exception):  # the status is only shown
                 kv_put(mailbox.state_key(self._launch_id), state)
 
     def _stepped(self) -> None:
-        """What was said of the start is over; what was said since, that all are to stop, is not."""
+        """Clear the status if it is still that of the group's start. A later one, such as a stop, stays."""
         if self._loading and self._state == self._loading:
             self._state = self._loading = ""
-            with contextlib.suppress(Exception):  # as above
+            with contextlib.suppress(Exception):  # the status is only shown
                 kv_put(mailbox.state_key(self._launch_id), "")
 
     def _ended(self) -> None:
         kv_put(mailbox.end_reply_key(self._launch_id), "yes")
 
-    # -- hands
+    # -- act
 
     def _do(self, act: Act, state: shapes.WorkerGroupState) -> NoopDecision | ResizeDecision:
-        assert self._group is not None, "it was told when it started"
+        """Carry out an act on the group that runs."""
+        assert self._group is not None, "group_started was called"
         for text in act.texts:
             _tell(state.workers, text)
         if act.kind == "warm":
@@ -369,13 +374,13 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 self._controller.note(whereabouts(state.workers))
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
-            self._tell_driver(*self._controller.texts, f"going on with {counted(act.world_size, 'worker')}")
+            self._tell_driver(*self._controller.texts, f"continuing with {counted(act.world_size, 'worker')}")
             return self._get_resize_decision(act.world_size)
         return NoopDecision()
 
 
 class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
-    """Ray's trainer with our policy in the place of its own."""
+    """Ray's trainer with planner's policy instead of its own."""
 
     def __init__(
         self,
@@ -411,5 +416,5 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
 
 
 def _tell(workers: Sequence[shapes.Worker], text: str) -> None:
-    """Rank 0 writes the ledger."""
+    """Send a note to rank 0, which writes the ledger."""
     workers[0].actor.execute.remote(mailbox.post_note, text)

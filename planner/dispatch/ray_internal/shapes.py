@@ -1,7 +1,7 @@
-"""The parts of Ray's objects that planner uses, as types.
+"""Types for the parts of Ray's objects that planner uses.
 
-mypy takes all of Ray for `Any`, so a misspelt attribute would pass. Each class here names the members that we read or
-call; `contract.py` lists the same members, and `tests/dispatch/test_contract.py` compares the two.
+For mypy, all of Ray is `Any`, so a misspelt attribute would pass. Each class here names the members that planner reads
+or calls. `private_api.py` lists the same members, and `tests/dispatch/test_private_api.py` compares the two.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,40 +14,40 @@ from typing import Any, NewType, Protocol, TypedDict, TypeVar
 Answer = TypeVar("Answer")
 
 ObjectRef = NewType("ObjectRef", object)
-"""what a remote call returns at once: only `ray.get` and `ray.wait` can do something with it"""
+"""what a remote call returns at once: an argument for `ray.get` and `ray.wait`"""
 
 SignalHandler = Callable[[int, FrameType | None], object] | int | None
-"""what `signal.getsignal` returns: Ray has one of its own for Ctrl-C"""
+"""what `signal.getsignal` returns: Ray installs its own handler for Ctrl-C"""
 
 Metrics = Mapping[str, Any]
-"""what a worker reports. Any: the values are ours, of a type for each key (`planner.elastic` reads them)"""
+"""what a worker reports. The type of a value depends on its key (`planner.elastic` reads them)"""
 
 
 class RemoteMethod(Protocol):
     """A method of an actor."""
 
     def remote(self, *arguments: object, **options: object) -> ObjectRef:
-        """Call it in the actor's process."""
+        """Call it in the actor's process. Does not wait."""
 
 
 # -- workers
 
 
 class WorkerActor(Protocol):
-    """A worker's process."""
+    """The actor of a worker."""
 
     execute: RemoteMethod
     get_metadata: RemoteMethod
 
 
 class ActorMetadata(Protocol):
-    """Where a worker is."""
+    """The metadata of a worker's actor."""
 
     node_id: str
 
 
 class Worker(Protocol):
-    """A worker as its group knows it."""
+    """A worker in its group."""
 
     actor: WorkerActor
     metadata: ActorMetadata
@@ -67,13 +67,13 @@ class ThreadRunner(Protocol):
 
 
 class ExecutionContext(Protocol):
-    """What runs in a worker."""
+    """The objects that run training in a worker."""
 
     training_thread_runner: ThreadRunner
 
 
 class TrainContext(Protocol):
-    """What a worker knows of its generation."""
+    """The context of a worker for one generation."""
 
     checkpoint_upload_threadpool: ThreadPoolExecutor
     execution_context: ExecutionContext
@@ -90,13 +90,13 @@ class TrainingReport(Protocol):
 
 
 class WorkerStatus(Protocol):
-    """How a worker does."""
+    """The status of one worker."""
 
     training_report: TrainingReport | None
 
 
 class PollStatus(Protocol):
-    """How all workers of a group do, by rank."""
+    """The status of all workers of a group, and their errors, by rank."""
 
     worker_statuses: Mapping[int, WorkerStatus]
     errors: dict[int, Exception]
@@ -106,14 +106,14 @@ class PollStatus(Protocol):
 
 
 class RunConfig(Protocol):
-    """How a run is to be (documented by Ray)."""
+    """The configuration of a run (documented by Ray)."""
 
     worker_runtime_env: dict[str, object]
     callbacks: list[object] | None
 
 
 class TrainRunContext(Protocol):
-    """A run, as the controller knows it."""
+    """The controller's context of a run."""
 
     run_config: RunConfig
 
@@ -122,16 +122,16 @@ class WorkerGroup(Protocol):
     """A group of workers that trains."""
 
     def has_started(self) -> bool:
-        """Whether it is not shut down."""
+        """Whether the group has started and is not shut down."""
 
     def get_workers(self) -> Sequence[Worker]:
-        """Its workers, by rank."""
+        """The workers, by rank."""
 
     def poll_status(self, timeout: float | None = None) -> PollStatus:
-        """Ask all workers how they do."""
+        """Ask all workers for their status."""
 
     def execute_async(self, fn: Callable[..., object]) -> Sequence[ObjectRef]:
-        """Call a function in every worker."""
+        """Call a function in every worker. Does not wait."""
 
     def execute(self, fn: Callable[..., object], **options: object) -> Sequence[object]:
         """Call a function in every worker, and wait for the answers."""
@@ -140,32 +140,32 @@ class WorkerGroup(Protocol):
         """Call a function in one worker, and wait for the answer."""
 
     def execute_single_async(self, rank: int, fn: Callable[..., object], **options: object) -> ObjectRef:
-        """Call a function in one worker."""
+        """Call a function in one worker. Does not wait."""
 
     def __len__(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
 
 
 class SyncActor(Protocol):
-    """The barrier of a group's workers, in a process of its own."""
+    """The barrier of a group's workers, in its own process."""
 
     get_counter: RemoteMethod
     set_required_ranks: RemoteMethod
 
 
 class WorkerGroupState(Protocol):
-    """What a group holds while it runs."""
+    """The state of a running group."""
 
     workers: Sequence[Worker]
     num_workers: int
     sync_actor: SyncActor
 
     def shutdown(self) -> None:
-        """End all of it."""
+        """End the workers and release their resources."""
 
 
 class WorkerGroupContext(Protocol):
-    """What a group is to be."""
+    """The size, resources and placement of a group."""
 
     num_workers: int
     resources_per_worker: dict[str, float]
@@ -174,43 +174,43 @@ class WorkerGroupContext(Protocol):
 
 
 class PlacementGroup(Protocol):
-    """Resources that are held for workers (documented by Ray)."""
+    """Resources reserved for workers (documented by Ray)."""
 
     def ready(self) -> ObjectRef:
-        """A reference that is there when the resources are."""
+        """A reference that is ready when the resources are."""
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Whether they are there in time."""
+        """Whether the resources are reserved within the timeout."""
 
 
 class PlacementGroupHandle(Protocol):
-    """Whatever holds a group's resources."""
+    """Holds a group's resources."""
 
     def shutdown(self) -> None:
-        """Give them back."""
+        """Release the resources."""
 
 
 class WorkerGroupStateBuilder(Protocol):
-    """A group's state, as far as its start has come."""
+    """The state of a group that is starting."""
 
     placement_group_handle: PlacementGroupHandle | None
 
 
 class WorkerGroupCallback(Protocol):
-    """Told when a group starts and ends; Ray's torch backend is one."""
+    """Called when a group starts and ends. Ray's torch backend is one."""
 
     def on_worker_group_shutdown(self) -> AbstractContextManager[None]:
-        """Around a shutdown."""
+        """A context manager around a shutdown."""
 
     def before_worker_group_shutdown(self, worker_group: object) -> None:
-        """All workers are there."""
+        """Called while all workers still run."""
 
     def after_worker_group_shutdown(self, worker_group_context: WorkerGroupContext) -> None:
-        """All workers are gone."""
+        """Called when all workers have ended."""
 
 
 class TorchConfig(Protocol):
-    """How torch's process group is to be."""
+    """The configuration of torch's process group."""
 
     backend: str
     timeout_s: float
@@ -240,7 +240,7 @@ class NodeId(Protocol):
     """The id of a node (documented by Ray)."""
 
     def hex(self) -> str:
-        """As text."""
+        """The id as hexadecimal text."""
 
 
 class ScalingConfig(Protocol):
@@ -250,7 +250,7 @@ class ScalingConfig(Protocol):
 
 
 class Coordinator(Protocol):
-    """The actor that hands all jobs' requests to the autoscaler, and says which places are whose."""
+    """The actor that passes all jobs' requests to the autoscaler, and assigns places to jobs."""
 
     request_resources: RemoteMethod
     cancel_request: RemoteMethod
@@ -258,7 +258,7 @@ class Coordinator(Protocol):
 
 
 class FailedInstanceRequest(Protocol):
-    """A node that the cloud did not give."""
+    """A node that the cloud did not provide."""
 
     failed_ts: float
     ray_node_type_name: str
@@ -266,7 +266,7 @@ class FailedInstanceRequest(Protocol):
 
 
 class AutoscalingState(Protocol):
-    """What the autoscaler (v2) has made of all requests."""
+    """The autoscaler's (v2) verdict on all requests."""
 
     failed_instance_requests: Sequence[FailedInstanceRequest]
     infeasible_cluster_resource_constraints: Sequence[object]
@@ -274,20 +274,20 @@ class AutoscalingState(Protocol):
 
 
 class ClusterResourceState(Protocol):
-    """The cluster's state, by number."""
+    """The version of the cluster's state."""
 
     cluster_resource_state_version: int
 
 
 class ClusterStatus(Protocol):
-    """The cluster's state, and what the autoscaler has made of it."""
+    """The cluster's state and the autoscaler's verdict."""
 
     autoscaling_state: AutoscalingState
     cluster_resource_state: ClusterResourceState
 
 
 class GcsNodeInfo(Protocol):
-    """A node as the head knows it."""
+    """The head's record of a node."""
 
     state: int
     is_head_node: bool
@@ -300,13 +300,13 @@ class GcsClient(Protocol):
     def drain_node(
         self, node_id: str, reason: int, reason_message: str, deadline_timestamp_ms: int
     ) -> tuple[bool, str]:
-        """Whether the notice was accepted, and if not, why not."""
+        """Whether the notice was accepted, and the reason if not."""
 
     def check_alive(self, node_ids: Sequence[NodeId], timeout: float) -> Sequence[bool]:
-        """Whether each of these nodes is counted."""
+        """Whether each of these nodes is alive."""
 
     def get_all_node_info(self, timeout: float) -> Mapping[NodeId, GcsNodeInfo]:
-        """All nodes, dead ones too."""
+        """All nodes, including dead ones."""
 
     def get_cluster_status(self, timeout_s: float) -> bytes:
         """A `GetClusterStatusReply`, serialised."""

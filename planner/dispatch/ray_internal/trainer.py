@@ -1,17 +1,17 @@
-"""Which trainer this Ray allows: ours, Ray's with a callback that makes its resizes graceful, or Ray's alone."""
+"""Chooses the best trainer for this Ray: planner's policy, Ray's policy with our callback, or Ray's policy alone."""
 
 import warnings
 from collections.abc import Callable
 
 from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.contract import Tier
-from planner.dispatch.ray_internal.presence import missing
+from planner.dispatch.ray_internal.compatibility import missing
+from planner.dispatch.ray_internal.private_api import Tier
 from planner.elastic.controller import ElasticController
 
-# Processes are kept only on releases that were run (docs/elastic.md).
+# Processes are kept only on Ray versions that were tested (docs/elastic.md).
 KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
 
-# The files in `contract.CONTRACT` that our policy needs, and those that callbacks need.
+# The files in `contract.CONTRACT` that our policy needs. Below: those that the callback needs.
 _OURS = (
     "dispatch/ray_internal/policy.py",
     "dispatch/ray_internal/groups.py",
@@ -21,7 +21,7 @@ _OURS = (
     "dispatch/ray_internal/diagnosis.py",
     "dispatch/ray_internal/worker_progress.py",
 )
-_CALLBACKS = ("dispatch/ray_internal/callback.py", "dispatch/ray_internal/worker_progress.py")
+_CALLBACKS = ("dispatch/ray_internal/fallback_callback.py", "dispatch/ray_internal/worker_progress.py")
 
 
 def make_trainer(
@@ -36,13 +36,21 @@ def make_trainer(
     run_config: shapes.RunConfig,
     **options: object,
 ) -> shapes.Trainer:
-    """The best trainer that Ray's internals allow, with a warning where that is not ours.
+    """The best trainer that this Ray allows. Warns if it does not use planner's policy.
 
-    `run` and `launch_id` name what is run. `warm_up` is called in newcomers while the others still train. `soften`
-    stands between Ctrl-C and Ray, which ends the workers at once. `listen_to` is told how to end the controller, which
-    beats from then on (`planner.dispatch.heartbeat`).
+    Args:
+        controller: decides when to resize.
+        arguments: for Ray's `TorchTrainer`, as `options` are.
+        run: URL of the run's folder.
+        launch_id: id of the launch.
+        warm_up: called in newcomers while the group still trains.
+        keep_processes: whether surviving workers keep their processes at a resize.
+        soften: wraps Ray's SIGINT handler, which would end the workers at once.
+        listen_to: receives a function that ends the controller (`planner.dispatch.controller_heartbeat`).
+        run_config: Ray's `RunConfig`.
+        options: for Ray's `TorchTrainer`.
     """
-    tier, why = best_trainer()
+    tier, reason = best_trainer()
     if tier == "ours":
         from planner.dispatch.ray_internal.policy import ElasticTrainer
 
@@ -62,30 +70,32 @@ def make_trainer(
     from ray.train.torch import TorchTrainer
 
     if tier == "callbacks":
-        from planner.dispatch.ray_internal.callback import GracefulResize
+        from planner.dispatch.ray_internal.fallback_callback import CommitBeforeResize
 
-        run_config.callbacks = [*(run_config.callbacks or []), GracefulResize()]
-        warnings.warn(f"every change of capacity resizes the run, worth it or not: {why}", RuntimeWarning, stacklevel=2)
+        run_config.callbacks = [*(run_config.callbacks or []), CommitBeforeResize()]
+        text = f"every change of capacity resizes the run, even if that does not pay: {reason}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     else:
-        warnings.warn(f"resizes lose the steps since the last commit: {why}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"resizes lose the steps since the last commit: {reason}", RuntimeWarning, stacklevel=2)
     stock: shapes.Trainer = TorchTrainer(*arguments, run_config=run_config, **options)
     return stock
 
 
 def best_trainer() -> tuple[Tier, str]:
-    """The best trainer that this Ray allows, and what it lacks for a better one; empty if nothing."""
-    if not (why := _first_missing(*_OURS)):
+    """The best trainer that this Ray allows, and which name a better one needs (empty for our own)."""
+    if not (reason := _first_missing(*_OURS)):
         return "ours", ""
-    return ("stock", lacking) if (lacking := _first_missing(*_CALLBACKS)) else ("callbacks", why)
+    return ("stock", lacking) if (lacking := _first_missing(*_CALLBACKS)) else ("callbacks", reason)
 
 
 def _first_missing(*files: str) -> str:
+    """A text about the first name that these files use and this Ray lacks. Empty if there is none."""
     found = next(missing(*files), "")
     return found and f"Ray's internals are not those of {', '.join(sorted(KEEPS_PROCESSES_ON))} ({found})"
 
 
 def can_keep_processes() -> bool:
-    """Whether survivors of a resize may keep their processes."""
+    """Whether surviving workers may keep their processes at a resize on this Ray version."""
     import ray
 
     return ray.__version__ in KEEPS_PROCESSES_ON

@@ -1,4 +1,4 @@
-"""Asks the workers of a group how much work they have done: `planner.base.work_counter`."""
+"""Asks the workers of a group how much work they have done (`planner.base.progress_counter`)."""
 
 import contextlib
 import time
@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 import ray
 from ray.exceptions import RayError
 
-from planner.base.work_counter import work_done
+from planner.base.progress_counter import work_done
 from planner.dispatch.ray_internal import shapes
 
-# A question takes a worker's main thread a few ms, while another thread trains.
+# A query takes a few ms of a worker's main thread, while another thread trains.
 _ASK_S = 5.0
 
 
 class WorkerProgress:
-    """The counts of one group of workers. No call waits for an answer."""
+    """The work counts of one group. No call waits for an answer."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class WorkerProgress:
         self._counts: dict[int, int] = {}
 
     def total(self, workers: Sequence[shapes.Worker]) -> int:
-        """Units of work of all workers, by their last answers. A worker is asked again after it has answered."""
+        """Units of work of all workers, by their last answers. Queries a worker again after it has answered."""
         self._hear()
         if self._clock() - self._asked_s >= _ASK_S:
             self._asked_s = self._clock()
@@ -38,6 +38,6 @@ class WorkerProgress:
             return
         ready, _ = ray.wait(list(self._pending.values()), num_returns=len(self._pending), timeout=0)
         for rank in [rank for rank, reference in self._pending.items() if reference in ready]:
-            # An error is no work: it has died, and Ray's own poll says so, or a network flaps.
+            # A worker that died counts no work: Ray's own poll reports it. The network may also have failed briefly.
             with contextlib.suppress(RayError):
                 self._counts[rank] = ray.get(self._pending.pop(rank))

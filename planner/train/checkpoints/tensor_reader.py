@@ -68,7 +68,7 @@ def tensor_reader(storage: Storage, manifest: Manifest) -> TensorReader:
     return reader
 
 
-class _Sealed(type):
+class _Immutable(type):
     """A class whose attributes cannot be set. A pickle's BUILD sets attributes on any object that it is given."""
 
     def __setattr__(cls, name: str, _value: object) -> None:
@@ -77,7 +77,7 @@ class _Sealed(type):
 
 def _maker(name: str, make: Callable[..., Any]) -> type:
     """A stand-in that a pickle gets for a class or a function. It can only be called, and then calls `make`."""
-    return _Sealed(name, (), {"__slots__": (), "__new__": lambda _cls, *arguments: make(*arguments)})
+    return _Immutable(name, (), {"__slots__": (), "__new__": lambda _cls, *arguments: make(*arguments)})
 
 
 def _bare(kind: type) -> type:

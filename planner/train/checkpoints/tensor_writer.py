@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.base.disk import no_room
 from planner.base.permissions import make_folder, opener_within
 from planner.store.storage import Storage
@@ -27,7 +27,7 @@ class _CountedFile(io.FileIO):
 
     def write(self, content: Any) -> int:
         written = super().write(content)
-        work_counter.count_work()
+        progress_counter.count_work()
         return written
 
 

@@ -180,7 +180,7 @@ class _ModuleSum(collectives.ReduceScatter):
         elif collectives.is_gloo(tensor, group):
             # Workers exchange float32 (4 bytes per element) and each converts what it receives to integers. The
             # integers are the same as if their owners had converted them, at half the bytes.
-            for gradient in collectives.exchange(tensor, group):
+            for gradient in collectives.all_to_all(tensor, group):
                 self._add(gradient)
         else:
             self._note(tensor)
@@ -230,7 +230,7 @@ class _ModuleSum(collectives.ReduceScatter):
 def _sum_over_workers(quanta: Tensor, like: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Sum `(W * n,)` int64 over all workers. Returns this worker's shard of the sum, `(n,)`."""
     if collectives.is_gloo(quanta, group):
-        return collectives.exchange(quanta, group).sum(dim=0)
+        return collectives.all_to_all(quanta, group).sum(dim=0)
     total = torch.empty_like(like, dtype=torch.int64)
     collectives.reduce_scatter(total, quanta, group)
     return total

@@ -32,7 +32,7 @@ def commit_at(run: RunFolder, step: int | None) -> Manifest:
     """The commit at `step`, or the newest one if None. Its files exist but are not checked.
 
     Raises:
-        RecordMismatch: the commit is not the one that the ledger records.
+        ManifestMismatch: the commit is not the one that the ledger records.
         StoreError: there is no such commit.
     """
     run.identity()

@@ -19,7 +19,7 @@ from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.train.checkpoints import checkpoint
 from planner.train.export import tensor_files
-from planner.train.export.tensor_files import Planned
+from planner.train.export.tensor_files import TensorSpec
 from planner.train.models import private
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
@@ -75,7 +75,7 @@ class Writer:
         names = self._names(bare)
         buffers = dict(self._buffers(bare))
         shapes = {**names, **{name: tuple(buffer.shape) for name, buffer in buffers.items()}}
-        planned = [Planned(name=private.name_in_files(bare.hf, n), shape=shape) for n, shape in shapes.items()]
+        planned = [TensorSpec(name=private.name_in_files(bare.hf, n), shape=shape) for n, shape in shapes.items()]
         self._write_config(bare)
         files = self._write("model", planned, chain((tensor for _, tensor in tensors), buffers.values()))
         return files, len(planned)
@@ -134,7 +134,7 @@ class Writer:
     def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
         """Write adapters in peft's layout. Returns the files and the number of tensors."""
         trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
-        planned = [Planned(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
+        planned = [TensorSpec(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
         config = bare.hf.peft_config[ADAPTER]
         config.base_model_name_or_path, config.inference_mode = self.model.path, True
         config.save_pretrained(self.folder)
@@ -151,7 +151,7 @@ class Writer:
             path, _, key = name.rpartition(".")
             bare.get_submodule(path).register_parameter(key, torch.nn.Parameter(tensor))
 
-    def _write(self, stem: str, planned: list[Planned], tensors: Iterator[Tensor]) -> list[Path]:
+    def _write(self, stem: str, planned: list[TensorSpec], tensors: Iterator[Tensor]) -> list[Path]:
         metadata = {
             "planner": VERSION,
             "planner_run": self.manifest.run_id,

@@ -24,7 +24,7 @@ _CODES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class TensorSpec:
     """The name and shape of a tensor to be written."""
 
     name: str
@@ -34,7 +34,7 @@ class Planned:
 def write(
     folder: Path,
     stem: str,
-    planned: Sequence[Planned],
+    planned: Sequence[TensorSpec],
     tensors: Iterable[Tensor],
     dtype: torch.dtype,
     metadata: Mapping[str, str],
@@ -89,9 +89,9 @@ def _removed_if_full(files: Sequence[Path], num_bytes: int) -> Iterator[None]:
         raise RunError(f"{reason}. Nothing was left behind: make room, or export to another disk") from error
 
 
-def _cut(planned: Sequence[Planned], itemsize: int, most_bytes: int) -> Iterator[list[Planned]]:
+def _cut(planned: Sequence[TensorSpec], itemsize: int, most_bytes: int) -> Iterator[list[TensorSpec]]:
     """Split tensors into files, in order, as many as fit. A tensor larger than `most_bytes` gets its own file."""
-    part: list[Planned] = []
+    part: list[TensorSpec] = []
     size = 0
     for plan in planned:
         num_bytes = _num_bytes(plan, itemsize)
@@ -103,7 +103,7 @@ def _cut(planned: Sequence[Planned], itemsize: int, most_bytes: int) -> Iterator
     yield part
 
 
-def _header(part: Sequence[Planned], dtype: torch.dtype, metadata: Mapping[str, str]) -> bytes:
+def _header(part: Sequence[TensorSpec], dtype: torch.dtype, metadata: Mapping[str, str]) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
     offset = 0
     for plan in part:
@@ -115,5 +115,5 @@ def _header(part: Sequence[Planned], dtype: torch.dtype, metadata: Mapping[str, 
     return len(content).to_bytes(8, "little") + content
 
 
-def _num_bytes(plan: Planned, itemsize: int) -> int:
+def _num_bytes(plan: TensorSpec, itemsize: int) -> int:
     return prod(plan.shape) * itemsize

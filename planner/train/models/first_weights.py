@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.data.model_files import StoredTensor, stored_tensors
 from planner.errors import UserError
 from planner.train.collectives import shard_of
@@ -68,7 +68,7 @@ def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> N
         for local_name, tensor in (*unit.named_parameters(), *unit.named_buffers()):
             if (full := f"{name}.{local_name}") in targets:
                 _copy_into(targets[full], tensor)
-        work_counter.count_work()
+        progress_counter.count_work()
         unit.to_empty(device="meta")
 
 
@@ -210,7 +210,7 @@ def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
                 content = bytearray(stream.read((stop - start) * row_bytes))
                 piece = torch.frombuffer(content, dtype=_TYPES[stored.dtype]).view(stop - start, *shape[1:])
                 target[start - rows.start : stop - rows.start].copy_(piece)
-                work_counter.count_work()
+                progress_counter.count_work()
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the file has become shorter
         raise UserError(f"{stored.file}: cannot be read: {error}") from error
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from planner import job
 from planner.data.base import SampleDataset
-from planner.errors import ObjectiveError, PlannerError
+from planner.errors import ObjectiveUnavailable, PlannerError
 from planner.order.order import Order
 from planner.train import control
 from planner.train.batches import MicroBatch
@@ -52,7 +52,7 @@ class Objective(Protocol):
 
 
 @runtime_checkable
-class Coupled(Objective, Protocol):
+class CoupledObjective(Objective, Protocol):
     """An objective in which a sample's loss depends on numbers that come from the whole global batch.
 
     The numbers are computed in forward passes without gradient before the step's first backward pass, and summed
@@ -79,7 +79,7 @@ def prepared(
 
     All workers must call it, with equally many micro-batches.
     """
-    if not isinstance(objective, Coupled):
+    if not isinstance(objective, CoupledObjective):
         return objective
     with no_training(model):
         parts = torch.stack([objective.shared(model, batch.content, totals) for batch in batches])
@@ -91,7 +91,7 @@ def make_objective(config: job.Objective, reference: Reference) -> Objective:
     """Make the objective of a job. Its class gets `reference` unless its spec has none.
 
     Raises:
-        ObjectiveError: its class cannot be loaded or made, or contradicts its spec.
+        ObjectiveUnavailable: its class cannot be loaded or made, or contradicts its spec.
     """
     spec = job.spec_of(config)
     assert spec.build is not None  # a user's own loop has no objective
@@ -101,9 +101,9 @@ def make_objective(config: job.Objective, reference: Reference) -> Objective:
     except PlannerError:
         raise
     except Exception as error:  # a package's code may raise anything, and a retry would not help
-        raise ObjectiveError(f"objective {spec.kind}: {spec.build}: {type(error).__name__}: {error}") from error
-    if isinstance(objective, Coupled) != spec.is_coupled:
-        raise ObjectiveError(
+        raise ObjectiveUnavailable(f"objective {spec.kind}: {spec.build}: {type(error).__name__}: {error}") from error
+    if isinstance(objective, CoupledObjective) != spec.is_coupled:
+        raise ObjectiveUnavailable(
             f"objective {spec.kind}: its spec says is_coupled={spec.is_coupled}, but {spec.build} "
             f"{'lacks' if spec.is_coupled else 'has'} the methods shared, given and remark. Correct one of the two"
         )
@@ -115,7 +115,7 @@ def check_rows(config: job.Objective, dataset: SampleDataset, order: Order) -> N
 
     Raises:
         DataError: the objective cannot learn from these rows.
-        ObjectiveError: the check cannot be loaded.
+        ObjectiveUnavailable: the check cannot be loaded.
     """
     spec = job.spec_of(config)
     if spec.check_rows is not None:
@@ -126,13 +126,15 @@ def _named(spec: job.ObjectiveSpec, name: str) -> Any:
     """Import the object `module:name` of a spec.
 
     Raises:
-        ObjectiveError: the object cannot be imported.
+        ObjectiveUnavailable: the object cannot be imported.
     """
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:  # a package's code may raise anything
-        raise ObjectiveError(f"objective {spec.kind}: cannot load {name}: {type(error).__name__}: {error}") from error
+        raise ObjectiveUnavailable(
+            f"objective {spec.kind}: cannot load {name}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def denominators(objective: Objective, batches: Sequence[MicroBatch]) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.base.format_versions import STORED, refusal
 from planner.base.text import counted, duration
 from planner.data.base import SampleDataset
@@ -65,7 +65,7 @@ class CachedReference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class TableFiles:
     """The files of one table."""
 
     storage: Storage
@@ -140,7 +140,7 @@ class Parts:
         return hashlib.sha256(f"{self.key} {start} ".encode() + numbers).digest()
 
 
-def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> Parts:
+def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> TableFiles:
     """The files of a job's table. Another model, data, precision or chunk makes another table.
 
     `model` identifies the model's settings and the files of its first weights.
@@ -155,15 +155,15 @@ def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> 
         "rows": dataset.num_rows,
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
-    return Parts(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro)
+    return TableFiles(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableInputs:
+class TableBuilder:
     """Everything that the workers of a generation need to read a table and compute its missing parts."""
 
     world: World
-    parts: Parts
+    parts: TableFiles
     dataset: SampleDataset
     make_model: Callable[[], nn.Module]
     """called on every worker if a part is missing"""
@@ -218,7 +218,7 @@ class TableInputs:
         values = []
         for batch in batches:
             hear()
-            work_counter.count_work()
+            progress_counter.count_work()
             found = log_probs(model, batch.sequences).view(2, -1)[:, : len(batch.rows)]
             values.append(found.T.cpu().numpy())
         by_rank = world.gather(values)

@@ -8,7 +8,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from planner.base import work_counter
+from planner.base import progress_counter
 from planner.job import GptModel, HfModel, Job
 from planner.train.log_probs import log_probs, no_training
 from planner.train.sample_batches import Sequences
@@ -74,5 +74,5 @@ def make_reference_model(job: Job, world: World) -> nn.Module:
         if (other := job.reference.model) is not None:
             config = config.model_copy(update={"path": other, "revision": None, "weights": "pretrained"})
     model = make_model(config, job.train, world).requires_grad_(requires_grad=False)
-    model.register_forward_pre_hook(work_counter.count_work)
+    model.register_forward_pre_hook(progress_counter.count_work)
     return model

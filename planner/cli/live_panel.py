@@ -1,0 +1,157 @@
+"""Shows a run on the terminal while the main thread runs it. It follows the ledger, not Ray."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from planner.base.text import counted
+from planner.base.wait_reports import WaitReports
+from planner.errors import StoreError
+from planner.report.run_view import RunView, fold, metric_texts, step_line
+from planner.store.follow import Follower
+from planner.store.run_folder import RunFolder
+
+_POLL_S = 0.25
+# Without a terminal, a step line is printed this often.
+_PLAIN_INTERVAL_S = 5.0
+# A longer pause between steps is explained.
+_QUIET_S = 2.0
+# Without a step for this long, a line says that the run is still alive.
+_SILENCE_S = 15.0
+# A look takes milliseconds. A disk that hangs must not delay the end of a run for longer.
+_LAST_LOOK_S = 10.0
+_SLOW_DISK_S = 30.0
+_STARTING = "workers are starting (about half a minute on a busy machine)"
+
+
+class LivePanel:
+    """A context manager: a live panel on a terminal, plain lines elsewhere."""
+
+    def __init__(self, run: RunFolder, console: Console, begin: RunView) -> None:
+        self.react: Callable[[RunView], None] = lambda _view: None
+        """called with every new view"""
+        self.state: Callable[[], str] = lambda: ""
+        """returns what happens while no step is done, or empty if not known"""
+        self._said_state = ""
+        self._has_stepped = False
+        self._stepped_s = time.monotonic()
+        self._reminders = WaitReports(_SILENCE_S)
+        self._follower = Follower(run, from_now=True)
+        self._console = console
+        self._view = begin
+        self._began_s = self._printed_s = time.monotonic()
+        self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
+        self._is_terminal = console.file.isatty()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="planner-watch", daemon=True)
+        self._looking_since_s: float | None = None
+        self._folder = run.storage.url
+
+    @property
+    def view(self) -> RunView:
+        """The newest view."""
+        return self._view
+
+    def say(self, line: str) -> None:
+        """Print a line above the panel."""
+        # A terminal's panel needs whole lines above it. Elsewhere, a line is never broken.
+        elapsed_s = time.monotonic() - self._began_s
+        self._console.print(f"{elapsed_s:5.0f} s  {line}", soft_wrap=not self._is_terminal)
+
+    def __enter__(self) -> Self:
+        if self._is_terminal:
+            self._live.start()
+        self._thread.start()
+        threading.Thread(target=self._watch_the_disk, name="planner-watch-disk", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_LAST_LOOK_S)
+        if self._thread.is_alive():
+            self.say(
+                f"the run's folder has not answered for {_LAST_LOOK_S:.0f} s: its state may be newer than shown here"
+            )
+        else:
+            self._look()
+        if self._is_terminal:
+            self._live.stop()
+        if self._view.step:
+            self.say(step_line(self._view))
+
+    def _loop(self) -> None:
+        while not self._stop.wait(_POLL_S):
+            self._look()
+            self.react(self._view)
+
+    def _watch_the_disk(self) -> None:
+        """Warn if a look into the run's folder hangs. The thread that looks cannot say so itself."""
+        reminders = WaitReports(_SLOW_DISK_S)
+        while not self._stop.wait(1.0):
+            since_s = self._looking_since_s
+            waited_s = time.monotonic() - since_s if since_s is not None else 0.0
+            if waited_s < 1.0:
+                reminders.reset()
+            elif reminders.due(waited_s):
+                self.say(f"{self._folder} has not answered for {waited_s:.0f} s: check that disk or mount")
+
+    def _look(self) -> None:
+        self._looking_since_s = time.monotonic()
+        try:
+            records = self._follower.new_records()
+        except StoreError:
+            return  # a store that is away for a moment only makes the view old
+        finally:
+            self._looking_since_s = None
+        before = self._view
+        self._view, lines = fold(self._view, records)
+        for line in lines:
+            self.say(line)
+        now_s = time.monotonic()
+        if self._view.step != before.step:
+            self._stepped_s, self._said_state, self._has_stepped = now_s, "", True
+            self._reminders.reset()
+        elif now_s - self._stepped_s > _QUIET_S:
+            self._say_state()
+        if not self._is_terminal and now_s - self._printed_s > _PLAIN_INTERVAL_S:
+            moved = self._view.step > before.step
+            if moved or self._reminders.due(self._silence_s):
+                self._printed_s = now_s
+                self.say(step_line(self._view) if moved else self._silence())
+
+    @property
+    def _silence_s(self) -> float:
+        return time.monotonic() - self._stepped_s
+
+    def _silence(self) -> str:
+        state = self.state() or ("" if self._has_stepped else _STARTING)
+        return f"no step for {self._silence_s:.0f} s{state and f': {state}'}"
+
+    def _say_state(self) -> None:
+        """Show a new state at once, because the ledger gets the reason for a pause only after it."""
+        state = self.state()
+        if state and state != self._said_state:
+            self._said_state = state
+            self.say(state)
+
+    def _panel(self) -> Table:
+        view = self._view
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        loss = "-" if view.loss is None else f"{view.loss:.4f}"
+        held_out = "" if view.held_out is None else f"   held out {view.held_out:.4f}"
+        table.add_row("step", f"{view.step} / {view.total_steps or '?'}   (committed {view.committed_step})")
+        table.add_row("loss", "  ".join([loss, *metric_texts(view.metrics)]) + held_out)
+        table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
+        table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
+        quiet = f"   no step for {self._silence_s:.0f} s" if self._silence_s > _SILENCE_S else ""
+        table.add_row("last", f"{self._said_state or view.event}{quiet}")
+        table.add_row("time", f"{time.monotonic() - self._began_s:.0f} s")
+        return table

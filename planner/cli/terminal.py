@@ -1,0 +1,34 @@
+"""The `Display` of the commands: shows a run on the terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import typer
+from rich.console import Console
+
+from planner.cli.live_panel import LivePanel
+from planner.cli.options import progress_bar
+from planner.report.run_view import RunView
+from planner.runner.display import Display, Say, StartedRun
+
+React = Callable[[StartedRun, Say, RunView], None]
+"""called with every new view of a run, and may show lines"""
+
+
+def display_on(out: Console, react: React | None = None) -> Display:
+    """A display with lines and the live panel on `out`, and with warnings and progress bars on stderr."""
+
+    @contextmanager
+    def watch(started: StartedRun) -> Iterator[Say]:
+        view = RunView(step=started.step, committed_step=started.step, total_steps=started.total_steps)
+        watching = LivePanel(started.run, out, view)
+        watching.state = started.state
+        if react is not None:
+            watching.react = partial(react, started, watching.say)
+        with watching:
+            yield watching.say
+
+    return Display(
+        say=partial(out.print, soft_wrap=True), warn=partial(typer.echo, err=True), progress=progress_bar, watch=watch
+    )

@@ -1,0 +1,174 @@
+"""A job's durations in optimizer steps, and its learning rate. Driver, workers and reports all derive them here.
+
+Pure functions of the job and `num_samples`, the samples of an epoch, which is 0 until the data has been opened.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from planner.job import Job, OwnOptimizer, Schedule, Train
+from planner.job.duration import Duration, RunLength, in_examples, in_steps, is_convertible, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSchedule:
+    """The durations of a job in optimizer steps."""
+
+    total_steps: int
+    warmup_steps: int
+    eval_every: int
+    commit_every: Literal["auto"] | int
+
+
+def total_steps(job: Job, num_samples: int = 0) -> int:
+    """Optimizer steps of the job, rounded up: the last step is a whole one and may run into the next epoch.
+
+    Args:
+        job: the job whose `train` section has the length.
+        num_samples: samples of one epoch. With 0, a length in epochs is 0 steps, as only the data can tell.
+    """
+    train, size = job.train, job.batch.global_batch
+    if train.steps is not None:
+        return train.steps
+    if train.examples is not None:
+        return math.ceil(Fraction(train.examples, size))
+    assert train.epochs is not None  # the job was validated when it was made
+    return math.ceil(_epochs(train.epochs) * num_samples / size)
+
+
+def lengths(job: Job, num_samples: int) -> StepSchedule:
+    """All durations of a job, in steps, for data with `num_samples` samples in an epoch."""
+    run = _run_length(job, num_samples)
+    every = job.checkpoint.every
+    return StepSchedule(
+        total_steps=run.total_steps,
+        warmup_steps=in_steps(parse(job.train.schedule.warmup), run),
+        eval_every=in_steps(parse(job.eval.every), run),
+        commit_every="auto" if every == "auto" else in_steps(parse(every), run),
+    )
+
+
+def conversions(job: Job, num_samples: int = 0) -> tuple[str, ...]:
+    """One line for each duration that is not in steps, such as `warmup 10% = 20 steps (1280 examples)`.
+
+    Args:
+        job: any job.
+        num_samples: samples of one epoch. With 0, the lines of durations that need the data say so.
+    """
+    run = _run_length(job, num_samples)
+    lines = []
+    for name, length in _named(job):
+        if length.unit == "steps":
+            continue
+        if name == "train":
+            number = run.total_steps  # which is rounded up
+        elif is_convertible(length, run):
+            number = in_steps(length, run)
+        else:
+            number = 0
+        if number or not length.amount:
+            steps = Duration(amount=Fraction(number), unit="steps")
+            lines.append(f"{name} {length} = {steps} ({in_examples(steps, run.global_batch)})")
+        else:
+            lines.append(f"{name} {length}, in steps once the data is open")
+    return tuple(lines)
+
+
+def repeated_data_note(job: Job, num_samples: int) -> str:
+    """A note for a job whose step is larger than an epoch: samples repeat within a step. Else empty.
+
+    Args:
+        job: any job.
+        num_samples: samples of one epoch.
+    """
+    size, steps = job.batch.global_batch, total_steps(job, num_samples)
+    if size <= num_samples:
+        return ""
+    note = f"batch.global {size} is larger than an epoch of {num_samples} samples, so every step repeats some of them"
+    if job.train.epochs is None:
+        return note
+    wanted = _epochs(job.train.epochs) * num_samples
+    more = steps * size / wanted - 1
+    return f"{note}. {steps} steps use {steps * size} samples, {float(more):.0%} more than train.epochs asks for"
+
+
+def _run_length(job: Job, num_samples: int) -> RunLength:
+    return RunLength(
+        global_batch=job.batch.global_batch, num_samples=num_samples, total_steps=total_steps(job, num_samples)
+    )
+
+
+def _named(job: Job) -> Iterator[tuple[str, Duration]]:
+    """The durations that the job file can set, by name, in the job's own units."""
+    train = job.train
+    if train.examples is not None:
+        yield "train", Duration(amount=Fraction(train.examples), unit="examples")
+    if train.epochs is not None:
+        yield "train", Duration(amount=_epochs(train.epochs), unit="epochs")
+    yield "warmup", parse(train.schedule.warmup)
+    if job.eval.samples:
+        yield "eval every", parse(job.eval.every)
+    if job.checkpoint.every != "auto":
+        yield "commit every", parse(job.checkpoint.every)
+
+
+def _epochs(epochs: float) -> Fraction:
+    """The exact decimal: 0.1 of 1000 samples is 100, but slightly more if 0.1 is taken as a binary float."""
+    return Fraction(repr(epochs))
+
+
+def learning_rate(train: Train, step: int, lengths: StepSchedule) -> float:
+    """The learning rate of step `step`, 0 <= step < total steps.
+
+    warmup:    peak * (step + 1) / warmup_steps
+    then, with p from 0 at the first step after it to 1 at the last, and f = final_fraction:
+    constant:  peak
+    linear:    peak * (1 - (1 - f) * p)
+    cosine:    peak * (f + (1 - f) * (1 + cos(pi * p)) / 2)     (Loshchilov & Hutter 2017, one cycle)
+    """
+    assert not isinstance(train.optimizer, OwnOptimizer)  # the user's loop sets its own rates
+    schedule, peak, warmup_steps = train.schedule, train.optimizer.lr, lengths.warmup_steps
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    return peak * _shape(schedule, (step - warmup_steps) / max(lengths.total_steps - 1 - warmup_steps, 1))
+
+
+def _shape(schedule: Schedule, progress: float) -> float:
+    final = schedule.final_fraction
+    if schedule.kind == "linear":
+        return 1 - (1 - final) * progress
+    if schedule.kind == "cosine":
+        return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+    return 1.0
+
+
+def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
+    """A note if a resume with another number of steps changes the learning rate of the next step. Else empty.
+
+    Args:
+        before: the job that the run was made with.
+        now: the job of the resume.
+        num_samples: samples of one epoch.
+        step: the next step.
+        planned_steps: the total steps of the run before the resume.
+    """
+    if before.train.schedule != now.train.schedule or before.train.optimizer != now.train.optimizer or now.is_own:
+        return ""
+    length = lengths(now, num_samples)
+    warmup = in_steps(
+        parse(before.train.schedule.warmup),
+        RunLength(global_batch=now.batch.global_batch, num_samples=num_samples, total_steps=planned_steps),
+    )
+    old = learning_rate(
+        before.train, min(step, planned_steps - 1), replace(length, total_steps=planned_steps, warmup_steps=warmup)
+    )
+    new = learning_rate(now.train, min(step, length.total_steps - 1), length)
+    if length.total_steps == planned_steps or old == new:
+        return ""
+    return (
+        f"train.schedule: {now.train.schedule.kind} now ends at step {length.total_steps} instead of {planned_steps}, "
+        f"so the learning rate of step {step} changes from {old:.3g} to {new:.3g}"
+    )

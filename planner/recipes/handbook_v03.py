@@ -1,0 +1,87 @@
+"""Keys and defaults of the alignment-handbook's recipes up to v0.3 and of its ORPO recipes.
+
+Their scripts (run_sft.py, run_dpo.py, run_orpo.py, run_cpt.py) took data sets as `dataset_mixer`, NAME: SHARE.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.recipes.drafting import DatasetSource
+from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.recipe import Draft
+from planner.recipes.trl_keys import OLDER_HANDBOOK
+
+MIXER = "dataset_mixer"
+CPT = "cpt"
+"""continued pretraining, the name of a script and a folder: the loss of SFT on plain text"""
+# run_sft.py always packed its rows, and the handbook's DPOConfig had another default optimizer than TRL's.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "sft": {"packing": True, "packing_strategy": "wrapped"},
+    "dpo": {"optim": "rmsprop"},
+}
+_WHOSE = "the handbook's own scripts up to v0.3"
+# Each shipped recipe of DPO or ORPO has one of these keys, and none of SFT has.
+_OF_PAIRS = ("beta", "loss_type", "max_length", "max_prompt_length")
+REASONS = {
+    "use_flash_attention_2": "attn_implementation replaces it",
+    "preprocessing_num_workers": "planner reads the data once",
+    "text_column": "the to-do list has the form of the rows",
+    "truncation_side": "data.cut_prompt sets it",
+    "auto_insert_empty_system_msg": "the model's chat template decides what comes before the first turn",
+    "base_model_revision": "it is the model under an adapter, for which planner has only model.revision",
+    "model_code_revision": "planner runs no code of a model's repository",
+    "dataset_splits": "the data has the splits with train in their name",
+}
+
+
+def is_older(entries: Mapping[str, Entry]) -> bool:
+    """Whether the recipe names its data as the older scripts take it, by `dataset_mixer`."""
+    return any(key.partition(".")[0] == MIXER for key in entries)
+
+
+def keys_of(entries: Mapping[str, Entry]) -> tuple[str, ...]:
+    """The recipe's keys that only the older scripts take."""
+    names = (key.partition(".")[0] for key in entries)
+    return tuple(dict.fromkeys(name for name in names if name in OLDER_HANDBOOK))
+
+
+def method_of(entries: Mapping[str, Entry]) -> tuple[str, str]:
+    """`sft` and its reason for an older recipe without keys of pairs, else two empty texts."""
+    if is_older(entries) and not any(key in entries for key in _OF_PAIRS):
+        return "sft", f"{MIXER} without {', '.join(_OF_PAIRS)}"
+    return "", ""
+
+
+def rename(keys: KeyReader) -> None:
+    """Adds `attn_implementation` for `use_flash_attention_2: true`, unless the recipe sets it."""
+    old = keys.entries.get("use_flash_attention_2")
+    if old is not None and old.value is True and not keys.has("attn_implementation"):
+        where = f"{old.where} (use_flash_attention_2)"
+        new = replace(old, value="flash_attention_2", where=where, is_default=True)
+        keys.entries = {**keys.entries, "attn_implementation": new}
+
+
+def add_defaults(keys: KeyReader, method: str) -> None:
+    """Adds the defaults of the older scripts that differ from TRL's."""
+    if is_older(keys.entries):
+        said = {"bf16": False, **_DEFAULTS.get(method, {})}
+        made = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in said.items()}
+        keys.entries = {**made, **keys.entries}
+
+
+def datasets(keys: KeyReader, draft: Draft) -> list[DatasetSource]:
+    """The data sets of `dataset_mixer`, one per split to train on. Shares become a to-do: the first rows of a split."""
+    shares = {key.removeprefix(f"{MIXER}."): keys.value(key) for key in keys.entries if key.startswith(f"{MIXER}.")}
+    configs, splits = keys.value("dataset_configs"), keys.value("dataset_splits", ["train"])
+    configs = configs if isinstance(configs, list) and len(configs) == len(shares) else [None] * len(shares)
+    trained = [str(split) for split in splits if "train" in str(split)] if isinstance(splits, list) else ["train"]
+    parts = {name: share for name, share in shares.items() if isinstance(share, int | float) and share < 1}
+    if parts:
+        shown = ", ".join(f"the first {share:.6g} of {name}" for name, share in parts.items())
+        draft.to_do.append(f"{MIXER}: its script trains on {shown} (rows in their order). Leave the other rows out")
+    return [
+        DatasetSource(name=name, config=str(config) if config else None, split=split)
+        for name, config in zip(shares, configs, strict=True)
+        for split in trained
+    ]

@@ -1,0 +1,87 @@
+"""Lays out plain text: aligned columns, and texts that are wrapped to a terminal's width."""
+
+from collections.abc import Collection, Sequence
+from textwrap import wrap
+
+from planner.base.text import duration
+
+_GAP = "  "
+_DAY_S = 24 * 3600.0
+# A text in a narrower column is hard to read, so it moves below its row.
+_LEAST_COLUMNS = 40
+_BELOW = " " * 6
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
+    """Return one line per row. Each column is as wide as its widest cell.
+
+    Args:
+        rows: the cells of each row, all rows of one length.
+        left: indices of the columns that are aligned to the left. The others are aligned to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        _GAP.join(
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def hanging(prefix: str, text: str, width: int | None) -> list[str]:
+    """Return a prefix and a text in at most `width` columns. Later lines of the text start below its first line.
+
+    If fewer than 40 columns are left for the text, it starts on the line below the prefix. No word is broken, so a
+    path or a digest may pass the width. With None as the width, the result is one line.
+    """
+    if not text or width is None or len(prefix) + len(text) <= width:
+        return [f"{prefix}{text}".rstrip()]
+    if width - len(prefix) >= _LEAST_COLUMNS:
+        return _wrapped(text, width, prefix, " " * len(prefix))
+    return [prefix.rstrip(), *_wrapped(text, max(width, _LEAST_COLUMNS), _BELOW, _BELOW)]
+
+
+def wrapped(text: str, width: int | None, first: str = "", later: str = "  ") -> list[str]:
+    """Return a text in at most `width` columns (never below 40), with the indents of its first and its later lines.
+
+    No word is broken. With None as the width, the result is one line.
+    """
+    return [f"{first}{text}"] if width is None else _wrapped(text, max(width, _LEAST_COLUMNS), first, later)
+
+
+def _wrapped(text: str, width: int, first: str, later: str) -> list[str]:
+    lines = wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return lines or [first.rstrip()]
+
+
+def spans(numbers: Sequence[int], most: int = 12) -> str:
+    """Return ascending numbers as ranges, such as `1-4, 7, 9-12`. After `most` ranges only the last number follows."""
+    pieces: list[list[int]] = []
+    for number in numbers:
+        if pieces and number == pieces[-1][-1] + 1:
+            pieces[-1][1:] = [number]
+        else:
+            pieces.append([number])
+    ranges = ["-".join(map(str, piece)) for piece in pieces]
+    return ", ".join(ranges) if len(ranges) <= most else f"{', '.join(ranges[: most - 1])}, ..., {numbers[-1]}"
+
+
+def printable(text: str) -> str:
+    """The text with control characters, line breaks included, as Python escapes. It cannot control a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def ago(then_s: float | None, now_s: float) -> str:
+    """Return `12 s ago` or `5 days ago`, or `-` if there is no time. A time in the future counts as now."""
+    if then_s is None:
+        return "-"
+    seconds = max(now_s - then_s, 0.0)
+    return f"{seconds / _DAY_S:.0f} days ago" if seconds > 2 * _DAY_S else f"{duration(seconds)} ago"

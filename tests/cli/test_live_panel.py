@@ -1,0 +1,43 @@
+"""A driver whose run's folder hangs reports it, and its end is not delayed."""
+
+import threading
+import time
+from dataclasses import replace
+
+from planner.cli import live_panel as watching
+from planner.cli.live_panel import LivePanel
+from planner.cli.options import console
+from planner.report.run_view import RunView
+from planner.store.run_folder import RunFolder
+from planner.store.storage import Storage
+
+
+def test_a_disk_that_hangs_is_named_and_left(tmp_path, monkeypatch, capsys):
+    """A read that never returns, as on a mount without a server."""
+    monkeypatch.setattr(watching, "_SLOW_DISK_S", 1.0)
+    monkeypatch.setattr(watching, "_LAST_LOOK_S", 0.2)
+    run = RunFolder(Storage(str(tmp_path)))
+    said, is_back = "", threading.Event()
+    monkeypatch.setattr(Storage, "read_from", lambda *_: bytes(not is_back.wait()))
+    with LivePanel(run, console(), RunView()):
+        run.storage.create("generations/000001.json", b"{}")
+        deadline = time.monotonic() + 30
+        while "has not answered" not in said and time.monotonic() < deadline:
+            time.sleep(0.1)
+            said += capsys.readouterr().out
+    said += capsys.readouterr().out
+    is_back.set()
+    assert f"{tmp_path} has not answered for" in said
+    assert "its state may be newer than shown here" in said
+
+
+def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
+    """Before the first step, workers are starting. After it, no reason is invented."""
+    run = RunFolder(Storage(str(tmp_path)))
+    panel = LivePanel(run, console(), RunView())
+    assert "workers are starting" in panel._silence()
+    monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=3), []))
+    panel._look()
+    assert panel._silence() == "no step for 0 s"
+    panel.state = lambda: "waiting: room for 1"
+    assert panel._silence() == "no step for 0 s: waiting: room for 1"
