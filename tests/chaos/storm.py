@@ -372,6 +372,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write what was found")
     parser.add_argument("--keep", action="store_true", help="leave the folder with run, witness and logs")
     arguments = parser.parse_args()
+    # A shell starts a background job with SIGINT ignored. Drivers would inherit that, and could not be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if _INSIDE not in os.environ:
         inside = isolation()
         environment = {**os.environ, _INSIDE: "isolated" if inside else "shared"}

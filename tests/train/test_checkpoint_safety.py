@@ -519,7 +519,7 @@ def attributes(target):
     return {name: getattr(target, name, None) for name in ("planted", "__defaults__", "_value_")}
 
 
-@pytest.mark.parametrize("target", SHARED, ids=str)
+@pytest.mark.parametrize("target", SHARED, ids=lambda target: getattr(target, "__name__", str(target)))
 @pytest.mark.parametrize("name", ["planted", "__defaults__", "_value_"])
 @pytest.mark.parametrize("is_slots", [False, True], ids=["dict", "slots"])
 def test_nothing_that_outlives_the_pickle_is_changed(harmed, target, name, is_slots):
