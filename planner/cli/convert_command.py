@@ -51,7 +51,7 @@ def convert(
     max_micro: MicroOption = None,
     env: EnvOption = None,
 ) -> None:
-    """Turn a recipe of the DPO repository, HALOs, TRL or DeepSpeed into a job, or into another system's settings.
+    """Make a job from a recipe of the DPO repository, HALOs, TRL or DeepSpeed, or another system's settings (--to).
 
     The job goes to stdout and a report on every key to stderr. With -o, the job goes to a file.
     With --to SYSTEM, it prints the settings that train exactly the same batch at --at GPUs.

@@ -31,7 +31,8 @@ def verify(
         str, typer.Option(metavar="SIZES", help="world sizes in order (the first is also that of the fixed run)")
     ] = "4,3,5,1",
     steps: Annotated[
-        int, typer.Option(min=1, help="steps of each run instead of train.steps, shared out over the sizes")
+        int,
+        typer.Option(metavar="N", min=1, help="steps of each run instead of train.steps, shared out over the sizes"),
     ] = 12,
     through_ray: Annotated[
         bool, typer.Option("--ray", help="use an embedded Ray cluster, whose nodes join, get notice and die")
