@@ -206,6 +206,7 @@ def test_the_dry_verify_shows_both_histories(cli, job):
     """Also what would be compared. On Ray there are at most as many workers as samples."""
     lines = cli("verify", job, "--history", "2,1", "--steps", "5", "--dry-run").out.splitlines()
     assert lines[:2] == ["fixed    2 workers until step 5", "history  2 workers until step 2, 1 worker until step 5"]
+    assert lines[2].startswith("compare  world sizes, ")
     assert "losses within 1e-05" in lines[2]
     assert lines[-1] == END
     arguments = ("verify", job, "--history", "9,1", "--set", "batch.equality=bitwise", "--dry-run", "--json")
