@@ -107,5 +107,5 @@ def _write(found: Recipe, text: str, output: str | None, *, force: bool) -> None
     except (OSError, ValueError) as error:  # ValueError: a NUL, or a name that the file system cannot encode
         raise UserError(f"{output}: cannot write there ({error}). Write another path") from error
     typer.echo("\n".join(lines))
-    typer.echo(f"\nwrote {output}")
+    typer.echo(f"\nwrote {output}" + (". Do what stands under `to do` before you train" if found.draft.to_do else ""))
     typer.echo(f"see the plan:  {shlex.join(['planner', 'plan', output, '--gpus', '1-16'])}")
