@@ -9,12 +9,12 @@ demo: .venv/ready
 
 # The pure rooms first: they fail fast.
 test: .venv/ready
-	$(BIN)/pytest -m "not slow and not fsdp and not ray"
+	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray"
 	$(BIN)/pytest -m "not slow and (fsdp or ray)"
 
 # The pure rooms alone, without processes of FSDP or Ray.
 test-fast: .venv/ready
-	$(BIN)/pytest -m "not slow and not fsdp and not ray"
+	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray"
 
 # Not in `make test`: on Python 3.11 the tracer makes pure tests take 1.2 to 4 times as long. These rooms take about a minute.
 COVERED := job notice plan report store

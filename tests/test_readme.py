@@ -90,7 +90,7 @@ def test_the_picture_is_there_in_both_colours():
 @pytest.mark.parametrize(
     ("pattern", "folder"),
     [
-        pytest.param(r"exact_batch_planner-(\d+\.\d+\.\d+)-py3", "README.md", id="wheel"),
+        pytest.param(r"exact_batch_planner-(\d+\.\d+\.\d+)-py3", "docs/quickstart.md", id="wheel"),
         pytest.param(r"my-registry/planner:(\d+\.\d+\.\d+)", "docs", id="image"),
     ],
 )

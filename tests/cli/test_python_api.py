@@ -222,7 +222,7 @@ def test_the_documented_example_runs(recorded, place, capsys):
     assert shown[-1] == "4 of 4 steps, audit clean: True"
 
 
-@pytest.mark.parametrize("gpus", [2, [2], range(2, 3), np.arange(2, 3), (count for count in (2,))], ids=repr)
+@pytest.mark.parametrize("gpus", [2, [2], range(2, 3), np.arange(2, 3), (count for count in (2,))], ids=type)
 def test_counts_are_whole_numbers_of_any_kind(job, gpus):
     """They become Python integers, because the ledger's digest is made of them."""
     assert [plan.digest for plan in planner.plans(job, gpus)] == [planner.plans(job, [2])[0].digest]

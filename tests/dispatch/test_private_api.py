@@ -377,7 +377,7 @@ class TestARayWithoutAName:
 
 def test_the_trainer_asks_for_all_files_that_a_policy_imports():
     """One that was left out would fail in the midst of a run, not choose another policy before it."""
-    for files, first in ((trainer._OURS, "policy"), (trainer._CALLBACKS, "callback")):
+    for files, first in ((trainer._OURS, "policy"), (trainer._CALLBACKS, "fallback_callback")):
         needed, new = set(), {f"dispatch/ray_internal/{first}.py"}
         while new:
             needed |= new
