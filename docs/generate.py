@@ -263,7 +263,8 @@ def _usage(name: str, found: list[Parameter]) -> str:
     words = ["planner", name]
     for each in found:
         if each.is_argument:
-            words.append(each.metavar if each.is_required or each.metavar.startswith("[") else f"[{each.metavar}]")
+            more = "..." if each.type == (list[str] | None) else ""
+            words.append(each.metavar if each.is_required else f"[{each.metavar}]{more}")
         elif each.is_required:
             words.append(f"{each.names[0]} {each.metavar}")
     return " ".join([*words, "[OPTIONS]"] if any(not each.is_argument for each in found) else words)

@@ -20,7 +20,7 @@ def audit(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute which samples each step should have used, and check the ledger. Exits with 1 if it is not clean.
+    """Check that each step of a run used exactly its samples and no record was altered. Exits with 1 if not.
 
     It needs the run's folder and the data, no GPU and no cluster.
     Example: planner audit runs/my-run

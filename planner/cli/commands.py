@@ -13,7 +13,7 @@ COMMANDS = {
     "plan": "Show how the job's global batch is split at each GPU count. Starts nothing.",
     "run": "Train the job, or resume its run from the newest commit.",
     "convert": (
-        "Turn a recipe of the DPO repository, HALOs, TRL or DeepSpeed into a job, or into another system's settings."
+        "Make a job from a recipe of the DPO repository, HALOs, TRL or DeepSpeed, or another system's settings (--to)."
     ),
     "check": (
         "Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing."
@@ -28,9 +28,7 @@ COMMANDS = {
     "submit": (
         "Send the job to a Ray cluster and train it there. The same command resumes it. Ctrl-C does not stop it."
     ),
-    "audit": (
-        "Recompute which samples each step should have used, and check the ledger. Exits with 1 if it is not clean."
-    ),
+    "audit": "Check that each step of a run used exactly its samples and no record was altered. Exits with 1 if not.",
     "export": (
         "Write a commit in the Hugging Face layout (safetensors, configuration, tokenizer), or adapters in peft's."
     ),
@@ -42,9 +40,34 @@ COMMANDS = {
     "schema": "Print the JSON Schema of the job file, with which editors complete and check job files.",
 }
 
+# The panels of the overview, and the commands in each.
+PANELS = {
+    "Start": ("init", "plan", "run", "demo"),
+    "Look at a run": ("runs", "show", "audit", "export"),
+    "Recipes of other systems": ("check", "convert"),
+    "On a cluster": ("submit", "notice-agent"),
+    "Prepare and verify": ("prepare", "verify", "schema"),
+}
+
 # `convert` and `check` also take the options of the recipe's own system.
 _FOREIGN_OPTIONS = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 _SETTINGS: dict[str, dict[str, Any]] = {"convert": _FOREIGN_OPTIONS, "check": _FOREIGN_OPTIONS}
+
+
+def _without_bool(parameters: list[Any]) -> list[Any]:
+    """The parameters of a command. A flag takes no value, so its help shows no `<bool>` behind it."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows flags without a type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, `--help` included."""
+        return _without_bool(super().get_params(ctx))
 
 
 class LazyGroup(TyperGroup):
@@ -52,8 +75,13 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, text in COMMANDS.items():
-            self.add_command(TyperCommand(name=name, help=text))
+        for panel, names in PANELS.items():
+            for name in names:
+                self.add_command(TyperCommand(name=name, help=COMMANDS[name], rich_help_panel=panel))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, `--help` included."""
+        return _without_bool(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Import the command that the arguments name, and return its name, the command and the other arguments."""
@@ -65,7 +93,7 @@ def load(name: str) -> TyperCommand:
     """Import a command's module, and return the command."""
     function = name.replace("-", "_")
     maker = typer.Typer(add_completion=False)
-    maker.command(name, context_settings=_SETTINGS.get(name))(
+    maker.command(name, cls=PlainCommand, context_settings=_SETTINGS.get(name))(
         getattr(importlib.import_module(f"planner.cli.{function}_command"), function)
     )
     command = typer.main.get_command(maker)

@@ -51,7 +51,7 @@ def convert(
     max_micro: MicroOption = None,
     env: EnvOption = None,
 ) -> None:
-    """Turn a recipe of the DPO repository, HALOs, TRL or DeepSpeed into a job, or into another system's settings.
+    """Make a job from a recipe of the DPO repository, HALOs, TRL or DeepSpeed, or another system's settings (--to).
 
     The job goes to stdout and a report on every key to stderr. With -o, the job goes to a file.
     With --to SYSTEM, it prints the settings that train exactly the same batch at --at GPUs.
@@ -107,5 +107,5 @@ def _write(found: Recipe, text: str, output: str | None, *, force: bool) -> None
     except (OSError, ValueError) as error:  # ValueError: a NUL, or a name that the file system cannot encode
         raise UserError(f"{output}: cannot write there ({error}). Write another path") from error
     typer.echo("\n".join(lines))
-    typer.echo(f"\nwrote {output}")
+    typer.echo(f"\nwrote {output}" + (". Do what stands under `to do` before you train" if found.draft.to_do else ""))
     typer.echo(f"see the plan:  {shlex.join(['planner', 'plan', output, '--gpus', '1-16'])}")

@@ -37,7 +37,7 @@ def init(
             schema.write_text(schema_text(), encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a NUL, or a name that the file system cannot encode
         raise UserError(f"{file}: cannot write there ({error}). Write another path") from error
-    typer.echo(f"wrote {file}" + (f" and {SCHEMA_FILE}, with which editors complete and check it" * is_new))
+    typer.echo(f"wrote {file}" + (f" and {SCHEMA_FILE} (for your editor)" * is_new))
     typer.echo(f"\nsee the plan:  {shlex.join(['planner', 'plan', path])}")
     typer.echo(f"train:         {shlex.join(['planner', 'run', path])}")
 

@@ -19,7 +19,7 @@ RecipeArgument = Annotated[
 ]
 OverridesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="the recipe's own overrides: key=value, ++key=value, --key value"),
+    typer.Argument(metavar="KEY=VALUE", help="the recipe's own overrides: key=value, ++key=value, --key value"),
 ]
 AccelerateOption = Annotated[
     str | None, typer.Option("--accelerate", metavar="FILE", help="the accelerate config that the recipe is run with")

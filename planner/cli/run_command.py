@@ -38,7 +38,13 @@ def run(
     ] = "",
     nodes: Annotated[
         int,
-        typer.Option(min=0, max=MOST_NODES, help="logical nodes of the local cluster (by default one per core or GPU)"),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=MOST_NODES,
+            help="logical nodes of the local cluster",
+            show_default="one per core or GPU",
+        ),
     ] = 0,
     set_: SetOption = None,
     accept: AcceptOption = None,

@@ -1,6 +1,7 @@
 """`planner runs [FOLDER]`: lists the runs in a folder and their states."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,9 +11,13 @@ from planner.errors import UserError
 from planner.report.run_table import run_line, run_table, runs_json
 from planner.store.survey import survey_folder
 
+DEFAULT_FOLDER = "runs"
+
 
 def runs(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="the folder or URL that holds the runs")] = "runs",
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="the folder or URL that holds the runs")
+    ] = DEFAULT_FOLDER,
     as_json: JsonOption = False,
 ) -> None:
     """List the runs in a folder, the last active run first. Damaged runs are shown as broken. Changes nothing.
@@ -22,12 +27,14 @@ def runs(
     """
     if not folder:
         raise UserError("FOLDER is empty. Write the folder or URL that holds the runs")
-    lines = sorted(map(run_line, survey_folder(folder)), key=lambda line: (-line.active_time_s, line.run))
+    is_fresh = folder == DEFAULT_FOLDER and not Path(folder).exists()
+    found = [] if is_fresh else survey_folder(folder)
+    lines = sorted(map(run_line, found), key=lambda line: (-line.active_time_s, line.run))
     if as_json:
         typer.echo(runs_json(lines))
         return
     if not lines:
-        typer.echo(f"no runs in {folder}")
+        typer.echo("no runs yet: `planner run JOB` makes the first" if is_fresh else f"no runs in {folder}")
         return
     names = [line.run.removeprefix(f"{folder.rstrip('/')}/") for line in lines]
     header, *rows = run_table(lines, names, time.time(), terminal_width())

@@ -11,11 +11,12 @@ import typer
 
 from planner.base.text import counted
 from planner.cli.counts import parse_history
-from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console
+from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console, terminal_width
 from planner.errors import UserError
 from planner.job import Job
 from planner.provenance.compare import Check
 from planner.report.dry_run_text import NOTHING_DONE
+from planner.report.text_columns import hanging
 from planner.runner.job_argument import read_job
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.verify_job import Histories, histories, rehearsal_of
@@ -31,7 +32,8 @@ def verify(
         str, typer.Option(metavar="SIZES", help="world sizes in order (the first is also that of the fixed run)")
     ] = "4,3,5,1",
     steps: Annotated[
-        int, typer.Option(min=1, help="steps of each run instead of train.steps, shared out over the sizes")
+        int,
+        typer.Option(metavar="N", min=1, help="steps of each run instead of train.steps, shared out over the sizes"),
     ] = 12,
     through_ray: Annotated[
         bool, typer.Option("--ray", help="use an embedded Ray cluster, whose nodes join, get notice and die")
@@ -94,7 +96,8 @@ def _print_dry_run(found: Histories, *, as_json: bool) -> None:
     for name, parts in (("fixed", found.fixed), ("history", found.history)):
         text = ", ".join(f"{counted(stage.world_size, 'worker')} until step {stage.end_step}" for stage in parts)
         typer.echo(f"{name:<8} {text}")
-    typer.echo(f"compared {', '.join(found.compared)}\n\n{NOTHING_DONE}")
+    lines = hanging("compare  ", ", ".join(found.compared), terminal_width())
+    typer.echo("\n".join([*lines, "", NOTHING_DONE]))
 
 
 def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int]) -> list[str]:

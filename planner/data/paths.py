@@ -42,7 +42,7 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
     if not files and Path(path).exists() and not Path(path).is_dir():
         raise DataError(f"data.path: cannot read {path}: a pipe or a device, not a regular file")
     if not files:
-        place = "" if Path(path).is_absolute() else " (relative to where planner is run)"
+        place = "" if Path(path).is_absolute() else f" (relative to {Path.cwd()})"
         raise DataError(f"data.path: no file at {path!r}{place}. Write a file, a folder, a glob or {STDLIB}")
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
 

@@ -134,8 +134,9 @@ def _module(path: str) -> ModuleType:
     """Import the file under its own name, so that loader processes find its classes when they unpickle a data set."""
     file = Path(path).resolve()
     if not file.is_file() or file.suffix != ".py" or not file.stem.isidentifier():
+        place = "" if Path(path).is_absolute() else f" (relative to {Path.cwd()})"
         raise DataError(
-            f"data.path: no Python file at {path!r} that can be imported. Write NAME.py, without dots or dashes"
+            f"data.path: no Python file at {path!r}{place} that can be imported. Write NAME.py, without dots or dashes"
         )
     found = sys.modules.get(file.stem) or importlib.util.find_spec(file.stem)
     origin = getattr(found, "origin", None) or getattr(found, "__file__", None)

@@ -60,7 +60,10 @@ def _unknown(found: RecipeSource) -> str:
         case "TOML":
             return f"found TOML, which no supported system uses. planner reads {READ}"
         case "Python":
-            return f"found a Python file. planner reads {READ}"
+            return (
+                f"found a Python file. planner reads {READ}. For a training loop of your own, see "
+                "docs/guides/your-own-loop.md"
+            )
         case "keys":
             return f"found no recipe that planner knows: {_nearest(list(found.tree))}"
     return f"found no training command that planner knows ({KNOWN_COMMANDS}). It reads {READ}"

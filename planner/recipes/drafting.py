@@ -118,7 +118,7 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource]) -> None
 
 
 def _saving(kind: str, folder: str, datasets: Sequence[DatasetSource]) -> str:
-    """A shell command that saves data sets of the hub, or for others the form that their rows must have."""
+    """How to save data sets of the hub, with a shell command on a second line. For others the form of their rows."""
     rows = f"rows such as {_ROWS[kind]}"
     if not datasets or not all(each.hub for each in datasets):
         names = ", ".join(each.name for each in datasets) or "the data"
@@ -127,8 +127,8 @@ def _saving(kind: str, folder: str, datasets: Sequence[DatasetSource]) -> str:
     whole = loads[0] if len(datasets) == 1 else f"concatenate_datasets([{', '.join(loads)}])"
     names = "load_dataset" if len(datasets) == 1 else "concatenate_datasets, load_dataset"
     return (
-        f'run once: python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})" (the rows must have '
-        f"the form {_ROWS[kind]})"
+        f"save the data once with the command below. Its rows must have the form {_ROWS[kind]}\n"
+        f'python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})"'
     )
 
 

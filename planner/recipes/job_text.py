@@ -32,8 +32,10 @@ def _heading(recipe: Recipe) -> Iterator[str]:
     if recipe.draft.job.get("objective") == "own":
         yield "# A loop of your own (data.path) computes the loss. planner keeps its batches exact at every GPU count."
         yield "# See docs/guides/your-own-loop.md."
-    for line in recipe.draft.to_do:
+    for text in recipe.draft.to_do:
+        line, *commands = text.split("\n")
         yield f"# to do: {escape(line)}"
+        yield from (f"#   {escape(command)}" for command in commands)
 
 
 def _section(values: Mapping[str, Any], remarks: Mapping[str, str], path: str) -> Iterator[str]:

@@ -107,6 +107,7 @@ class Draft:
     derived: list[Note] = field(default_factory=list)
     dropped: list[Note] = field(default_factory=list)
     to_do: list[str] = field(default_factory=list)
+    """one text each. After a line break comes a shell command"""
     remarks: dict[str, str] = field(default_factory=dict)
     """job key -> a comment beside it in the job file"""
 

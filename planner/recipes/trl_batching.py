@@ -143,7 +143,10 @@ class TrlFacts:
         if self.packs:
             text = "The unit is a packed row, so the number of conversations in a batch depends on their lengths."
             made.append(Trap(name="packing", text=text))
-        text = "Without a launcher, `python script.py` on several GPUs multiplies m by their number (DataParallel)."
+        text = (
+            "Without a launcher, `python script.py` on several GPUs multiplies per_device_train_batch_size by their "
+            "number."
+        )
         made.append(Trap(name="DataParallel", text=text))
         return [trap for trap in made if trap]
 
@@ -153,8 +156,9 @@ class TrlFacts:
             return None
         batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
         text = (
-            f"The batch is m x A x GPUs, {' and '.join(batches)} GPUs, with the learning rate of {self.batch}. "
-            f"The recipe does not contain {self.batch}."
+            "The batch is per_device_train_batch_size x gradient_accumulation_steps x GPUs: "
+            f"{' and '.join(batches)} GPUs. The learning rate stays that of batch {self.batch}, a number that the "
+            "recipe does not contain."
         )
         return Trap(name="no global batch", text=text)
 
@@ -180,9 +184,9 @@ class TrlFacts:
         if not bad:
             return None
         text = (
-            "TRL generates m x GPUs x steps_per_generation completions at once, which must be whole groups of "
-            f"{self.num_generations}. It refuses {', '.join(map(str, bad))} GPUs. In planner, make each sample a whole "
-            "group, which is not cut."
+            "TRL generates per_device_train_batch_size x GPUs x steps_per_generation completions at once, which must "
+            f"be whole groups of {self.num_generations}. It refuses {', '.join(map(str, bad))} GPUs. In "
+            "planner, make each sample a whole group, which is not cut."
         )
         return Trap(name="group cuts", text=text)
 
@@ -202,7 +206,8 @@ class TrlFacts:
         which = f"transformers {options.transformers}" if affected else "transformers 4.49 to 4.52"
         text = (
             f"With {which} and trl up to {last} the loss is not divided by the {self.accumulation} accumulation steps, "
-            "so gradients grow with A at the same batch. transformers 4.53 and newer divide it."
+            "so gradients grow with gradient_accumulation_steps at the same batch. transformers 4.53 and newer divide "
+            "it."
         )
         return Trap(name="accumulation not divided", text=text)
 

@@ -15,26 +15,36 @@ NOTHING_DONE = "dry run: nothing was started, nothing was written"
 def dry_run_text(job: Job, dry: DryRun, width: int | None = None) -> list[str]:
     """Return the dry run as lines of at most `width` columns, or None for whole lines."""
     every = job.checkpoint.every
-    pace = "auto (the interval that loses the least time)" if every == "auto" else f"every {every}"
+    pace = "automatic interval (checkpoint.every: auto)" if every == "auto" else f"every {every}"
+    first, *more = dry.gradient
     facts = [
         ("cluster", dry.cluster),
         *([("", dry.waits)] if dry.waits else []),
-        ("steps", f"[{dry.step}, {dry.total_steps or '?'}), {counted(job.batch.global_batch, 'sample')} each"),
+        *([("warning", dry.warning)] if dry.warning else []),
+        ("steps", f"{_steps(dry)}, {counted(job.batch.global_batch, 'sample')} each"),
         *(("changed", change) for change in dry.changes),
         *(("length", conversion) for conversion in dry.conversions),
-        *(("gradient", operation) for operation in dry.gradient),
-        ("commits", f"{pace}, the newest {job.checkpoint.keep} with their files"),
+        ("gradient", first),
+        *(("", operation) for operation in more),
+        ("commits", f"{pace}, files kept for the newest {job.checkpoint.keep}"),
         ("writes", f"below {dry.run}: run.json, jobs, drivers, generations, ledger, manifests, checkpoints, ray"),
         *(("note", note) for note in dry.notes),
     ]
     return [
         f"{job.name}: {dry.begins} in {dry.run}",
-        *(line for name, text in facts for line in hanging(f"{name:<9}" if name else "", text, width)),
+        *(line for name, text in facts for line in hanging(f"{name:<10}", text, width)),
         "",
         *plan_table([dry.plan], width),
         "",
         NOTHING_DONE,
     ]
+
+
+def _steps(dry: DryRun) -> str:
+    """The steps that the run would train, as text. Both numbers are trained."""
+    if not dry.total_steps:
+        return f"from {dry.step} (the last one depends on the data)"
+    return f"{dry.step} to {dry.total_steps - 1}"
 
 
 def dry_run_json(dry: DryRun) -> str:

@@ -62,16 +62,21 @@ def _listed(title: str, items: Sequence[tuple[object, str]], width: int | None, 
     lines = ["", title]
     for key, text in items:
         mark = f"{key}. " if isinstance(key, int) else f"{key}{' -> ' if points else ': '}" if key else ""
-        # A command stays whole, so that it can be copied.
-        lines += wrapped(printable(f"{mark}{text}"), None if "python -c" in text else width, "  ", "    ")
+        lines += _with_commands(f"{mark}{text}", width, "  ", "    ")
     return lines
+
+
+def _with_commands(text: str, width: int | None, first: str, later: str) -> list[str]:
+    """A text, wrapped. Below it the commands after its line breaks, each whole on a line, so that it can be copied."""
+    words, *commands = text.split("\n")
+    return [*wrapped(printable(words), width, first, later), *(f"{later}{printable(each)}" for each in commands)]
 
 
 def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = None) -> list[str]:
     """The command and the file for another system, with notes as comments, wrapped to `width` columns."""
     lines = [f"# {recipe_text(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
     lines += [f"# {line}" for note in made.notes for line in wrapped(note, width)]
-    lines += [f"# not said: {line}" for note in made.unsaid for line in wrapped(note, width)]
+    lines += [line for note in made.unsaid for line in _with_commands(note, width, "# not said: ", "#   ")]
     lines += [made.command, *(["", *made.file.rstrip("\n").split("\n")] if made.file else [])]
     # A DeepSpeed file may contain tabs. Every other control character is escaped.
     return ["\t".join(printable(part) for part in line.split("\t")) for line in lines]

@@ -42,6 +42,8 @@ class DryRun:
     """where it would run, as text"""
     waits: str
     """what it would wait for, or empty if it would begin at once"""
+    warning: str
+    """what the local cluster lacks and what the run would do without it, or empty"""
     plan: Plan
     """of the first world size"""
     notes: tuple[str, ...]
@@ -53,16 +55,16 @@ def gradient_text(job: Job) -> tuple[str, ...]:
 
     `planner.train.optimizer_step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update` do it.
     """
-    losses, clip = "each loss sum of your loop" if job.is_own else "the loss", job.train.clip_norm
-    sums = "in int64 fixed point" if job.batch.equality == "bitwise" else "by FSDP"
+    losses, clip = "Each loss sum of your loop" if job.is_own else "The loss sum", job.train.clip_norm
+    sums = "are summed in int64 fixed point" if job.batch.equality == "bitwise" else "are summed by FSDP"
     end = "the step is skipped" if job.train.non_finite == "skip" else "the run stops before the optimizer's step"
     return (
-        f"of {losses}, divided by its count over the whole global batch",
-        f"summed over rounds and workers {sums}, never averaged",
-        f"if it is not finite, {end} (train.non_finite: {job.train.non_finite})",
-        "not clipped (train.clip_norm: null)"
+        f"{losses} is divided by its count over the whole global batch.",
+        f"Gradients {sums} over rounds and workers, never averaged.",
+        f"If a gradient is not finite, {end} (train.non_finite: {job.train.non_finite}).",
+        "The gradient is not clipped (train.clip_norm: null)."
         if clip is None
-        else f"scaled down to a global norm of {clip:g} where it is above that (train.clip_norm)",
+        else f"A global norm above {clip:g} is scaled down to {clip:g} (train.clip_norm: {clip:g}).",
     )
 
 
@@ -83,7 +85,7 @@ def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
     ]
     if not prepared.num_samples:
         notes.append("the data cannot be read from here, so only the workers would check it")
-    cluster, waits, room = _at(job, address) if address else _here(job, nodes)
+    cluster, waits, warning, room = _at(job, address) if address else _here(job, nodes)
     return DryRun(
         run=prepared.url,
         begins=prepared.resume_text,
@@ -94,6 +96,7 @@ def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
         gradient=gradient_text(job),
         cluster=cluster,
         waits=waits,
+        warning=warning,
         plan=make_plan(batch_sizes(job), workers_of(job).nearest(room)),
         notes=tuple(notes),
     )
@@ -119,19 +122,22 @@ def _as_found(prepared: Prepared) -> tuple[Prepared, list[str]]:
     return prepared, gone
 
 
-def _here(job: Job, nodes: int) -> tuple[str, str, int]:
+def _here(job: Job, nodes: int) -> tuple[str, str, str, int]:
+    """The local cluster as text, what it waits for, its warning, and its room in workers."""
     local = local_cluster(job, nodes)
-    on = "on the CPU" if not local.gpus else f"on {counted(local.gpus, 'GPU')}"
-    return f"a local one with room for {counted(local.num_workers, 'worker')}, {on}", "", local.num_workers
+    on = counted(local.gpus, "GPU") if local.gpus else "CPU"
+    cluster = f"local Ray cluster, {counted(local.num_workers, 'worker')} ({on})"
+    return cluster, "", local.warning, local.num_workers
 
 
-def _at(job: Job, address: str) -> tuple[str, str, int]:
+def _at(job: Job, address: str) -> tuple[str, str, str, int]:
+    """The cluster at the address as text, what it waits for, its warning, and its room in workers."""
     launch.set_environment(launch.CLUSTER, embedded=False)
     with connection.connected(address, verbose=False):
         found = alive_nodes()
     room = room_for(job.workers.taken, found)
     cluster = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
-    return cluster, resource_warning(job, found), room
+    return cluster, resource_warning(job, found), "", room
 
 
 def _check_driver(storage: Storage) -> list[str]:

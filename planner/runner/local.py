@@ -44,6 +44,13 @@ class LocalShape:
         """How many workers fit on each node."""
         return self.num_workers if self.gpus else 1
 
+    @property
+    def warning(self) -> str:
+        """The text about a machine without a GPU for a job that asks for one, or empty."""
+        if self.gpus or not self.workers.gpus:
+            return ""
+        return f"workers.gpus is {self.workers.gpus:g} and this machine has no GPU. The workers train on the CPU"
+
 
 def local_cluster(job: Job, nodes: int) -> LocalShape:
     """The shape of the job's local cluster, with `nodes` nodes, or 0 for one per core or GPU.
@@ -67,8 +74,8 @@ def embedded(local: LocalShape, say: Say) -> Iterator[EmbeddedCluster]:
     Raises:
         RunError: the cluster does not start.
     """
-    if local.workers.gpus and not local.gpus:
-        say("no GPU on this machine: training on the CPU")
+    if local.warning:
+        say(f"warning: {local.warning}")
     say(f"starting a local Ray cluster with room for {counted(local.num_workers, 'worker')}")
     cluster = EmbeddedCluster(num_nodes=local.num_workers // local.workers_per_node, shape=local.shape, say=say)
     with reminded(say, "the local Ray cluster is still starting", _SLOW_START_S):

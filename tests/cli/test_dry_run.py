@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.runner import local
 from planner.store.lease import DriverLease
 from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
@@ -37,9 +38,9 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert lines[0] == f"tiny: a new run in {tmp_path}/run"
-    assert lines[1] == "cluster  a local one with room for 4 workers, on the CPU"
-    assert lines[2] == "steps    [0, 4), 6 samples each"
-    assert lines[7] == "commits  every 2 steps, the newest 2 with their files"
+    assert lines[1] == "cluster   local Ray cluster, 4 workers (CPU)"
+    assert lines[2] == "steps     0 to 3, 6 samples each"
+    assert lines[7] == "commits   every 2 steps, files kept for the newest 2"
     assert lines[11].split()[:2] == ["4", "4"]
     assert "2 x 2 + 2 x 1" in lines[11]
     assert lines[-1] == END
@@ -47,23 +48,25 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
 
 
 def test_all_that_happens_to_the_gradient_is_listed(cli, job):
-    """In order, with the keys that change it."""
+    """In order, with the keys that change it. Only the first line has the label."""
 
     def found(*settings):
         lines = cli("run", job, *settings, "--dry-run").out.splitlines()
-        return [line.removeprefix("gradient ") for line in lines if line.startswith("gradient ")]
+        start = next(number for number, line in enumerate(lines) if line.startswith("gradient  "))
+        assert [line[:10].strip() for line in lines[start : start + 5]] == ["gradient", "", "", "", "commits"]
+        return [line[10:] for line in lines[start : start + 4]]
 
     assert found() == [
-        "of the loss, divided by its count over the whole global batch",
-        "summed over rounds and workers by FSDP, never averaged",
-        "if it is not finite, the run stops before the optimizer's step (train.non_finite: stop)",
-        "scaled down to a global norm of 1 where it is above that (train.clip_norm)",
+        "The loss sum is divided by its count over the whole global batch.",
+        "Gradients are summed by FSDP over rounds and workers, never averaged.",
+        "If a gradient is not finite, the run stops before the optimizer's step (train.non_finite: stop).",
+        "A global norm above 1 is scaled down to 1 (train.clip_norm: 1).",
     ]
     other = ("train.clip_norm=null", "train.non_finite=skip", "batch.equality=bitwise")
     assert found(*(part for argument in other for part in ("--set", argument)))[1:] == [
-        "summed over rounds and workers in int64 fixed point, never averaged",
-        "if it is not finite, the step is skipped (train.non_finite: skip)",
-        "not clipped (train.clip_norm: null)",
+        "Gradients are summed in int64 fixed point over rounds and workers, never averaged.",
+        "If a gradient is not finite, the step is skipped (train.non_finite: skip).",
+        "The gradient is not clipped (train.clip_norm: null).",
     ]
 
 
@@ -72,17 +75,38 @@ def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
     (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")
     file = tmp_path / "own.yaml"
     file.write_text(OWN)
-    assert "\ngradient not clipped (train.clip_norm: null)\n" in cli("run", file, "--dry-run").out
+    assert " The gradient is not clipped (train.clip_norm: null).\n" in cli("run", file, "--dry-run").out
     asked = cli("run", file, "--set", "train.clip_norm=0.5", "--dry-run").out
-    assert "\ngradient scaled down to a global norm of 0.5 where it is above that (train.clip_norm)\n" in asked
-    assert "\ngradient of each loss sum of your loop, divided by its count over the whole global batch\n" in asked
+    assert " A global norm above 0.5 is scaled down to 0.5 (train.clip_norm: 0.5).\n" in asked
+    assert "\ngradient  Each loss sum of your loop is divided by its count over the whole global batch.\n" in asked
+
+
+def test_a_job_for_gpus_on_a_machine_without_one_is_warned_of(cli, job, monkeypatch):
+    """The warning says what the run would do. A job for CPUs, or a machine with GPUs, has none."""
+    arguments = ("run", job, "--dry-run", "--set", "workers.gpus=1")
+    monkeypatch.setattr(local, "_num_gpus", lambda: 0)
+    lines = cli(*arguments).out.splitlines()
+    warning = "workers.gpus is 1 and this machine has no GPU. The workers train on the CPU"
+    assert lines[2] == f"warning   {warning}"
+    assert json.loads(cli(*arguments, "--json").out)["warning"] == warning
+    assert "warning" not in cli("run", job, "--dry-run").out
+    monkeypatch.setattr(local, "_num_gpus", lambda: 2)
+    lines = cli(*arguments).out.splitlines()
+    assert lines[1] == "cluster   local Ray cluster, 2 workers (2 GPUs)"
+    assert lines[2].startswith("steps     ")
+
+
+def test_an_automatic_interval_is_named_with_its_key(cli, job):
+    """The interval is not known before the run."""
+    out = cli("run", job, "--dry-run", "--set", "checkpoint.every=auto").out
+    assert "\ncommits   automatic interval (checkpoint.every: auto), files kept for the newest 2\n" in out
 
 
 def test_a_batch_larger_than_the_data_is_a_note(cli, job):
     """It is still trained."""
     answer = cli("run", job, "--set", "batch.global=500", "--dry-run")
     assert answer.code == 0
-    assert "note     data: batch.global 500 is larger than an epoch of " in answer.out
+    assert "note      data: batch.global 500 is larger than an epoch of " in answer.out
 
 
 def test_lengths_are_shown_in_steps(cli, job):
@@ -90,12 +114,12 @@ def test_lengths_are_shown_in_steps(cli, job):
     arguments = ("train.steps=null", "train.epochs=1", "eval.every=40%", "checkpoint.every=20 examples rounded")
     settings = [part for argument in arguments for part in ("--set", argument)]
     lines = cli("run", job, *settings, "--dry-run").out.splitlines()
-    steps = int(lines[2].split()[2].removesuffix("),"))
+    steps = int(lines[2].split()[3].removesuffix(",")) + 1
     every = round(steps * 0.4)
     assert lines[3:6] == [
-        f"length   train 1 epoch = {steps} steps ({steps * 6} examples)",
-        f"length   eval every 40% = {every} steps ({every * 6} examples)",
-        "length   commit every 20 examples rounded = 3 steps (18 examples)",
+        f"length    train 1 epoch = {steps} steps ({steps * 6} examples)",
+        f"length    eval every 40% = {every} steps ({every * 6} examples)",
+        "length    commit every 20 examples rounded = 3 steps (18 examples)",
     ]
     assert cli("plan", job, *settings).out.splitlines()[1:4] == [
         "train 1 epoch, in steps once the data is open",
@@ -118,8 +142,8 @@ def test_what_differs_from_the_runs_job_is_listed(cli, longer):
     """Before anything is started."""
     _, arguments = longer
     answer = cli("run", *arguments, "--set", "checkpoint.keep=5", "--dry-run")
-    lines = [line for line in answer.out.splitlines() if line.startswith("changed  ")]
-    assert {"changed  checkpoint.keep: 2 -> 5", "changed  train.steps: 4 -> 9"} <= set(lines)
+    lines = [line for line in answer.out.splitlines() if line.startswith("changed   ")]
+    assert {"changed   checkpoint.keep: 2 -> 5", "changed   train.steps: 4 -> 9"} <= set(lines)
 
 
 def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
@@ -182,6 +206,7 @@ def test_the_dry_verify_shows_both_histories(cli, job):
     """Also what would be compared. On Ray there are at most as many workers as samples."""
     lines = cli("verify", job, "--history", "2,1", "--steps", "5", "--dry-run").out.splitlines()
     assert lines[:2] == ["fixed    2 workers until step 5", "history  2 workers until step 2, 1 worker until step 5"]
+    assert lines[2].startswith("compare  world sizes, ")
     assert "losses within 1e-05" in lines[2]
     assert lines[-1] == END
     arguments = ("verify", job, "--history", "9,1", "--set", "batch.equality=bitwise", "--dry-run", "--json")

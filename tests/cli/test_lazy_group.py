@@ -1,12 +1,13 @@
 """The command group imports a command only when it is called, and its overview matches each command's help."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from planner.cli.commands import COMMANDS, load
+from planner.cli.commands import COMMANDS, PANELS, load
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -15,6 +16,28 @@ def test_the_overview_says_what_the_command_says_of_itself(name):
     help_ = load(name).help
     assert help_ is not None
     assert " ".join(help_.partition("\n\n")[0].split()) == COMMANDS[name]
+
+
+def test_every_command_is_in_one_panel_of_the_overview(cli):
+    """The panels are printed in their order."""
+    named = [name for names in PANELS.values() for name in names]
+    assert sorted(named) == sorted(COMMANDS)
+    out = cli("--help").out
+    assert sorted(PANELS, key=out.index) == list(PANELS)
+
+
+def test_help_shows_flags_without_a_type(cli):
+    """Also `--help` itself. An option with a value shows what it takes."""
+    out = cli("run", "--help").out
+    assert re.search(r"--dry-run +check what", out)
+    assert re.search(r"--nodes +N .*logical nodes of the local cluster +.default: \(one per core or GPU\)", out)
+    assert "<bool>" not in out + cli("--help").out
+
+
+def test_the_usage_of_check_names_its_overrides_once(cli):
+    """They may be repeated."""
+    usage = next(line for line in cli("check", "--help").out.splitlines() if "Usage" in line)
+    assert usage.rstrip().endswith("[OPTIONS] {RECIPE} [KEY=VALUE]...")
 
 
 def loaded_by(*arguments):

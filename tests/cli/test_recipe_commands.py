@@ -85,6 +85,21 @@ def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):
     assert "batch.global 128 = 8 GPUs x 8 x 2" in answer.err
 
 
+def test_a_command_to_type_has_a_line_of_its_own(cli, tmp_path, monkeypatch):
+    """In the report and in the job file. It is never wrapped, and nothing stands behind it."""
+    monkeypatch.setattr("planner.cli.convert_command.terminal_width", lambda: 60)
+    (tmp_path / "recipe.yaml").write_text(f"{TRL}dataset_name: org/pairs\n")
+    arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "dpo")
+    code = "from datasets import load_dataset; load_dataset('org/pairs', split='train').save_to_disk('data/pairs')"
+    command = f'python -c "{code}"'
+    report = cli(*arguments, "-o", "job.yaml").out
+    assert f"\n    {command}\n" in report
+    assert "\n  1. save the data once with the command below." in report
+    assert "\nwrote job.yaml. Do what stands under `to do` before you train\n" in report
+    assert f"\n#   {command}\n" in (tmp_path / "job.yaml").read_text()
+    assert parse_job((tmp_path / "job.yaml").read_text()).data.path == "data/pairs"
+
+
 def test_a_file_that_is_there_is_not_replaced_unasked(cli, tmp_path):
     """As with `planner init`."""
     (tmp_path / "recipe.yaml").write_text(TRL)

@@ -136,6 +136,17 @@ def test_show_tells_everything(cli, runs, recorded):
     assert found["resume"] == resume.partition("   #")[0]
 
 
+def test_a_folder_before_its_first_run_is_no_error(cli, tmp_path):
+    """The default folder does not exist before the first run. A missing folder that was named is an error."""
+    answer = cli("runs")
+    assert (answer.code, answer.out, answer.err) == (0, "no runs yet: `planner run JOB` makes the first\n", "")
+    assert json.loads(cli("runs", "--json").out) == []
+    assert list(tmp_path.iterdir()) == []
+    answer = cli("runs", "others")
+    assert (answer.code, answer.out) == (1, "")
+    assert "others: no such folder" in answer.err
+
+
 def test_what_is_no_run_is_a_sentence(cli, runs):
     """Exit code 1, as for an audit without a run."""
     assert "no run here" in cli("show", runs).err

@@ -83,7 +83,9 @@ def test_what_init_writes_can_be_used_as_it_is(cli, tmp_path):
     """It is read, planned and valid by the schema beside it. The next two commands are printed."""
     answer = cli("init")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.splitlines()[-2:] == [
+    assert answer.out.splitlines() == [
+        "wrote job.yaml and job.schema.json (for your editor)",
+        "",
         "see the plan:  planner plan job.yaml",
         "train:         planner run job.yaml",
     ]

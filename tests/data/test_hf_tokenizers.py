@@ -1,6 +1,7 @@
 """Tokenizers and chat templates of Hugging Face models, trained here: what a sample's tokens are, and whose."""
 
 import itertools
+import re
 from functools import cache
 from pathlib import Path
 
@@ -354,7 +355,7 @@ def test_a_name_that_is_nowhere_is_asked_for_once(tmp_path, monkeypatch, answer)
     model = HfModel(kind="hf", path="models/tinny", context=8)
     data = ChatData(kind="chat", path="rows.jsonl")
     if answer is None:
-        with pytest.raises(DataError, match=r"no file at 'rows.jsonl' \(relative to where planner is run\)"):
+        with pytest.raises(DataError, match=re.escape(f"no file at 'rows.jsonl' (relative to {Path.cwd()})")):
             open_conversations(data, model, no_progress)
         assert asked == []
         return

@@ -111,9 +111,20 @@ def test_groups_that_trl_refuses():
 
 def test_a_batch_that_nothing_holds_is_shown_at_each_count_once():
     found = traps(read(TRL.format("sft")), counts=[3, 8])["no global batch"]
-    assert "m x A x GPUs, 24 at 3 GPUs, with the learning rate of 64" in found
+    assert found == (
+        "The batch is per_device_train_batch_size x gradient_accumulation_steps x GPUs: 24 at 3 GPUs. "
+        "The learning rate stays that of batch 64, a number that the recipe does not contain."
+    )
     found = traps(read(TRL.format("sft")), counts=[3, 5, 8])["no global batch"]
     assert "24 at 3 and 40 at 5 GPUs" in found
+
+
+def test_data_parallel_is_named_once():
+    """The name of the trap stands before its text."""
+    text = traps(read(TRL.format("sft")))["DataParallel"]
+    assert text == (
+        "Without a launcher, `python script.py` on several GPUs multiplies per_device_train_batch_size by their number."
+    )
 
 
 def test_split_batches_counts_over_all_gpus():
