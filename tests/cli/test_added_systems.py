@@ -1,6 +1,7 @@
 """Recipe systems that installed packages add: the example of docs/extending.md, and packages that are broken."""
 
 import json
+from pathlib import Path
 
 import pytest
 from plugin_package import example, install, install_example
@@ -104,12 +105,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cli):
+def test_a_broken_package_is_named_only_where_it_matters(how, site, tmp_path, cli, monkeypatch):
     """For recipes that no other system reads and for `--to` with its name, but not for known systems."""
     text, says = BROKEN[how]
     install(site, "planner.recipes", {"broken": f"broken_{how}:SYSTEM"}, {f"broken_{how}": text}, name="planner-broken")
     told = f"planner.recipes: broken of planner-broken 1.0 cannot be used ({says}). Repair or uninstall the package"
-    known, nobodys = tmp_path / "known.yaml", tmp_path / "nobodys.yaml"
+    monkeypatch.chdir(tmp_path)  # short paths: a message has at most 500 characters
+    known, nobodys = Path("known.yaml"), Path("nobodys.yaml")
     known.write_text(TRL)
     nobodys.write_text("a: 1\n")
     assert read_recipe(str(known), (), RecipeOptions(gpus=4, method="sft")).system == "trl"
