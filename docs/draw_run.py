@@ -208,7 +208,7 @@ def save(figure: Figure, file: Path) -> None:
     """Write the same bytes for the same run, without a date."""
     file.parent.mkdir(parents=True, exist_ok=True)
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(file, transparent=True, metadata=nothing, bbox_inches="tight", pad_inches=0.03)
+    figure.savefig(file, transparent=True, metadata=nothing, bbox_inches="tight", pad_inches=0.08)
 
 
 def main(words: Sequence[str]) -> int:
