@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from hypothesis import settings
 # No deadline: a shared machine stalls now and then, and speed is measured in bench/, not here.
 settings.register_profile("planner", deadline=None, max_examples=200)
 settings.load_profile("planner")
+
+# A shell starts a background job with SIGINT ignored. Then nothing here could be interrupted, nor what tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Families of causal language models, as small as they go.
 _SIZES = {
