@@ -61,6 +61,13 @@ def _rank(name: str) -> tuple[str, str]:
     return name[13:], name[:12]
 
 
+def no_run_error(url: str) -> StoreError:
+    """The error for a folder without a run."""
+    return StoreError(
+        f"{url}: no run here (no run.json). Check the path, or list the runs in a folder: planner runs FOLDER"
+    )
+
+
 class RunFolder:
     """The run in one folder. Nothing is cached, because another process may write at any time."""
 
@@ -92,7 +99,7 @@ class RunFolder:
             StoreError: there is no run here.
         """
         if not self.storage.exists("run.json"):
-            raise StoreError(f"{self.storage.url}: no run here (no run.json). Check the path")
+            raise no_run_error(self.storage.url)
         value: RunId = unseal(self.storage.read("run.json"), RunId, f"{self.storage.url}/run.json")
         return value
 
