@@ -298,7 +298,7 @@ class RunFolder:
             name = f"checkpoints/{manifest.name}/{file.name}"
             size_bytes = self.storage.size_bytes(name)
             if size_bytes < 0:
-                raise StoreError(f"{name}: gone")
+                raise StoreError(f"{name} is missing")
             if size_bytes != file.size_bytes:
                 raise StoreError(f"{name}: torn ({size_bytes} bytes instead of {file.size_bytes})")
             if self.storage.sha256(name) != file.sha256:

@@ -202,7 +202,7 @@ def _require_named(storage: Storage, manifest: Manifest) -> None:
     # `names` does not list names that begin with a dot.
     gone = [file.name for file in manifest.files if not file.name.startswith(".") and file.name not in there]
     if gone:
-        raise StoreError(f"{folder}/{gone[0]}: gone")
+        raise StoreError(f"{folder}/{gone[0]} is missing")
 
 
 def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", "unknown"]:
