@@ -23,8 +23,8 @@ PlannerError                  the message is for the user: no traceback, a non-z
 
 from collections.abc import Sequence
 
-# The length of `... and 1048576 more`. The least length that a line is shortened to.
-_MAX_REST, _MIN_LINE = 24, 90
+# The length of `... and 1048576 more`. How far a cut moves to fall between two words.
+_MAX_REST, _MAX_WORD = 24, 30
 
 MAX_CHARS = 500
 """of a message about a file or a folder, because an untrusted file may hold names of several megabytes"""
@@ -36,30 +36,32 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int = MAX_CHARS) -> str:
-    """Return at most `most` characters of a text. A longer text loses its middle, because the advice is at its end."""
+    """Return at most `most` characters of a text. A longer text loses its middle, because the advice is at its end.
+
+    No word is cut, except one of more than 30 characters.
+    """
     if len(text) <= most:
         return text
     after = (most - 5) // 3
-    return f"{text[: most - 5 - after]} ... {text[-after:]}"
+    head, tail = text[: most - 5 - after], text[-after:]
+    if " " in head[-_MAX_WORD:]:
+        head = head.rpartition(" ")[0]
+    if " " in tail[:_MAX_WORD]:
+        tail = tail.partition(" ")[2]
+    return f"{head} ... {tail}"
 
 
 def lines_within(lines: Sequence[str], count: int, most: int = MAX_CHARS, indent: str = "") -> list[str]:
-    """Return as many lines as fit into `most` characters, with the longest lines shortened.
+    """Return as many whole lines as fit into `most` characters. Only the first line may be shortened.
 
     If fewer than `count` lines fit, the last line says how many are left out.
     """
-    room = most - _MAX_REST
-    kept = list(lines)
-    while len(kept) > 1 and _size(kept, _MIN_LINE) > room:
+    kept, room = list(lines), most if count == len(lines) else most - _MAX_REST
+    while len(kept) > 1 and sum(len(line) + 1 for line in kept) > room:
         kept.pop()
-    length = next(n for n in range(max(room, _MIN_LINE), 0, -1) if n == 1 or _size(kept, n) <= room)
-    shown = [shortened(line, length) for line in kept]
+        room = most - _MAX_REST
+    shown = [shortened(line, room) for line in kept]
     return [*shown, f"{indent}... and {count - len(kept)} more"] if count > len(kept) else shown
-
-
-def _size(lines: Sequence[str], most: int) -> int:
-    """The number of characters of the lines and their line breaks, if each line is cut to `most`."""
-    return sum(min(len(line), most) + 1 for line in lines)
 
 
 class PlannerError(Exception):

@@ -7,8 +7,9 @@ import typer
 
 from planner.base.disk import absolute_url
 from planner.cli.options import JsonOption, terminal_width
-from planner.errors import StoreError, UserError
+from planner.errors import UserError
 from planner.report.run_table import detail_json, detail_text, run_detail
+from planner.store.run_folder import no_run_error
 from planner.store.storage import Storage
 from planner.store.survey import MOST_GENERATIONS, is_run, survey
 
@@ -26,7 +27,7 @@ def show(
         raise UserError("RUN is empty. Write a run's folder or URL")
     url = absolute_url(run)
     if not is_run(Storage(url)):
-        raise StoreError(f"{run}: no run here. To list the runs in a folder: planner runs FOLDER")
+        raise no_run_error(run)
     detail = run_detail(survey(url, MOST_GENERATIONS))
     lines = [detail_json(detail)] if as_json else detail_text(detail, time.time(), terminal_width())
     typer.echo("\n".join(lines))

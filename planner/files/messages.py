@@ -44,7 +44,7 @@ def job_error(source: str, mistakes: Sequence[Mistake]) -> JobError:
 def listed(source: str, mistakes: Sequence[Mistake]) -> str:
     """One line per mistake, each beginning with `source` and the key's path, at most `MAX_CHARS` together.
 
-    If they are longer, the longest lines are shortened. Lines that do not fit are only counted.
+    Lines that do not fit are only counted.
     """
     source = shortened(source, _MAX_SOURCE)
     lines = [": ".join(filter(None, (source, dotted(its.path), its.text))) for its in mistakes[:MAX_MISTAKES]]

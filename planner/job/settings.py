@@ -18,7 +18,8 @@ class Batch(Section):
     max_micro: int = Field(ge=1, le=MAX_MICRO, description="most samples that fit into one forward pass")
     equality: Annotated[Mode, BeforeValidator(canonical_mode)] = Field(
         default="balanced",
-        description="what is equal at every world size: each step's samples (balanced), or every bit too (bitwise)",
+        description="balanced: the same samples in each step at every world size. "
+        "bitwise: also the same bits of the weights",
     )
 
 

@@ -65,7 +65,7 @@ _DECIDED_BY = {
     "global_batch": ("batch.global",),
     "model": ("model.",),
     "optimizer": ("train.optimizer.kind",),
-    "recipe": _BITWISE_RECIPE,
+    "recipe": ("batch.equality", *_BITWISE_RECIPE),
     "seed": ("train.seed",),
 }
 DEVICE = "device"
@@ -93,10 +93,12 @@ def require_same(
     """
     differing = before.differences(now)
     if refused := [field for field in differing if field not in accept]:
-        reasons = "; ".join(_explain(field, changes) for field in refused)
+        # One setting may decide two fields, and is shown once.
+        reasons = "; ".join(dict.fromkeys(reason for field in refused for reason in _reasons(field, changes)))
+        it = "it" if len(refused) == 1 else "them"
         raise ResumeRefused(
-            f"{where}: the run was made with another {' and another '.join(refused)} ({reasons}). Change it back, "
-            f"choose another checkpoint.path, or accept it: {' '.join(f'--accept {field}' for field in refused)}"
+            f"{where}: the run was made with another {_enumerated(refused)} ({reasons}). Change {it} back, "
+            f"choose another checkpoint.path, or accept {it}: {' '.join(f'--accept {field}' for field in refused)}"
         )
     return [f"{field}: accepted by name" for field in differing] + [f"{k}: {change}" for k, change in changes.items()]
 
@@ -143,12 +145,17 @@ def require_same_model(before: str, now: str, accept: frozenset[str], where: str
     return ["the model's files: others, accepted by name"]
 
 
-def _explain(field: str, changes: dict[str, str]) -> str:
+def _reasons(field: str, changes: dict[str, str]) -> list[str]:
+    """What changed a field of the identity, one text each."""
     found = [f"{key}: {change}" for key, change in changes.items() if key.startswith(_DECIDED_BY[field])]
     # Settings decide every field except the data. If the run's job is not known, no change was found.
-    return ", ".join(found) or (
-        "the files at data.path, or the tokenizer's, have changed" if field == "data" else "the old one is not known"
-    )
+    unseen = f"{field}: the old one is not known"
+    return found or ["the files at data.path, or the tokenizer's, have changed" if field == "data" else unseen]
+
+
+def _enumerated(names: list[str]) -> str:
+    """The names as `a`, `a and b` or `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -61,6 +61,13 @@ def _rank(name: str) -> tuple[str, str]:
     return name[13:], name[:12]
 
 
+def no_run_error(url: str) -> StoreError:
+    """The error for a folder without a run."""
+    return StoreError(
+        f"{url}: no run here (no run.json). Check the path, or list the runs in a folder: planner runs FOLDER"
+    )
+
+
 class RunFolder:
     """The run in one folder. Nothing is cached, because another process may write at any time."""
 
@@ -92,7 +99,7 @@ class RunFolder:
             StoreError: there is no run here.
         """
         if not self.storage.exists("run.json"):
-            raise StoreError(f"{self.storage.url}: no run here (no run.json). Check the path")
+            raise no_run_error(self.storage.url)
         value: RunId = unseal(self.storage.read("run.json"), RunId, f"{self.storage.url}/run.json")
         return value
 
@@ -291,7 +298,7 @@ class RunFolder:
             name = f"checkpoints/{manifest.name}/{file.name}"
             size_bytes = self.storage.size_bytes(name)
             if size_bytes < 0:
-                raise StoreError(f"{name}: gone")
+                raise StoreError(f"{name} is missing")
             if size_bytes != file.size_bytes:
                 raise StoreError(f"{name}: torn ({size_bytes} bytes instead of {file.size_bytes})")
             if self.storage.sha256(name) != file.sha256:

@@ -20,6 +20,8 @@ _CHUNK_BYTES = 2**22
 # A manifest of 100,000 files has 15 MB. A generation's ledger of a million steps has 350 MB.
 _MAX_DOCUMENT_BYTES = 2**26
 MAX_BLOB_BYTES = 2**30
+# Scheme of a URL -> the package with its file system.
+_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
 class Storage:
@@ -223,21 +225,29 @@ def _opened(url: str) -> tuple[Any, str]:
         StoreError: the path or URL is not usable.
     """
     if "\0" in url:
-        raise StoreError(f"checkpoint.path: cannot use {url!r}: it contains a NUL byte")
+        raise StoreError(f"{url}: a path must not contain a NUL byte")
     scheme, separator, rest = url.partition("://")
     if not separator:
         # Not through fsspec's URLs, which end at `::`: then `a::1` and `a::2` would be one folder.
         return LocalFileSystem(), str(make_path_posix(url))
     if not scheme or not rest:
-        raise StoreError(f"checkpoint.path: cannot use {url!r}: a URL needs a scheme and a path, scheme://path")
+        raise StoreError(f"{url}: a URL needs a scheme and a path, scheme://path")
     if "::" in url:
-        raise StoreError(f"checkpoint.path: cannot use {url!r}: `::` chains file systems, and a run needs exactly one")
+        raise StoreError(f"{url}: `::` chains file systems, and a run needs exactly one")
     try:
         file_system, root = fsspec.core.url_to_fs(url)
     except Exception as error:  # file systems are other packages' code and may raise anything
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise StoreError(f"checkpoint.path: cannot use {url!r}: {reason}") from error
+        raise StoreError(f"{url}: {_unopened_text(scheme, error)}") from error
     return file_system, str(root)
+
+
+def _unopened_text(scheme: str, error: Exception) -> str:
+    """Why a URL of this scheme could not be opened, and what to do."""
+    if isinstance(error, ImportError) and scheme in _PACKAGES:
+        return f"{scheme}:// needs the package {_PACKAGES[scheme]}. Install it with: pip install {_PACKAGES[scheme]}"
+    if scheme not in {*fsspec.registry, *fsspec.available_protocols()}:
+        return f"no file system is known for {scheme}://. Write a folder, or a URL such as s3://bucket/run"
+    return f"cannot be opened ({next(iter(str(error).splitlines()), '') or type(error).__name__})"
 
 
 def _made(make: Callable[[], object]) -> bool:

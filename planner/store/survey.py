@@ -77,10 +77,12 @@ def survey_folder(folder: str) -> list[Survey]:
     """Survey the newest generation of every run directly in a folder, or of the run that the folder is.
 
     Raises:
-        StoreError: the folder does not exist or cannot be reached.
+        StoreError: the folder does not exist, is a file or cannot be reached.
     """
     place = Storage(folder)
-    if not place.exists("") or ("://" not in folder and Path(folder).is_file()):
+    if place.is_local and Path(place.path("")).is_file():
+        raise StoreError(f"{folder}: this is a file. Write the folder that holds your runs")
+    if not place.exists(""):
         raise StoreError(f"{folder}: no such folder. Write the folder that holds your runs")
     urls = [folder] if is_run(place) else [f"{folder.rstrip('/')}/{name}" for name in place.names("")]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -200,7 +202,7 @@ def _require_named(storage: Storage, manifest: Manifest) -> None:
     # `names` does not list names that begin with a dot.
     gone = [file.name for file in manifest.files if not file.name.startswith(".") and file.name not in there]
     if gone:
-        raise StoreError(f"{folder}/{gone[0]}: gone")
+        raise StoreError(f"{folder}/{gone[0]} is missing")
 
 
 def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", "unknown"]:

@@ -1,5 +1,7 @@
 """What `planner export` refuses. tests/fsdp/test_hf_training.py tests what it writes."""
 
+import shutil
+
 
 def test_a_run_that_has_no_model_for_others_is_refused(cli, recorded, tmp_path):
     """Exit code 2, one line, and nothing is written."""
@@ -19,3 +21,12 @@ def test_wrong_arguments_are_named(cli, recorded, tmp_path):
     answer = cli("export", tmp_path, "-o", tmp_path / "out")
     assert answer.code == 1
     assert "no run here" in answer.err
+
+
+def test_a_commit_without_files_is_not_called_missing(cli, recorded, tmp_path):
+    """The manifest of a pruned commit stays, so the run still has the commit."""
+    run = shutil.copytree(recorded.run, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints/000000000002-000001")
+    answer = cli("export", run, "-o", tmp_path / "out", "--step", "2")
+    assert (answer.code, answer.out) == (1, "")
+    assert "run: the files of step 2 are not kept. Write --step 4\n" in answer.err

@@ -56,6 +56,18 @@ def test_another_job_is_refused_before_anything_starts(cli, recorded, finished, 
     assert accepted.out == f"tiny: resuming at step 4 of 9 in {finished}\n"
 
 
+def test_a_refusal_names_every_field_and_each_change_once(cli, recorded, finished):
+    """The equality also decides the recipe. Without the run's job, only the fields can be named."""
+    arguments = ("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", "batch.equality=bitwise")
+    arguments = (*arguments, "--set", "train.seed=1")
+    named = "the run was made with another equality, recipe and seed"
+    changed = "batch.equality: balanced -> bitwise; train.seed: 0 -> 1"
+    assert f"{named} ({changed}). Change them back, " in cli(*arguments).err
+    shutil.rmtree(finished / "jobs")
+    unknown = "; ".join(f"{field}: the old one is not known" for field in ("equality", "recipe", "seed"))
+    assert f"{named} ({unknown}). " in cli(*arguments).err
+
+
 def test_a_new_run_prints_its_folder_as_it_is(cli, recorded, tmp_path):
     """The opening line of `planner run` is not broken at any width."""
     folder = tmp_path / (ODD + " and a name that is longer than a narrow terminal is wide") / ("x" * 150)

@@ -149,7 +149,12 @@ def test_a_folder_before_its_first_run_is_no_error(cli, tmp_path):
 
 def test_what_is_no_run_is_a_sentence(cli, runs):
     """Exit code 1, as for an audit without a run."""
-    assert "no run here" in cli("show", runs).err
+    advice = "Check the path, or list the runs in a folder: planner runs FOLDER"
+    for command in ("show", "audit"):
+        assert f"runs: no run here (no run.json). {advice}\n" in cli(command, runs).err
     assert "no such folder" in cli("runs", "gone").err
+    for prefix in ("", "file://"):
+        answer = cli("runs", f"{prefix}{runs / 'notes.txt'}")
+        assert "notes.txt: this is a file. Write the folder that holds your runs\n" in answer.err
     assert cli("show", "").code == cli("runs", "").code == 2
     assert cli("runs", runs / "notes").out == f"no runs in {runs / 'notes'}\n"

@@ -176,7 +176,7 @@ WRONG = [
     typed(1, "number/run.json: torn or not written by", "audit", "number"),
     typed(1, "folder-as-file: cannot use run.json: Is a directory", "audit", "folder-as-file"),
     typed(1, "nope", "audit", "nope://x"),
-    typed(1, r"cannot use 'a\x00b': it contains a NUL byte", "audit", "a\0b"),
+    typed(1, r"a\x00b: a path must not contain a NUL byte", "audit", "a\0b"),
     typed(1, r"\x1b[31mx: no run here", "audit", "\x1b[31mx"),
     typed(1, "[red]x: no run here", "audit", "[red]x"),
 ]

@@ -61,7 +61,7 @@ def test_a_refusal_reaches_the_driver_unchanged(tmp_path):
     """A changed seed is refused by the workers, once: Ray does not try again and again."""
     fit(make_job(tmp_path, steps=2, most=2))
     generations = run_of(make_job(tmp_path, steps=2, most=2)).generations()
-    with pytest.raises(RunError, match=r"the run was made with another seed \(train.seed: 0 -> 1\); .* --accept seed"):
+    with pytest.raises(RunError, match=r"the run was made with another seed \(train.seed: 0 -> 1\). .* --accept seed"):
         fit(make_job(tmp_path, steps=4, most=2, seed=1))
     assert run_of(make_job(tmp_path, steps=2, most=2)).generations() == generations
 

@@ -529,6 +529,16 @@ def test_mistakes_are_shown_while_there_is_room_and_the_rest_counted():
     assert len("\n".join(lines)) <= 500
 
 
+def test_the_advice_of_each_shown_mistake_is_whole():
+    """All five mistakes together are longer than 500 characters, so the last one is only counted."""
+    with pytest.raises(JobError) as caught:
+        parse_job("name: x\nfoo: 1\n", source="runs/bad.yaml")
+    *lines, rest = str(caught.value).split("\n")
+    assert all(" ... " not in line for line in lines)
+    assert "with kind: one of chat, " in lines[1]
+    assert rest == f"... and {5 - len(lines)} more"
+
+
 def test_every_line_opens_with_the_source_on_one_line():
     with pytest.raises(JobError) as caught:
         parse_job("zzz: 1\nname: 3", source="my\njob.yaml")
@@ -732,12 +742,12 @@ def test_a_wrong_override_is_one_line(override, says):
 
 
 def test_wrong_overrides_are_told_together_with_the_rest():
-    lines = lines_of(changed("32", "0"), ["nonsense", "name=A", "train.optimizer.lr.x=1"])
+    lines = lines_of(changed("32", "0"), ["nonsense", "batch.max_micro=0", "train.optimizer.lr.x=1"])
     assert [line.split(": ")[1] for line in lines] == [
         'found the override "nonsense". Write key.path=value, such as train.steps=400',
         "train.optimizer.lr",
-        "name",
         "batch.global",
+        "batch.max_micro",
     ]
 
 

@@ -78,6 +78,9 @@ def test_the_newest_commit_whose_files_are_there_counts(storage, url):
     assert (survey(url).newest.name, survey(url).kept) == (second, (first, second))
     storage.delete(f"checkpoints/{second}/part")
     assert (survey(url).newest.name, survey(url).problem) == (first, "")
+    storage.delete(f"checkpoints/{first}/part")
+    storage.write(f"checkpoints/{first}/other", b"x")
+    assert survey(url).problem.endswith("/part is missing")
     storage.delete("checkpoints")
     assert survey(url).newest is None
     assert survey(url).problem == "the files of all 2 commits are gone"

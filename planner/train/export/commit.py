@@ -40,11 +40,18 @@ def commit_at(run: RunFolder, step: int | None) -> Manifest:
     names = [name for name in run.commits() if name in kept]
     found = [name for name in names if step is None or commit_of(name)[0] == step]
     if not found:
-        steps = ", ".join(str(commit_of(name)[0]) for name in names)
-        there = f"Its commits are at step {steps}" if names else "Train until the first commit"
-        wanted = "to export" if step is None else f"at step {step}"
-        raise StoreError(f"{run.storage.url}: the run has no commit {wanted}. {there}")
+        raise StoreError(f"{run.storage.url}: {_no_commit_text(run, names, step)}")
     return readable(run, found[-1])
+
+
+def _no_commit_text(run: RunFolder, kept: list[str], step: int | None) -> str:
+    """Why there is no commit at `step`, and which steps can be exported. `kept` names the commits with files."""
+    steps = [str(commit_of(name)[0]) for name in kept]
+    if step is not None and any(commit_of(name)[0] == step for name in run.commits()):
+        advice = f"Write --step {' or '.join(steps)}" if steps else "Train until the next commit"
+        return f"the files of step {step} are not kept. {advice}"
+    there = f"Its commits are at step {', '.join(steps)}" if steps else "Train until the first commit"
+    return f"the run has no commit {'to export' if step is None else f'at step {step}'}. {there}"
 
 
 def export(
