@@ -61,7 +61,7 @@ def check(
     """Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing.
 
     It reads recipes of the DPO repository, HALOs, TRL and DeepSpeed.
-    Example: planner check dpo.yaml --tuned-for 8
+    Example: planner check recipe.yaml --tuned-for 8
     """
     counts = parse_counts(gpus)
     check_number("--rows", rows, _MOST_ROWS)

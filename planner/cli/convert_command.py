@@ -56,7 +56,7 @@ def convert(
     The job goes to stdout and a report on every key to stderr. With -o, the job goes to a file.
     With --to SYSTEM, it prints the settings that train exactly the same batch at --at GPUs.
     If there are none, it names the nearest counts and exits with 1.
-    Example: planner convert dpo.yaml --gpus 8 -o job.yaml
+    Example: planner convert recipe.yaml --gpus 8 -o mine.yaml
     """
     known = targets()
     if to not in {"job", *known}:

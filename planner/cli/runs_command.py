@@ -23,7 +23,7 @@ def runs(
     """List the runs in a folder, the last active run first. Damaged runs are shown as broken. Changes nothing.
 
     It reads only the ends of files, so it is fast on long runs.
-    Example: planner runs s3://bucket/runs
+    Example: planner runs /data/runs
     """
     if not folder:
         raise UserError("FOLDER is empty. Write the folder or URL that holds the runs")

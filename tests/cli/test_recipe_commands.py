@@ -333,3 +333,11 @@ def test_a_loss_of_escape_codes_does_not_reach_the_terminal(tmp_path, cli):
     assert answer.code == 0
     assert "\\x1b[31mred" in answer.out
     assert "\x1b" not in answer.out
+
+
+@pytest.mark.parametrize("command", ["check", "convert"])
+def test_the_example_in_the_help_reads_a_recipe(cli, command):
+    """README's name of a recipe. `job.yaml` is a job in every other help."""
+    answer = cli(command, "--help")
+    assert f"planner {command} recipe.yaml" in answer.out
+    assert "job.yaml" not in answer.out
