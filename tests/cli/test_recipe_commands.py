@@ -341,3 +341,14 @@ def test_the_example_in_the_help_reads_a_recipe(cli, command):
     answer = cli(command, "--help")
     assert f"planner {command} recipe.yaml" in answer.out
     assert "job.yaml" not in answer.out
+
+
+@pytest.mark.parametrize("path", ["gone/job.yaml", ".", "a\0b", "x" * 300, "/proc/x/y.yaml", "/proc/x.yaml"])
+def test_an_output_that_cannot_be_written_is_refused_as_by_init(cli, tmp_path, path):
+    """The same sentence as `planner init`, with the path once and without an errno."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    answer = cli("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", path)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == cli("init", path).err
+    assert "Errno" not in answer.err
+    assert answer.err.count("\n") == 1
