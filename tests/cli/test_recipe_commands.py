@@ -352,3 +352,16 @@ def test_an_output_that_cannot_be_written_is_refused_as_by_init(cli, tmp_path, p
     assert answer.err == cli("init", path).err
     assert "Errno" not in answer.err
     assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", [TRL, '{"train_micro_batch_size_per_gpu": 8}'], ids=["trl", "deepspeed"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("check", "--tuned-for W"), ("convert", "--gpus W"), ("convert --to trl --at 4", "--gpus W")],
+)
+def test_a_missing_gpu_count_names_only_this_commands_option(cli, tmp_path, text, command, option):
+    """`check` has `--tuned-for`, `convert` has `--gpus`."""
+    (tmp_path / "recipe.yaml").write_text(text)
+    error = cli(*command.split(), "recipe.yaml", "--method", "sft").err
+    assert "the GPU count: " in error
+    assert [each for each in ("--tuned-for W", "--gpus W") if each in error] == [option]
