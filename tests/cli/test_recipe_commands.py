@@ -117,7 +117,7 @@ def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
     arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
     answer = cli(*arguments, "--at", "6")
     assert (answer.code, answer.out) == (1, "")
-    assert "Exact in TRL: 4 or 8 GPUs" in answer.err
+    assert "Use 4 or 8 GPUs (nearest" in answer.err
     answer = cli(*arguments, "--at", "4")
     assert answer.code == 0
     assert answer.out.splitlines()[-1].endswith("--per_device_train_batch_size 8 --gradient_accumulation_steps 4")
