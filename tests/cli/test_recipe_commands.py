@@ -335,6 +335,14 @@ def test_a_loss_of_escape_codes_does_not_reach_the_terminal(tmp_path, cli):
     assert "\x1b" not in answer.out
 
 
+def test_a_missing_accelerate_config_is_named_as_one(cli, tmp_path):
+    """It is not called a recipe."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    answer = cli("check", "recipe.yaml", "--method", "sft", "--accelerate", "nope.yaml")
+    assert answer.code == 2
+    assert answer.err == "planner: nope.yaml: found no such file. Write the path of an accelerate config\n"
+
+
 @pytest.mark.parametrize("command", ["check", "convert"])
 def test_the_example_in_the_help_reads_a_recipe(cli, command):
     """README's name of a recipe. `job.yaml` is a job in every other help."""
