@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from textwrap import wrap
+from unicodedata import category, east_asian_width
 
 from planner.base.text import duration
 
@@ -11,6 +12,8 @@ _DAY_S = 24 * 3600.0
 _LEAST_COLUMNS = 40
 _BELOW = " " * 6
 _FILLER = "\0"
+# Unicode's categories of accents and of invisible characters.
+_NO_COLUMN = {"Mn", "Me", "Cf"}
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
@@ -39,9 +42,7 @@ def columns_of(text: str) -> int:
     """The columns that a text takes on a terminal: two for a Chinese character, none for a combining accent."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # not at the top, because `planner plan` does without it
-
-    return cell_len(text)
+    return sum(0 if category(char) in _NO_COLUMN else 1 + (east_asian_width(char) in {"W", "F"}) for char in text)
 
 
 def hanging(prefix: str, text: str, width: int | None) -> list[str]:
