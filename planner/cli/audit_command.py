@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import JsonOption, progress_bar
+from planner.cli.options import JsonOption, print_heading, progress_bar
 from planner.errors import UserError
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.runner.audit_run import audit as audit_run
@@ -34,7 +34,7 @@ def audit(
         typer.echo(audit_json(result))
     else:
         header, *rows = phase_table(result)
-        typer.secho(header, bold=True)
+        print_heading(header)
         typer.echo("\n".join((*rows, "", *verdict(result, driver))))
     if not result.clean:
         raise typer.Exit(1)

@@ -1,13 +1,12 @@
 """`planner check RECIPE`: compares what a recipe's own system and planner do with it at each GPU count."""
 
-import sys
 from textwrap import wrap
 from typing import Annotated
 
 import typer
 
 from planner.cli.counts import parse_counts
-from planner.cli.options import JsonOption, terminal_width
+from planner.cli.options import JsonOption, print_heading, styled, terminal_width
 from planner.cli.recipe_options import (
     AccelerateOption,
     EnvOption,
@@ -61,7 +60,7 @@ def check(
     """Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing.
 
     It reads recipes of the DPO repository, HALOs, TRL and DeepSpeed.
-    Example: planner check dpo.yaml --tuned-for 8
+    Example: planner check recipe.yaml --tuned-for 8
     """
     counts = parse_counts(gpus)
     check_number("--rows", rows, _MOST_ROWS)
@@ -97,24 +96,25 @@ def _print_check(found: Recipe, plans: list[Plan], question: CheckOptions, *, kn
     width = min(columns or 100, 100)
     heading, header, table = check_lines(found, plans, knows_micro=knows_micro)
     typer.echo("\n".join(heading))
-    typer.secho(f"\n{header}", bold=True)
+    typer.echo()
+    print_heading(header)
     for row in table:
         typer.echo(_coloured(row))
     if not knows_micro:
         typer.echo("To see planner's micro-batches and rounds, add --tuned-for W or --max-micro M")
     summary = "\n".join(wrap(summary_line(found, plans), width))
-    typer.secho(f"\n{summary}", bold=True)
+    typer.echo()
+    print_heading(summary)
     units = unit_lines(found, None if columns is None else columns - 2)
     for title, lines in (("units", units), ("traps", trap_lines(found, question, width))):
         if lines:
-            typer.secho(f"\n{title}", bold=True)
+            typer.echo()
+            print_heading(title)
             indent = "  " if title == "units" else ""
             typer.echo("\n".join(f"{indent}{line}" for line in lines))
 
 
 def _coloured(row: TableRow) -> str:
-    """The row's text. Its verdict is in colour if stdout is a terminal."""
-    if not (sys.stdout and sys.stdout.isatty()):
-        return row.text
+    """The row's text, with its verdict in colour."""
     start, end = row.span
-    return row.text[:start] + typer.style(row.text[start:end], fg=_COLOURS[row.verdict]) + row.text[end:]
+    return row.text[:start] + styled(row.text[start:end], colour=_COLOURS[row.verdict]) + row.text[end:]

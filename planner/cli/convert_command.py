@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from planner.cli.new_file import write_new_file
 from planner.cli.options import terminal_width
 from planner.cli.recipe_options import (
     AccelerateOption,
@@ -56,7 +57,7 @@ def convert(
     The job goes to stdout and a report on every key to stderr. With -o, the job goes to a file.
     With --to SYSTEM, it prints the settings that train exactly the same batch at --at GPUs.
     If there are none, it names the nearest counts and exits with 1.
-    Example: planner convert dpo.yaml --gpus 8 -o job.yaml
+    Example: planner convert recipe.yaml --gpus 8 -o mine.yaml
     """
     known = targets()
     if to not in {"job", *known}:
@@ -99,13 +100,7 @@ def _write(found: Recipe, text: str, output: str | None, *, force: bool) -> None
         typer.echo(text, nl=False)
         typer.echo("\n".join(lines), err=True)
         return
-    file = Path(output)
-    try:
-        if file.exists() and not force:
-            raise UserError(f"{output}: the file exists. Write another path, or replace it with --force")
-        file.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a NUL, or a name that the file system cannot encode
-        raise UserError(f"{output}: cannot write there ({error}). Write another path") from error
+    write_new_file(Path(output), text, force=force)
     typer.echo("\n".join(lines))
     typer.echo(f"\nwrote {output}" + (". Do what stands under `to do` before you train" if found.draft.to_do else ""))
     typer.echo(f"see the plan:  {shlex.join(['planner', 'plan', output, '--gpus', '1-16'])}")

@@ -27,7 +27,7 @@ def _count(text: str, option: str, whole: str) -> int:
     # isascii, because int() also takes digits of other scripts. Every valid count has at most six digits.
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_WORKERS):
         found = f"{text[:20]!r} is not a count from 1 to {MAX_WORKERS}" if text else "a count is missing"
-        raise UserError(f"{option} {whole[:60]!r}: {found}. Write {_EXAMPLES[option]}")
+        raise UserError(f"{option} {whole[:60]!r}: {found}. Write counts such as {_EXAMPLES[option]}")
     return int(text)
 
 

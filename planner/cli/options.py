@@ -70,3 +70,16 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 def terminal_width() -> int | None:
     """The width of the terminal in columns. None if stdout is a pipe or a file, where lines stay whole."""
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
+
+
+def styled(text: str, *, bold: bool | None = None, colour: str | None = None) -> str:
+    """The text with escape codes, or unchanged: for a pipe, a file or a dumb terminal, or if NO_COLOR is set."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if is_plain or not (sys.stdout and sys.stdout.isatty()):
+        return text
+    return typer.style(text, bold=bold, fg=colour)
+
+
+def print_heading(text: str) -> None:
+    """Print a line in bold."""
+    typer.echo(styled(text, bold=True))

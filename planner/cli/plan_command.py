@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.counts import parse_counts
-from planner.cli.options import JobArgument, JsonOption, SetOption, terminal_width
+from planner.cli.options import JobArgument, JsonOption, SetOption, print_heading, terminal_width
 from planner.job import Job, workers_of
 from planner.job.step_schedule import conversions
 from planner.report.plan_table import plan_json, plan_table
@@ -47,7 +47,8 @@ def plan(
     heading = [*_heading(spec), *([] if there is None else [there.line])]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     header, *rows = plan_table(found, width, mixes)
-    typer.secho(f"\n{header}", bold=True)
+    typer.echo()
+    print_heading(header)
     typer.echo("\n".join(rows))
     notes = () if there is None else there.notes
     for note in filter(None, (_outside(spec, [plan.world_size for plan in found]), *notes)):

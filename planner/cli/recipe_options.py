@@ -68,6 +68,7 @@ def options_of(
     check_number("--max-micro", max_micro, MAX_MICRO)
     return RecipeOptions(
         gpus=gpus,
+        gpus_option=gpus_option,
         max_micro=max_micro,
         accelerate=accelerate,
         halos_batch=halos_batch,

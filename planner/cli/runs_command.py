@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import JsonOption, terminal_width
+from planner.cli.options import JsonOption, print_heading, terminal_width
 from planner.errors import UserError
 from planner.report.run_table import run_line, run_table, runs_json
 from planner.store.survey import survey_folder
@@ -23,7 +23,7 @@ def runs(
     """List the runs in a folder, the last active run first. Damaged runs are shown as broken. Changes nothing.
 
     It reads only the ends of files, so it is fast on long runs.
-    Example: planner runs s3://bucket/runs
+    Example: planner runs /data/runs
     """
     if not folder:
         raise UserError("FOLDER is empty. Write the folder or URL that holds the runs")
@@ -38,5 +38,5 @@ def runs(
         return
     names = [line.run.removeprefix(f"{folder.rstrip('/')}/") for line in lines]
     header, *rows = run_table(lines, names, time.time(), terminal_width())
-    typer.secho(header, bold=True)
+    print_heading(header)
     typer.echo("\n".join(rows))

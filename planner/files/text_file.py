@@ -28,14 +28,15 @@ def read_text(path: str | Path, kind: str) -> str:
 
 
 def _why_unread(error: OSError, kind: str) -> str:
+    one = f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
     if isinstance(error, FileNotFoundError):
-        return f"found no such file. Write the path of a {kind}"
+        return f"found no such file. Write the path of {one}"
     if isinstance(error, IsADirectoryError):
-        return f"found a directory. Write the path of a {kind} in it"
+        return f"found a directory. Write the path of {one} in it"
     if isinstance(error, PermissionError):
         return "found a file that you may not read. Give yourself permission to read it"
     if error.errno == errno.EFBIG:
-        return f"found more than {MAX_BYTES} bytes. Write the path of a {kind}, which has at most 1 MiB"
+        return f"found more than {MAX_BYTES} bytes. Write the path of {one}, which has at most 1 MiB"
     if error.errno in {errno.EINVAL, errno.ENXIO}:  # ENXIO: a socket
         return "found a pipe or a device. Write the path of a regular file"
     return f"found a file that cannot be read ({escape(error.strerror or str(error))}). Write another path"

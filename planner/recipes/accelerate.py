@@ -44,7 +44,7 @@ def read_launch(path: str) -> LaunchSettings:
     Raises:
         RecipeError: the file cannot be read, is no accelerate file, or has a wrong value.
     """
-    tree = mapping_of(text_of(path), path)
+    tree = mapping_of(text_of(path, "accelerate config"), path)
     keys = KeyReader(source=path, entries=flat(tree, path), fix="KEY: VALUE")
     if not is_accelerate(tree):
         keys.wrong("found no keys of an accelerate file (distributed_type, num_processes). Write the path of one")

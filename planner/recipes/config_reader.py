@@ -28,14 +28,14 @@ def recipe_error(source: str, *texts: str) -> RecipeError:
     return RecipeError(listed(escape(source), [Mistake(text=text) for text in texts]))
 
 
-def text_of(path: str | Path) -> str:
-    """The text of a file.
+def text_of(path: str | Path, kind: str = "recipe") -> str:
+    """The text of a file. `kind` names it in errors, such as `accelerate config`.
 
     Raises:
         RecipeError: there is no such file, it is larger than 1 MiB, or it is not UTF-8.
     """
     try:
-        return read_text(path, "recipe")
+        return read_text(path, kind)
     except Unreadable as error:
         raise recipe_error(str(path), str(error)) from None
 

@@ -45,7 +45,7 @@ def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
     if facts.batch is None and gpus is None and not keys.mistakes:
         keys.wrong(
             f"the GPU count: without {_BATCH} the global batch is GPUs x {_MICRO} x {_STEPS}. Write the count that "
-            "the file was tuned for (convert --gpus W, check --tuned-for W)"
+            f"the file was tuned for ({options.gpus_option} W)"
         )
     if gpus is not None and (error := facts.error(gpus)) and not keys.mistakes:
         keys.lacks(f"at {gpus} GPUs, {error}. Write numbers that fit, or leave one out")

@@ -28,6 +28,8 @@ class RecipeOptions:
 
     gpus: int | None = None
     """the GPU count that the recipe was tuned for"""
+    gpus_option: str = "--gpus"
+    """the command's option for `gpus`, for errors"""
     max_micro: int | None = None
     accelerate: str | None = None
     """an accelerate file beside a TRL recipe"""

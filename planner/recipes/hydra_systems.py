@@ -85,7 +85,8 @@ def _of_keys(
         launch = read_launch(options.accelerate)
     if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
         keys.wrong(
-            f"--gpus {options.gpus}: {launch.source} says num_processes {launch.num_processes}. Leave one of them out"
+            f"{options.gpus_option} {options.gpus}: {launch.source} says num_processes {launch.num_processes}. "
+            "Leave one of them out"
         )
     group = found.command.group_size if found.command else None
     return halos.read(keys, choices, options, commented=_meaning_in_files(found), launch=launch, group=group)

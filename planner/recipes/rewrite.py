@@ -38,8 +38,8 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
     job = job_of(recipe)[0] if needs_job(recipe, target) else None
     if job is not None and not job.is_own and job.objective.kind not in (system.methods or (job.objective.kind,)):
         raise NoExactSplit(
-            f"{system.title} has no {job.objective.kind}, it trains {', '.join(system.methods)}. "
-            "planner run trains the job with its exact batch"
+            f"{system.title} does not train {job.objective.kind} (it trains {', '.join(system.methods)}). "
+            "Use another --to, or train the job with `planner run`"
         )
     split = _split(recipe, system, gpus)
     arguments, unsaid = (_own_arguments(split), []) if job is None else _job_arguments(recipe, job, system)
@@ -125,15 +125,14 @@ def _accumulation(recipe: Recipe, gpus: int) -> int | None:
 def _refusal(recipe: Recipe, system: System, gpus: int) -> str:
     batch = recipe.global_batch
     below, above = nearest_counts(gpus, lambda count: _accumulation(recipe, count) is not None, batch)
-    run = f"planner run {recipe.source}"
+    run = f"train it exactly with `planner run {recipe.source}`"
     if recipe.foreign:
-        run = "convert the recipe without --to, then planner run the job"
+        run = "convert the recipe without --to and train the job exactly with `planner run`"
     counts = " or ".join(f"{count}" for count in (below, above) if count)
     nearest = nearest_multiple(batch, gpus)
-    where = f"{counts} GPU{'' if counts == '1' else 's'}" if counts else "nowhere"
+    where = f"Use {counts} GPU{'' if counts == '1' else 's'}" if counts else "Use another batch"
     rest = f"{batch} % {gpus} = {batch % gpus}" if batch % gpus else "a GPU's share is too small or too large"
     return (
         f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: its micro-batches are equal, and {rest}. "
-        f"Exact in {system.title}: {where} (nearest batch at {gpus}: {nearest}, {percent(nearest, batch):+.1f}%). "
-        f"Exact in planner: {run}"
+        f"{where} (nearest batch at {gpus}: {nearest}, {percent(nearest, batch):+.1f}%), or {run}"
     )

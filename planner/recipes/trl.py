@@ -274,17 +274,17 @@ def _own_because(keys: KeyReader, method: str, loss: str) -> str:
 
 def _gpus(keys: KeyReader, options: RecipeOptions, launch: LaunchSettings | None) -> int:
     """The GPU count that the recipe was tuned for, by `--gpus` or the launcher. 1 with a mistake noted if unknown."""
-    said = launch.num_processes if launch else None
+    said, option = launch.num_processes if launch else None, options.gpus_option
     if options.gpus and said and options.gpus != said:
         keys.wrong(
-            f"--gpus {options.gpus}: {launch.source if launch else ''} says num_processes {said}. Leave one of them "
+            f"{option} {options.gpus}: {launch.source if launch else ''} says num_processes {said}. Leave one of them "
             "out (convert --at is the count to write for, check --gpus has the counts to check)"
         )
     if not options.gpus and not said:
         keys.wrong(
             "the GPU count: a TRL recipe does not name it, and its global batch is GPUs x per_device_train_batch_size "
-            "x gradient_accumulation_steps. Write the count that it was tuned for (convert --gpus W, check "
-            "--tuned-for W, or --accelerate FILE with num_processes)"
+            f"x gradient_accumulation_steps. Write the count that it was tuned for ({option} W, or --accelerate FILE "
+            "with num_processes)"
         )
     return options.gpus or said or 1
 

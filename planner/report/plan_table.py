@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan
-from planner.report.text_columns import aligned, hanging
+from planner.report.text_columns import aligned, columns_of, hanging
 
 if TYPE_CHECKING:  # it imports numpy, which a plan without a cluster does not need
     from planner.cluster.reachable_counts import Mix
@@ -41,7 +41,7 @@ def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | N
         wide = aligned(
             [(*row, cell) for row, cell in zip(rows, ["nodes", *nodes], strict=True)], left={2, len(columns)}
         )
-        if width is None or len(wide[0]) <= width:
+        if width is None or columns_of(wide[0]) <= width:
             lines = wide
         else:
             notes = ["; ".join(filter(None, pair)) for pair in zip(map("nodes: {}".format, nodes), notes, strict=True)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from textwrap import wrap
+from unicodedata import category, east_asian_width
 
 from planner.base.text import duration
 
@@ -10,23 +11,38 @@ _DAY_S = 24 * 3600.0
 # A text in a narrower column is hard to read, so it moves below its row.
 _LEAST_COLUMNS = 40
 _BELOW = " " * 6
+_FILLER = "\0"
+# Unicode's categories of accents and of invisible characters.
+_NO_COLUMN = {"Mn", "Me", "Cf"}
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
-    """Return one line per row. Each column is as wide as its widest cell.
+    """Return one line per row. Each column is as wide as its widest cell on a terminal.
 
     Args:
         rows: the cells of each row, all rows of one length.
         left: indices of the columns that are aligned to the left. The others are aligned to the right.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     return [
         _GAP.join(
-            cell.ljust(width) if index in left else cell.rjust(width)
+            _padded(cell, width, is_left=index in left)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]
+
+
+def _padded(cell: str, width: int, *, is_left: bool) -> str:
+    padding = " " * (width - columns_of(cell))
+    return cell + padding if is_left else padding + cell
+
+
+def columns_of(text: str) -> int:
+    """The columns that a text takes on a terminal: two for a Chinese character, none for a combining accent."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if category(char) in _NO_COLUMN else 1 + (east_asian_width(char) in {"W", "F"}) for char in text)
 
 
 def hanging(prefix: str, text: str, width: int | None) -> list[str]:
@@ -35,10 +51,11 @@ def hanging(prefix: str, text: str, width: int | None) -> list[str]:
     If fewer than 40 columns are left for the text, it starts on the line below the prefix. No word is broken, so a
     path or a digest may pass the width. With None as the width, the result is one line.
     """
-    if not text or width is None or len(prefix) + len(text) <= width:
+    start = columns_of(prefix)
+    if not text or width is None or start + columns_of(text) <= width:
         return [f"{prefix}{text}".rstrip()]
-    if width - len(prefix) >= _LEAST_COLUMNS:
-        return _wrapped(text, width, prefix, " " * len(prefix))
+    if width - start >= _LEAST_COLUMNS:
+        return _wrapped(text, width, prefix, " " * start)
     return [prefix.rstrip(), *_wrapped(text, max(width, _LEAST_COLUMNS), _BELOW, _BELOW)]
 
 
@@ -52,14 +69,19 @@ def wrapped(text: str, width: int | None, first: str = "", later: str = "  ") ->
 
 def _wrapped(text: str, width: int, first: str, later: str) -> list[str]:
     lines = wrap(
-        text,
+        _stretched(text),
         width,
-        initial_indent=first,
+        initial_indent=_stretched(first),
         subsequent_indent=later,
         break_on_hyphens=False,
         break_long_words=False,
     )
-    return lines or [first.rstrip()]
+    return [line.replace(_FILLER, "") for line in lines] or [first.rstrip()]
+
+
+def _stretched(text: str) -> str:
+    """The text with a filler behind each wide character, because `textwrap` counts characters and not columns."""
+    return text if text.isascii() else "".join(char + _FILLER * (columns_of(char) - 1) for char in text)
 
 
 def spans(numbers: Sequence[int], most: int = 12) -> str:

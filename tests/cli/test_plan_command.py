@@ -198,7 +198,8 @@ def test_a_wrong_plan_says_so_on_stderr_alone(cli, demo):
     """No part of a table precedes the error."""
     answer = cli("plan", demo, "--gpus", "3,x")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "planner: --gpus '3,x': 'x' is not a count from 1 to 65536. Write 1-16, 7 or 3,5,7\n"
+    found = "--gpus '3,x': 'x' is not a count from 1 to 65536"
+    assert answer.err == f"planner: {found}. Write counts such as 1-16, 7 or 3,5,7\n"
 
 
 @pytest.mark.parametrize("arguments", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
@@ -229,9 +230,15 @@ def test_without_a_stdout_nothing_breaks(demo):
 
 def on_a_terminal(columns, *arguments):
     """What a command writes to a terminal of that width, without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", with_codes(columns, *arguments))
+
+
+def with_codes(columns, *arguments, **settings):
+    """What a command writes to a terminal of that width, with its escape codes."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", **settings}
+    environment = {name: value for name, value in environment.items() if name != "NO_COLOR" or name in settings}
     process = planner(*arguments, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
@@ -243,7 +250,21 @@ def on_a_terminal(columns, *arguments):
     finally:
         os.close(ours)
     assert process.wait() == 0
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_header_is_bold_from_its_first_letter(demo):
+    """The empty line before it is plain."""
+    shown = with_codes(80, "plan", demo, "--gpus", "5")
+    assert re.search(r"\n\n\x1b\[1mGPUs .*\x1b\[0m\n", shown)
+    assert shown.count("\x1b") == 2
+
+
+@pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_a_terminal_without_colours_gets_no_escape_codes(demo, setting):
+    """Such as that of an editor. The text is the same."""
+    plain = with_codes(80, "plan", demo, "--gpus", "5", **setting)
+    assert plain == on_a_terminal(80, "plan", demo, "--gpus", "5")
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])

@@ -117,7 +117,7 @@ def test_a_count_that_the_other_system_cannot_do_is_exit_code_1(cli, tmp_path):
     arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "--to", "trl")
     answer = cli(*arguments, "--at", "6")
     assert (answer.code, answer.out) == (1, "")
-    assert "Exact in TRL: 4 or 8 GPUs" in answer.err
+    assert "Use 4 or 8 GPUs (nearest" in answer.err
     answer = cli(*arguments, "--at", "4")
     assert answer.code == 0
     assert answer.out.splitlines()[-1].endswith("--per_device_train_batch_size 8 --gradient_accumulation_steps 4")
@@ -333,3 +333,43 @@ def test_a_loss_of_escape_codes_does_not_reach_the_terminal(tmp_path, cli):
     assert answer.code == 0
     assert "\\x1b[31mred" in answer.out
     assert "\x1b" not in answer.out
+
+
+def test_a_missing_accelerate_config_is_named_as_one(cli, tmp_path):
+    """It is not called a recipe."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    answer = cli("check", "recipe.yaml", "--method", "sft", "--accelerate", "nope.yaml")
+    assert answer.code == 2
+    assert answer.err == "planner: nope.yaml: found no such file. Write the path of an accelerate config\n"
+
+
+@pytest.mark.parametrize("command", ["check", "convert"])
+def test_the_example_in_the_help_reads_a_recipe(cli, command):
+    """README's name of a recipe. `job.yaml` is a job in every other help."""
+    answer = cli(command, "--help")
+    assert f"planner {command} recipe.yaml" in answer.out
+    assert "job.yaml" not in answer.out
+
+
+@pytest.mark.parametrize("path", ["gone/job.yaml", ".", "a\0b", "x" * 300, "/proc/x/y.yaml", "/proc/x.yaml"])
+def test_an_output_that_cannot_be_written_is_refused_as_by_init(cli, tmp_path, path):
+    """The same sentence as `planner init`, with the path once and without an errno."""
+    (tmp_path / "recipe.yaml").write_text(TRL)
+    answer = cli("convert", "recipe.yaml", "--gpus", "8", "--method", "sft", "-o", path)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == cli("init", path).err
+    assert "Errno" not in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", [TRL, '{"train_micro_batch_size_per_gpu": 8}'], ids=["trl", "deepspeed"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("check", "--tuned-for W"), ("convert", "--gpus W"), ("convert --to trl --at 4", "--gpus W")],
+)
+def test_a_missing_gpu_count_names_only_this_commands_option(cli, tmp_path, text, command, option):
+    """`check` has `--tuned-for`, `convert` has `--gpus`."""
+    (tmp_path / "recipe.yaml").write_text(text)
+    error = cli(*command.split(), "recipe.yaml", "--method", "sft").err
+    assert "the GPU count: " in error
+    assert [each for each in ("--tuned-for W", "--gpus W") if each in error] == [option]

@@ -216,3 +216,9 @@ def test_a_history_that_is_none_is_refused(text):
     """The message says what to write."""
     with pytest.raises(UserError, match="--history"):
         parse_history(text, most=16)
+
+
+def test_a_history_that_is_none_shows_one():
+    """After what was found."""
+    with pytest.raises(UserError, match=r"'x' is not a count from 1 to 65536\. Write counts such as 4,3,5,1$"):
+        parse_history("x", most=16)

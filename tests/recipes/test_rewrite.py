@@ -46,7 +46,7 @@ def test_its_own_system_at_every_count(shipped, name):
         # One GPU held a quarter of a completion, which counts as one. HALOs refuses a completion that is alone.
         is_alone = recipe.method == "ppo" and count == 1
         if recipe.global_batch % count or recipe.global_batch // count < least or is_alone:
-            with pytest.raises(NoExactSplit, match=r"cannot train a batch of \d+ on \d+ GPUs: .*Exact in .*: \d+"):
+            with pytest.raises(NoExactSplit, match=r"cannot train a batch of \d+ on \d+ GPUs: .*\. Use \d+"):
                 rewrite(found, target, count)
             continue
         made = rewrite(found, target, count)
@@ -80,7 +80,7 @@ def test_a_refusal_names_what_is_near(tmp_path):
     with pytest.raises(NoExactSplit) as refusal:
         rewrite(found, "trl", 6)
     assert "128 % 6 = 2" in str(refusal.value)
-    assert "Exact in TRL: 4 or 8 GPUs (nearest batch at 6: 126, -1.6%)" in str(refusal.value)
+    assert "Use 4 or 8 GPUs (nearest batch at 6: 126, -1.6%), or convert the recipe without --to" in str(refusal.value)
 
 
 @pytest.mark.parametrize("target", ["trl", "halos"])
@@ -117,7 +117,10 @@ def test_a_method_that_the_other_system_lacks_is_refused(shipped):
     """KTO is not in the DPO repository, nor in torchtitan."""
     found = read(shipped["halos-launch_llama_sft_kto"])
     for target in ("dpo", "torchtitan"):
-        with pytest.raises(NoExactSplit, match="has no kto"):
+        with pytest.raises(
+            NoExactSplit,
+            match=r"does not train kto \(it trains .*\)\. Use another --to, or train the job with `planner run`",
+        ):
             rewrite(found, target, 4)
 
 

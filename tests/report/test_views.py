@@ -12,7 +12,7 @@ from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.report.plan_table import plan_json, plan_table, split_text
 from planner.report.run_view import RunView, fold, step_line
-from planner.report.text_columns import aligned
+from planner.report.text_columns import aligned, columns_of, hanging, wrapped
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 
 # -- columns
@@ -25,6 +25,21 @@ def test_columns_are_as_wide_as_their_widest_cell():
         "10  x     ",
         " 7  longer",
     ]
+
+
+def test_a_wide_character_takes_two_columns():
+    """Chinese names keep the next column straight, an accent takes none, and a wrapped line fits the terminal."""
+    assert aligned([("run", "state"), ("实验", "done"), ("cafe\u0301", "lost")], left={0, 1}) == [
+        "run   state",
+        "实验  done ",
+        "cafe\u0301  lost ",
+    ]
+    assert aligned([("实验",), ("a",)]) == ["实验", "   a"]
+    text = "数据 损坏 " * 20
+    for lines in (wrapped(text, 50), hanging("实验  ", text, 50)):
+        assert 40 < max(map(columns_of, lines)) <= 50
+        assert "\0" not in "".join(lines)
+    assert hanging("实验  ", text, 50)[1].startswith(f"{' ' * 6}损坏 数据")
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps")])

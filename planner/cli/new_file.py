@@ -1,0 +1,34 @@
+"""Writes a new file to a path that the user typed. `init` and `convert` use it."""
+
+from pathlib import Path
+
+from planner.errors import UserError
+
+
+def write_new_file(file: Path, text: str, *, force: bool) -> None:
+    """Write the text as UTF-8.
+
+    Args:
+        file: the path of the new file. Its folder must exist.
+        text: what the file contains.
+        force: whether to replace an existing file.
+
+    Raises:
+        UserError: the file exists, its folder does not, or the path cannot be written.
+    """
+    try:
+        _require_free(file, force=force)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file}: cannot write there ({error.strerror}). Write another path") from error
+    except ValueError as error:  # a NUL, or a name that the file system cannot encode
+        raise UserError(f"{file}: cannot write there ({error}). Write another path") from error
+
+
+def _require_free(file: Path, *, force: bool) -> None:
+    if file.is_dir():
+        raise UserError(f"{file}: found a folder. Write the path of a file in it, such as {file / 'job.yaml'}")
+    if not file.parent.is_dir():
+        raise UserError(f"{file}: there is no folder {file.parent}. Make it first, or write another path")
+    if file.exists() and not force:
+        raise UserError(f"{file}: the file exists. Write another path, or replace it with --force")
