@@ -20,7 +20,7 @@ test-fast: .venv/ready
 COVERED := job notice plan report store
 .PHONY: coverage
 coverage: .venv/ready
-	$(BIN)/pytest -q -m "not slow and not fsdp and not ray" $(COVERED:%=tests/%) $(COVERED:%=--cov=planner.%)
+	$(BIN)/pytest -q -n 2 -m "not slow and not fsdp and not ray" $(COVERED:%=tests/%) $(COVERED:%=--cov=planner.%)
 
 # The one path that must always work: a cluster file, a token, `ray job submit`, and nodes that come and go.
 path: .venv/ready
