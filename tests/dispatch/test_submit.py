@@ -132,7 +132,7 @@ def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
     assert followed.returncode == 130, (out, err)
     assert err == ""
     assert "sent: a new run in" in out
-    assert "runs on\n" in out
+    assert "is still running\n" in out
     await_commits(run, len(run.commits()) + 1)
 
     def asked(name):
