@@ -25,6 +25,8 @@ from collections.abc import Sequence
 
 # The length of `... and 1048576 more`. How far a cut moves to fall between two words.
 _MAX_REST, _MAX_WORD = 24, 30
+# A first line is shortened to no less than this, so that the line after it is shown.
+_MIN_FIRST = 200
 
 MAX_CHARS = 500
 """of a message about a file or a folder, because an untrusted file may hold names of several megabytes"""
@@ -57,11 +59,18 @@ def lines_within(lines: Sequence[str], count: int, most: int = MAX_CHARS, indent
     If fewer than `count` lines fit, the last line says how many are left out.
     """
     kept, room = list(lines), most if count == len(lines) else most - _MAX_REST
-    while len(kept) > 1 and sum(len(line) + 1 for line in kept) > room:
+    while len(kept) > 1 and _length(kept) - 1 > room:
+        if len(kept) == 2 and room - _length(kept[1:]) >= _MIN_FIRST:
+            break
         kept.pop()
         room = most - _MAX_REST
-    shown = [shortened(line, room) for line in kept]
+    shown = [shortened(kept[0], room - _length(kept[1:])), *kept[1:]] if kept else []
     return [*shown, f"{indent}... and {count - len(kept)} more"] if count > len(kept) else shown
+
+
+def _length(lines: Sequence[str]) -> int:
+    """Characters of the lines, with a line break after each."""
+    return sum(len(line) + 1 for line in lines)
 
 
 class PlannerError(Exception):

@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(180)]
 _TRAIN = """
 import sys
 from planner.files import read_job
-from planner.rehearsal.stages import Stage
+from planner.rehearsal.stages import SizePhase
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.train.setup import Launch
 
 if __name__ == "__main__":
     job = read_job(sys.argv[1], ["train.steps=55"])
-    parts = [Stage(world_size=2, end_step=20), Stage(world_size=3, end_step=55)]
+    parts = [SizePhase(world_size=2, end_step=20), SizePhase(world_size=3, end_step=55)]
     with LocalWorkers(3) as workers:
         rehearse(workers, Launch(job=job, url=job.run_path), parts, train_observed)
 """
