@@ -242,4 +242,4 @@ def test_adapters_are_held_to_what_lies_below_them(workers, tiny_model, tmp_path
     for key, values in below.items():
         assert beside[key] == pytest.approx(values, rel=1e-3, abs=1e-3), key
     reward = "chosen_reward" if name == "dpo" else "desirable_reward"
-    assert abs(below["step", 3][reward]) > 0.01
+    assert max(abs(values[reward]) for (kind, _), values in below.items() if kind == "step") > 0.01

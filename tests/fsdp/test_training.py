@@ -190,7 +190,7 @@ def test_a_harmed_checkpoint_is_passed_over(workers, texts, tmp_path, harm):
     second = records(tmp_path, "generation")[1]
     assert second["step"] == 2
     assert newest.name in second["changed"][0]
-    assert {"torn": "torn", "altered": "altered", "gone": "gone", "manifest altered": "altered"}[harm] in second[
+    assert {"torn": "torn", "altered": "altered", "gone": "is missing", "manifest altered": "altered"}[harm] in second[
         "changed"
     ][0]
     assert records(tmp_path)[-1]["step"] == 5
