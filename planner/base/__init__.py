@@ -1,1 +1,1 @@
-"""Helpers that every room may use: disk, permissions, plugins, reminders, text. They import no other room."""
+"""Helpers that every room may use: disk, permissions, plugins, wait reports, text. They import no other room."""

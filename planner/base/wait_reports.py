@@ -38,10 +38,10 @@ def reminded(say: Callable[[str], None], message: str, first_s: float = 10.0) ->
     is_over = threading.Event()
 
     def remind() -> None:
-        reminders, waited_s = WaitReports(first_s), 0.0
-        while not is_over.wait(reminders.next_s - waited_s):
-            waited_s = reminders.next_s
-            reminders.due(waited_s)
+        reports, waited_s = WaitReports(first_s), 0.0
+        while not is_over.wait(reports.next_s - waited_s):
+            waited_s = reports.next_s
+            reports.due(waited_s)
             say(f"{message} ({waited_s:.0f} s so far)")
 
     threading.Thread(target=remind, name="planner-remind", daemon=True).start()

@@ -94,13 +94,13 @@ class LivePanel:
 
     def _watch_the_disk(self) -> None:
         """Warn if a look into the run's folder hangs. The thread that looks cannot say so itself."""
-        reminders = WaitReports(_SLOW_DISK_S)
+        reports = WaitReports(_SLOW_DISK_S)
         while not self._stop.wait(1.0):
             since_s = self._looking_since_s
             waited_s = time.monotonic() - since_s if since_s is not None else 0.0
             if waited_s < 1.0:
-                reminders.reset()
-            elif reminders.due(waited_s):
+                reports.reset()
+            elif reports.due(waited_s):
                 self.say(f"{self._folder} has not answered for {waited_s:.0f} s: check that disk or mount")
 
     def _look(self) -> None:

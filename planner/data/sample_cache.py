@@ -90,12 +90,12 @@ def _locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[N
 
 
 def _lock(file: IO[str], waits: Callable[[], None]) -> None:
-    began_s, reminders = time.monotonic(), WaitReports(_SAID_AFTER_S)
+    began_s, reports = time.monotonic(), WaitReports(_SAID_AFTER_S)
     while (waited_s := time.monotonic() - began_s) < _LOCK_MOST_S:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        if reminders.due(waited_s):
+        if reports.due(waited_s):
             _log.warning(
                 "another process of this machine tokenizes the same rows (it holds %s): waiting for %.0f s so far. "
                 "After %.0f s this process tokenizes them, too",

@@ -93,12 +93,12 @@ class Interrupts:
         self._say("stopping: all workers finish their step and commit. Interrupt again to end them at once")
         try:
             kv_put(end_request_key(self._launch_id), "yes")
-            began_s, reminders = time.monotonic(), WaitReports(_SAID_AFTER_S)
+            began_s, reports = time.monotonic(), WaitReports(_SAID_AFTER_S)
             # This loop ends: the controller abandons workers that do not commit, and `controller_heartbeat.py` ends a
             # controller that does not answer.
             while not (self._ended.is_set() or kv_get(end_reply_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
-                if reminders.due(waited_s):
+                if reports.due(waited_s):
                     state = kv_get(state_key(self._launch_id))
                     self._say(
                         f"still stopping after {duration(waited_s)}{state and f': {state}'}. "

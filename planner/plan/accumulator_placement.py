@@ -9,7 +9,7 @@ INT64_BYTES = 8
 _MOST_OF_FREE = 0.25
 
 
-def accumulator_device(plan: Plan, num_parameters: int, free_bytes: int) -> Literal["local", "sharded"]:
+def accumulator_placement(plan: Plan, num_parameters: int, free_bytes: int) -> Literal["local", "sharded"]:
     """Where a `bitwise` plan keeps its integer sums between rounds. Both choices give the same bits.
 
     local     8 bytes per parameter on every worker, one reduce-scatter of 8 bytes per parameter a step

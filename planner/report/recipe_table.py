@@ -68,8 +68,8 @@ def _listed(title: str, items: Sequence[tuple[object, str]], width: int | None, 
 
 def _with_commands(text: str, width: int | None, first: str, later: str) -> list[str]:
     """A text, wrapped. Below it the commands after its line breaks, each whole on a line, so that it can be copied."""
-    words, *commands = text.split("\n")
-    return [*wrapped(printable(words), width, first, later), *(f"{later}{printable(each)}" for each in commands)]
+    note, *commands = text.split("\n")
+    return [*wrapped(printable(note), width, first, later), *(f"{later}{printable(each)}" for each in commands)]
 
 
 def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = None) -> list[str]:

@@ -20,7 +20,7 @@ from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
 from planner.job.step_schedule import StepSchedule, conversions, repeated_data_note
-from planner.plan.accumulator_placement import accumulator_device
+from planner.plan.accumulator_placement import accumulator_placement
 from planner.store.earlier_generations import read_earlier
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
@@ -148,7 +148,7 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
         return FloatSums(model)
     world, plan = generation.world, generation.setup.plan
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    where = accumulator_device(plan, num_parameters, _free_bytes(world.device))
+    where = accumulator_placement(plan, num_parameters, _free_bytes(world.device))
     return FixedPointSums(model, world, plan.num_micro_batches, world.from_first(lambda: where))
 
 

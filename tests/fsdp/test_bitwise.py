@@ -129,12 +129,12 @@ def test_where_the_integers_wait_does_not_matter(workers, texts, tmp_path, where
 def run_with_accumulator(rank, job, url, where):
     from planner.train import lifecycle
 
-    choose = lifecycle.accumulator_device
-    lifecycle.accumulator_device = lambda *_: where
+    choose = lifecycle.accumulator_placement
+    lifecycle.accumulator_placement = lambda *_: where
     try:
         return run_job(rank, job, url)
     finally:
-        lifecycle.accumulator_device = choose
+        lifecycle.accumulator_placement = choose
 
 
 @pytest.mark.parametrize("where", ["sharded", "local"])
