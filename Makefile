@@ -2,29 +2,61 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast path wheel-test lint docs bench gpu chaos fuzz clean
+.PHONY: demo test test-fast properties path memory wheel-test lint docs bench gpu gpu-smoke chaos fuzz clean
+
+# Tests start thousands of processes. Each would compile planner again where a container has this variable.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: .venv/ready
 	$(BIN)/planner demo
 
-# The pure rooms first: they fail fast.
-test: .venv/ready
-	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray"
-	$(BIN)/pytest -m "not slow and (fsdp or ray)"
+# The pure rooms first: they fail fast. Then real processes: one worker runs all tests with a Ray cluster, one after another.
+test: coverage
+	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray" $(COVERED:%=--ignore=tests/%)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and (fsdp or ray)"
 
 # The pure rooms alone, without processes of FSDP or Ray.
 test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray"
 
-# Not in `make test`: on Python 3.11 the tracer makes pure tests take 1.2 to 4 times as long. These rooms take about a minute.
+# The pure rooms with other random examples each time. `make test` takes the same ones.
+properties: .venv/ready
+	$(BIN)/pytest -n 2 -m "not slow and not fsdp and not ray" --hypothesis-profile=dice
+
+# The pure rooms whose coverage is measured: `make test` begins with them. On Python 3.11 the tracer makes pure tests take
+# 1.2 to 4 times as long.
 COVERED := job notice plan report store
 .PHONY: coverage
 coverage: .venv/ready
 	$(BIN)/pytest -q -n 2 -m "not slow and not fsdp and not ray" $(COVERED:%=tests/%) $(COVERED:%=--cov=planner.%)
 
-# The one path that must always work: a cluster file, a token, `ray job submit`, and nodes that come and go.
+# The one path that must always work: a cluster file, a token, `ray job submit`, and nodes that come and go. Beside it, a
+# submitted job that is left, stopped and sent again, and nodes that an autoscaler starts and ends for a job.
 path: .venv/ready
-	$(BIN)/pytest tests/dispatch/test_path.py
+	$(BIN)/pytest tests/dispatch/test_path.py \
+		tests/dispatch/test_submit.py::test_one_leaves_a_job_stops_it_and_sends_it_again \
+		tests/dispatch/test_autoscaler.py::test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends
+
+# Resizes and deaths from memory: twenty and ten in random order at one to six workers in `bitwise`, and on Ray with two
+# workers on each node.
+memory: .venv/ready
+	$(BIN)/pytest tests/fsdp/test_memory_histories.py tests/dispatch/test_two_per_node.py
+
+# Commits in the background under every fault: ten resizes and five kills in each configuration. How runs end on Ray, also
+# when their head is killed, a death in the midst of a change, and three short storms (half an hour).
+.PHONY: faults
+faults: .venv/ready
+	$(BIN)/pytest tests/fsdp/test_background_kills.py tests/fsdp/test_background_failures.py \
+		tests/dispatch/test_durable_ends.py tests/dispatch/test_run.py \
+		tests/dispatch/test_elastic.py::test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step \
+		tests/dispatch/test_command_line.py::test_a_head_that_is_killed_ends_the_run_with_what_is_committed tests/chaos/test_chaos.py
+
+# All trackers on a real run that loses nodes and its driver, servers that die or are slow, and Ray's metrics endpoint while
+# a run is resized (six minutes).
+.PHONY: trackers
+trackers: .venv/ready
+	$(BIN)/pytest tests/tracking tests/cli/test_track_command.py tests/test_extending_tracker.py \
+		tests/dispatch/test_metrics_endpoint.py
 
 # The built wheel in an environment of its own, outside the checkout: does it bring what it needs?
 wheel-test:
@@ -41,14 +73,18 @@ docs: .venv/ready
 	$(BIN)/python docs/generate.py
 	$(BIN)/python bench/_table.py
 
-# Without the chaos runs, which take as long as you like.
+# Without the chaos runs, which take as long as you like, and without resizes at real sizes, which take hours.
 bench: .venv/ready
-	for script in $(filter-out bench/chaos.py bench/gpu.py,$(wildcard bench/[a-z]*.py)); do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out bench/chaos.py bench/gpu.py bench/resize.py,$(wildcard bench/[a-z]*.py)); do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python bench/_table.py
 
 # What a GPU has to say, docs/gpu.md; toy sizes where there is none.
 gpu: .venv/ready
 	$(BIN)/python bench/gpu.py
+
+# Every piece of `make gpu` on the CPU, at toy size (three minutes). `make test` tries two of them.
+gpu-smoke: .venv/ready
+	$(BIN)/pytest tests/test_gpu_bench.py
 
 # Everything that can happen to a cluster, for MINUTES, by the dice of SEED; bench/chaos.py keeps what was found.
 MINUTES ?= 20

@@ -4,15 +4,17 @@
 the same training function, on the same kind of cluster.
 """
 
+import json
 import os
+import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from planner import read_job
 from planner.dispatch import launch as dispatch
@@ -60,11 +62,61 @@ checkpoint: {{path: {folder / "run"}, every: {every_steps}}}
     return read_job(str(path), [])
 
 
-class Log(threading.Thread):
+class Steps:
+    """What is known of the run's steps."""
+
+    def steps(self) -> list[tuple[float, int, int]]:
+        """(moment, world size, step) of every step seen so far."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Begin to look."""
+
+    def stop(self) -> None:
+        """No more."""
+
+    def wait_for(self, what: Callable[[list[tuple[float, int, int]]], bool], within_s: float) -> None:
+        """Until the steps seen are such.
+
+        Raises:
+            TimeoutError: they are not in time.
+        """
+        deadline_s = time.monotonic() + within_s
+        while not what(self.steps()):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"nothing of the kind within {within_s:.0f} s. Last steps: {self.steps()[-3:]}")
+            time.sleep(0.05)
+
+
+class StepFile(Steps):
+    """The lines that the workers of this process's run write (`_in_workers/step_log.py`), with their own moments."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read, self._offset = [], 0
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All of them, oldest first."""
+        if self.path.exists():
+            with self.path.open("rb") as stream:
+                stream.seek(self._offset)
+                for line in stream:
+                    if line.endswith(b"\n"):  # the last one may be half written
+                        self._read.append(json.loads(line))
+                        self._offset += len(line)
+        return self._read
+
+    def steps(self) -> list[tuple[float, int, int]]:
+        """(moment, world size, step), of rank 0: when the gradients of the step were there."""
+        mine = (line for line in self.lines() if line["kind"] == "step" and line["rank"] == 0)
+        return [(line["at_s"], line["world_size"], line["step"]) for line in mine]
+
+
+class Log(Steps, threading.Thread):
     """Every record of the run with the moment at which it was seen, to 50 ms."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(daemon=True)
+        threading.Thread.__init__(self, daemon=True)
         self._follower = Follower(RunFolder(Storage(job.run_path)))
         self.seen: list[tuple[float, int, Record]] = []
         """(monotonic seconds, world size, record)"""
@@ -80,6 +132,10 @@ class Log(threading.Thread):
                         world_size = record.world_size
                     self.seen.append((time.monotonic(), world_size, record))
 
+    def start(self) -> None:
+        """Follow the ledger from now on."""
+        threading.Thread.start(self)
+
     def stop(self) -> None:
         """No more."""
         self._ended.set()
@@ -87,18 +143,6 @@ class Log(threading.Thread):
     def steps(self) -> list[tuple[float, int, int]]:
         """(moment, world size, step) of every step seen so far."""
         return [(at, size, record.step) for at, size, record in list(self.seen) if isinstance(record, StepRecord)]
-
-    def wait_for(self, what: Callable[[list[tuple[float, int, int]]], bool], within_s: float) -> None:
-        """Until the steps seen are such.
-
-        Raises:
-            TimeoutError: they are not in time.
-        """
-        deadline_s = time.monotonic() + within_s
-        while not what(self.steps()):
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"nothing of the kind within {within_s:.0f} s. Last steps: {self.steps()[-3:]}")
-            time.sleep(0.05)
 
 
 def set_policy(policy: str) -> dispatch.PollSettings:
@@ -117,31 +161,65 @@ def set_policy(policy: str) -> dispatch.PollSettings:
 @contextmanager
 def running(policy: str, job: Job, nodes: int, script: Callable[[EmbeddedCluster, Log], None]) -> Iterator[Log]:
     """Train under a policy while `script` changes the cluster. Interrupt the run when the script is done."""
+    log = Log(job)
+    with clustered(policy, job, nodes, log, lambda cluster: script(cluster, log)):
+        yield log
+
+
+@contextmanager
+def clustered(
+    policy: str, job: Job, nodes: int, log: Steps, script: Callable[[EmbeddedCluster], None], **options: Any
+) -> Iterator[None]:
+    """Train on a cluster of its own, with the workers' `log`. `options` are those of `trained`."""
     timings = set_policy(policy)
     with EmbeddedCluster(nodes, NodeShape(cpus=1), quick_health_checks=policy != "stock") as cluster:
-        yield train(policy, job, timings, cluster.address, partial(script, cluster))
+        trained(policy, job, timings, cluster.address, log, lambda: script(cluster), **options)
+        yield
 
 
 def train(policy: str, job: Job, timings: dispatch.PollSettings, address: str, script: Callable[[Log], None]) -> Log:
     """Train on a cluster of this machine until `script`, which is told each step, returns. Then interrupt the run."""
     log = Log(job)
+    trained(policy, job, timings, address, log, lambda: script(log))
+    return log
+
+
+def trained(
+    policy: str,
+    job: Job,
+    timings: dispatch.PollSettings,
+    address: str,
+    log: Steps,
+    script: Callable[[], None],
+    *,
+    ends_at_once: bool = False,
+    **options: Any,
+) -> None:
+    """Train on a cluster of this machine until `script` returns. Then interrupt the run.
+
+    With `ends_at_once` the workers are ended without a last commit. Other options are those of `train_on_ray`.
+    """
     with connected(address, verbose=False):
         log.start()
         failures: list[Exception] = []
+        is_over = threading.Event()
 
         def act() -> None:
             try:
-                script(log)
+                script()
             except Exception as error:  # noqa: BLE001  # told when the run has ended
                 failures.append(error)
-            os.kill(os.getpid(), 2)
+            os.kill(os.getpid(), signal.SIGINT)
+            while ends_at_once and not is_over.wait(2.0):
+                os.kill(os.getpid(), signal.SIGINT)
 
         threading.Thread(target=act, daemon=True).start()
         with suppress(KeyboardInterrupt):
-            dispatch.train_on_ray(
-                dispatch.new_launch(job, job.run_path, frozenset()), timings, on_cpu=True, embedded=True
-            )
+            try:
+                launch = dispatch.new_launch(job, job.run_path, frozenset())
+                dispatch.train_on_ray(launch, timings, on_cpu=True, embedded=True, **options)
+            finally:
+                is_over.set()
         log.stop()
         if failures:
             print(f"{policy}: {failures[0]!r}", file=sys.stderr)
-    return log

@@ -46,6 +46,13 @@ def keep(name: str, rows: list[dict[str, object]]) -> None:
         path.write_text(json.dumps(document(rows), indent=1) + "\n")
 
 
+def kept(name: str) -> list[dict[str, object]]:
+    """The rows of the last measurement. Empty if there is none."""
+    path = Path(__file__).parent / "results" / f"{name}.json"
+    rows: list[dict[str, object]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return rows
+
+
 def hand_over(name: str, rows: list[dict[str, object]]) -> None:
     """Write what there is so far, and print the newest: a piece that is ended early leaves its first rows."""
     keep(name, rows)

@@ -1,6 +1,6 @@
-"""Write the table of figures in docs/benchmarks.md, made from `bench/results/`.
+"""Write the tables of figures in docs/benchmarks.md, made from `bench/results/`.
 
-python bench/_table.py        writes it between two comments; `make docs` calls it
+python bench/_table.py        writes each between two comments; `make docs` calls it
 """
 
 import json
@@ -8,9 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from planner.base.text import counted
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- figures: made by bench/_table.py -->\n", "<!-- end of figures -->\n"
+BEGIN_COMMITS, END_COMMITS = "<!-- commits: made by bench/_table.py -->\n", "<!-- end of commits -->\n"
 
 
 def table() -> str:
@@ -27,6 +30,8 @@ def table() -> str:
             _chaos,
             _bitwise,
             _control,
+            _measuring,
+            _tracking,
             _order,
             _plan,
             _loading,
@@ -100,20 +105,88 @@ def _same_as_trl() -> list[str]:
 
 def _resize() -> list[str]:
     words = {"grow": "a node joins", "preempt": "a node gets a notice of 20 s", "kill": "a node dies"}
-    found = {(r["event"], r["policy"]): r for r in _rows("resize")}
+    # The demo's model, on local disk. Of ours, through memory. Older rows say none of that.
+    demo = [r for r in _rows("resize") if r.get("parameters_m", 0) < 1 and r.get("storage", "local") == "local"]
+    found = {(r["event"], r["policy"]): r for r in sorted(demo, key=lambda r: r.get("path", "") == "memory")}
 
     def cell(event: str, policy: str) -> str:
         r = found[event, policy]
         return f"{r['seconds_to_first_step']:.1f} s, pause {r['pause_s']:.1f} s, {r['steps_lost']} steps lost"
 
+    return (
+        [
+            _row(
+                "resize",
+                words[event],
+                cell(event, "ours"),
+                f"Ray's own: {cell(event, 'stock')}<br>tuned: {cell(event, 'stock_tuned')}",
+            )
+            for event in words
+        ]
+        + _sizes()
+        + _copies()
+    )
+
+
+def _sizes() -> list[str]:
+    """Planned changes and deaths at real sizes: through memory and through storage, and Ray's own policies."""
+    words = {"grow": "a node joins", "preempt": "a node gets a notice", "kill": "a node dies"}
+    rows = {
+        (r["event"], r["parameters_m"], r["storage"], r["policy"], r["path"]): r
+        for r in _rows("resize")
+        if r.get("parameters_m", 0) >= 1
+    }
+    others = {
+        ("ours", "storage"): "through storage",
+        ("stock", "storage"): "Ray's own",
+        ("stock_tuned", "storage"): "tuned",
+    }
+
+    def cell(event: str, r: dict[str, Any]) -> str:
+        if event == "kill":
+            low, high = r["seconds_range"]
+            return f"{r['seconds_to_first_step']:.1f} s ({low:.1f} to {high:.1f}), {r['steps_lost']} steps lost"
+        low, high = r["pause_range_s"]
+        lost = f", {r['steps_lost']} steps lost" if r["steps_lost"] else ""
+        return f"pause {r['pause_s']:.1f} s ({low:.1f} to {high:.1f}){lost}"
+
     return [
         _row(
             "resize",
-            words[event],
-            cell(event, "ours"),
-            f"Ray's own: {cell(event, 'stock')}<br>tuned: {cell(event, 'stock_tuned')}",
+            f"{words[event]}, {size} M parameters, {'local disk' if storage == 'local' else storage}",
+            f"through memory: {cell(event, r)}",
+            "<br>".join(
+                f"{name}: {cell(event, rows[event, size, storage, *other])}"
+                for other, name in others.items()
+                if (event, size, storage, *other) in rows
+            ),
         )
-        for event in words
+        for (event, size, storage, policy, path), r in sorted(
+            rows.items(), key=lambda item: (item[0][2], item[0][1], item[0][0])
+        )
+        if (policy, path) == ("ours", "memory")
+    ]
+
+
+def _copies() -> list[str]:
+    """What copies in memory cost and save: at the interval that `auto` chose, and at the others."""
+    rows = {r["interval"]: r for r in _rows("copies")}
+    if not rows:
+        return []
+    chosen = rows.pop("auto")
+
+    def cell(r: dict[str, Any]) -> str:
+        return (
+            f"every {counted(r['chosen'], 'step')}: {r['copies_share']:.1%} of the time, {r['steps_lost']:g} steps lost"
+        )
+
+    return [
+        _row(
+            "copies",
+            f"copies in memory, {chosen['parameters_m']} M parameters, `auto`. A node dies",
+            cell(chosen),
+            "<br>".join(cell(r) for r in rows.values()),
+        )
     ]
 
 
@@ -181,6 +254,18 @@ def _bitwise() -> list[str]:
     return [_row("bitwise", what, f"{r['ratio']:.2f}x", "a step with `batch.equality: balanced`")]
 
 
+def _measuring() -> list[str]:
+    r = _rows("measuring")[0]
+    return [
+        _row(
+            "measuring",
+            f"measuring tokens, memory and times, {r['workers']} workers",
+            f"{r['measuring_ms']:.2f} ms",
+            f"{r['percent_of_step']:.2f} % of a step of {r['step_ms']:.0f} ms",
+        )
+    ]
+
+
 def _control() -> list[str]:
     r = _rows("control")[0]
     what = f"stop agreement, ledger and control message, {r['workers']} workers"
@@ -191,6 +276,22 @@ def _control() -> list[str]:
             f"{r['control_ms']:.1f} ms",
             f"{r['percent_of_step']:.1f} % of a step of {r['step_ms']:.0f} ms",
         )
+    ]
+
+
+def _tracking() -> list[str]:
+    rows = _rows("tracking")
+    noise = next(r for r in rows if r["tracker"] == "noise")
+    return [
+        _row(
+            "tracking",
+            f"time of a step of {noise['step_s'] * 1e3:.0f} ms with a tracker ({r['tracker']})",
+            f"{r['ratio']:.3f}x (95 %: {r['ratio_95'][0]:.3f} to {r['ratio_95'][1]:.3f}), {r['cpu']:.2%} of a core",
+            f"no tracker. Without one in both: {noise['ratio']:.3f}x ({noise['ratio_95'][0]:.3f} to "
+            f"{noise['ratio_95'][1]:.3f})",
+        )
+        for r in rows
+        if r is not noise
     ]
 
 
@@ -225,10 +326,44 @@ def _loading() -> list[str]:
     ]
 
 
+def commits() -> str:
+    """The table of what a commit costs training, a row for each measured generation."""
+    columns = (
+        "parameters (state)",
+        "workers",
+        "storage",
+        "plain copy",
+        "training stops (first commit)",
+        "durable after",
+        "a step beside the write (beside another program)",
+        "0.1.0: training stops",
+    )
+    lines = [_machine(["commit"]), "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_commit(r))} |" for r in _rows("commit"))]) + "\n"
+
+
+def _commit(r: dict[str, Any]) -> tuple[str, ...]:
+    beside = "(no whole step fits in)" if r["step_beside_s"] is None else f"{r['step_beside_s'] / r['step_s']:.2f}x"
+    if strange_s := r.get("step_beside_stranger_s"):
+        beside += f" ({strange_s / r['step_s']:.2f}x)"
+    return (
+        f"{r['parameters_m']:.0f} M ({r['state_mb']:,} MB)",
+        str(r["workers"]),
+        r["storage"],
+        f"{r['copy_s']:.3f} s",
+        f"{r['stall_s']:.3f} s ({r['first_stall_s']:.3f} s)",
+        f"{r['write_s']:.1f} s",
+        beside,
+        f"{r['stall_0_1_0_s']:.1f} s",
+    )
+
+
 def place(page: str) -> str:
-    """The page with the table in its place."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+    """The page with both tables in their places."""
+    for begin, lines, end in ((BEGIN, table(), END), (BEGIN_COMMITS, commits(), END_COMMITS)):
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n{lines}\n{end}{rest.partition(end)[2]}"
+    return page
 
 
 if __name__ == "__main__":

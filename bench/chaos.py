@@ -5,10 +5,19 @@
 tests/chaos/storm.py injects the faults and judges the run. As root, each storm has a network and a disk of its own.
 
 faults               how often each kind came
+hit_a_write_in_flight  how often those `in a background write` met one. A killed worker left its file torn, and the
+                     commit without a manifest. A disk was full before the commit had its manifest, and a frozen
+                     one thawed before the worker's file was done
+hit_the_memory       how often those of the keepers' memory met their aim. `both copies lost`: the next group resumed
+                     from storage. `death during a hand-over`: what died stood in one (died_in_hand_overs: before the
+                     copies were made, after it, or while the next group loads). `host memory short`: a keeper
+                     refused room to a group that began
+resumes              generations that resumed from the keepers' memory, and from a commit in storage
 driver_ends          how `planner run` ended, and was started again
 longest_pause_s      between two steps, an upper bound (nothing is observed while a node starts, which may take
                      90 s here, or fail), and the faults of that time
-steps_done_again     since the commit that a later generation went on from
+steps_done_again     since the commit or the step in memory that a later generation went on from. A step that was only
+                     in memory, and was lost, is done again since the commit before it
 steps_witnessed      steps whose reads the data set saw, rank by rank, and which are those of the ledger
 findings             what is wrong. Must be empty
 """

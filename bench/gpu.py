@@ -76,6 +76,18 @@ PIECES = (
         needs=("torch",),
     ),
     Piece(
+        name="loss",
+        what="losses over 128,256 words in chunks beside whole logits: time and memory",
+        script="loss.py",
+        needs=("torch",),
+    ),
+    Piece(
+        name="packed",
+        what="attention within the documents of a packed row: a mask, a call per document, flex and varlen",
+        script="packed.py",
+        needs=("torch",),
+    ),
+    Piece(
         name="resize",
         what="a whole run through 2, 1, 2, 3 ranks on one GPU: the bits of an undisturbed one, audit clean",
         script="_gpu_resize.py",
@@ -86,6 +98,39 @@ PIECES = (
         what="our loop beside a minimal hand-written FSDP2 loop",
         script="step.py",
         needs=_PLANNER,
+    ),
+    Piece(
+        name="compiled",
+        what="the same with compiled blocks and 0.8 B parameters on both sides, with MFU",
+        script="step.py",
+        needs=_PLANNER,
+        arguments=("--size", "1b", "--compile"),
+    ),
+    Piece(
+        name="commit",
+        what="how long a commit of 0.8 B parameters stops training, and copies between GPU and host",
+        script="_gpu_large.py",
+        needs=_PLANNER,
+        arguments=("--size", "1b"),
+    ),
+    Piece(
+        name="large",
+        what="a step of 3.2 B parameters: time, MFU, memory",
+        script="_gpu_large.py",
+        needs=_PLANNER,
+        arguments=("--size", "3b"),
+    ),
+    Piece(
+        name="hf",
+        what="steps of a Llama by attention, kernels, compiled blocks, checkpointing and 4-bit weights: time, memory",
+        script="_gpu_hf.py",
+        needs=(*_PLANNER, "transformers", "peft", "datasets"),
+    ),
+    Piece(
+        name="dpo",
+        what="DPO at equal settings in TRL and here",
+        script="dpo_beside_trl.py",
+        needs=(*_PLANNER, "transformers", "datasets"),
     ),
     Piece(
         name="bitwise",

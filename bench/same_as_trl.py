@@ -96,7 +96,7 @@ def losses_there(python: str, method: str, folder: Path) -> list[float]:
     script = str(Path(__file__).parent / "_trl_side.py")
     command = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={_PROCESSES}", script]
     subprocess.run([*command, str(folder / "settings.json")], check=True, capture_output=True)
-    found: list[float] = json.loads((folder / "losses.json").read_text())
+    found: list[float] = json.loads((folder / "losses.json").read_text())["losses"]
     return found
 
 

@@ -2,11 +2,14 @@
 
     python bench/step.py                     2 processes on this machine, gloo (two minutes)
     python bench/step.py --device cuda       one process on a GPU, bf16
+    python bench/step.py --device cuda --size 1b --compile      0.8 B parameters, blocks compiled on both sides
 
 Both sides train the same model with the same micro-batches, in the same processes, one step each in turn: A B, B A, ...
 The ratio is the median over the pairs, its interval the 95 % bootstrap interval of that median. `ours` is everything
 that a run does: loading, the exact mean, checksums, the control message, clipping, the ledger. `by_hand` is frozen: a
 DataLoader, a loss per micro-batch, backward, clipping, AdamW, an all-reduce of the loss for the log.
+
+mfu     6 FLOPs per parameter and token over the GPU's peak, of both sides. null where the peak is not known
 """
 
 import argparse
@@ -27,11 +30,18 @@ from planner.rehearsal.local_workers import LocalWorkers
 _WARM_UP, _PAIRS = 5, 40
 
 
-def job_for(device: str, folder: Path, *, toy: bool) -> Job:
-    """A small GPT on random text: 10.9 M parameters on the CPU, 86 M on a GPU."""
+LARGE = {
+    "1b": {"layers": 16, "width": 2048, "heads": 32, "context": 2048},
+    "3b": {"layers": 28, "width": 3072, "heads": 24, "context": 2048},
+}
+
+
+def job_for(device: str, folder: Path, *, toy: bool, size: str = "usual", is_compiled: bool = False) -> Job:
+    """A GPT on random text: 10.9 M parameters on the CPU, 86 M on a GPU, or 0.8 B or 3.2 B."""
     (folder / "corpus").write_bytes(np.random.default_rng(0).integers(1, 128, 2**22, dtype=np.uint8).tobytes())
     cpu = {"layers": 6, "width": 384, "heads": 6, "context": 128}
     gpu = {"layers": 12, "width": 768, "heads": 12, "context": 1024}
+    gpu = LARGE.get(size, gpu)
     if toy:
         cpu = {"layers": 1, "width": 32, "heads": 2, "context": 16}
     return Job.model_validate(
@@ -39,11 +49,13 @@ def job_for(device: str, folder: Path, *, toy: bool) -> Job:
             "name": "step",
             "model": {"kind": "gpt", **(gpu if device == "cuda" else cpu)},
             "data": {"kind": "text", "path": str(folder / "corpus")},
-            "batch": {"global": 32, "max_micro": 8 if device == "cuda" else 4},
+            "batch": {"global": 16 if size in LARGE else 32, "max_micro": 8 if device == "cuda" else 4},
             "train": {
                 "steps": 100_000,
                 "optimizer": {"kind": "adamw", "lr": 1e-3},
                 "precision": "bf16" if device == "cuda" else "fp32",
+                "compile": "blocks" if is_compiled else False,
+                "activation_checkpointing": "selective" if size == "3b" else False,
             },
             "workers": {"gpus": 0},
             "checkpoint": {"every": 1_000_000},
@@ -53,6 +65,7 @@ def job_for(device: str, folder: Path, *, toy: bool) -> Job:
 
 def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
     """Our loop, one step for each `next`."""
+    from planner.train.flops import StepFlops
     from planner.train.generation import make_state
     from planner.train.hooks import Hooks
     from planner.train.lifecycle import begin, looping
@@ -63,8 +76,8 @@ def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
 
     generation = begin(Launch(job=job, url=url), lambda: device, Hooks())
     state, objective = make_state(generation), make_objective(job.objective, UniformReference())
-    with looping(generation, state, lambda _note: objective) as loop:
-        for step in loop.steps(0, 0):
+    with looping(generation, state, lambda _note: (objective, StepFlops())) as loop:
+        for step in loop.steps():
             accumulate(state.model, objective, step)
             yield
 
@@ -101,6 +114,8 @@ def steps_by_hand(job: Job, device: Any) -> Iterator[None]:
     )
     mesh = init_device_mesh(device.type, (world_size,))  # by default FSDP takes GPUs where there are any
     for block in model.blocks:
+        if job.train.compile:
+            block.compile()
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -153,17 +168,34 @@ def interval(ratios: list[float]) -> tuple[float, float]:
     return medians[50], medians[1949]
 
 
+def mfu(job: Job, device: str, step_s: float) -> float | None:
+    """Of a step on one device."""
+    import torch
+
+    from planner.train.device_peaks import peak_flops_per_s
+
+    peak = peak_flops_per_s(torch.device(device), job.train.precision)
+    if not peak:
+        return None
+    model: Any = job.model
+    flops = 6 * 12 * model.layers * model.width**2 * job.batch.global_batch * model.context
+    return round(flops / step_s / peak, 3)
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--toy", action="store_true", help="a tiny model and few pairs, on the CPU")
+    parser.add_argument("--size", choices=("usual", "1b"), default="usual")
+    parser.add_argument("--compile", action="store_true", help="compile the blocks of both sides")
     options = parser.parse_args()
-    device, num_pairs = options.device, 4 if options.toy else _PAIRS
+    is_large = options.size != "usual"
+    device, num_pairs = options.device, 4 if options.toy else _PAIRS // 2 if is_large else _PAIRS
     world_size = 1 if device == "cuda" else 2
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     with tempfile.TemporaryDirectory() as name, LocalWorkers(world_size, backend) as workers:
-        job = job_for(device, Path(name), toy=options.toy)
+        job = job_for(device, Path(name), toy=options.toy, size=options.size, is_compiled=options.compile)
         by_rank = workers.run(pairs, world_size, job, str(Path(name) / "run"), device, num_pairs)
     seconds = [(max(rank[i][0] for rank in by_rank), max(rank[i][1] for rank in by_rank)) for i in range(num_pairs)]
     ratios = [ours / by_hand for ours, by_hand in seconds]
@@ -173,14 +205,18 @@ def main() -> None:
         "device": device,
         "world_size": world_size,
         "precision": job.train.precision,
+        "size": options.size,
+        "compile": job.train.compile,
         "ratio": round(statistics.median(ratios), 3),
         "ratio_95": [round(low, 3), round(high, 3)],
         "ours_tokens_per_s": round(tokens / statistics.median(ours for ours, _ in seconds)),
         "by_hand_tokens_per_s": round(tokens / statistics.median(by_hand for _, by_hand in seconds)),
+        "mfu": [mfu(job, device, statistics.median(side)) for side in zip(*seconds, strict=True)],
         "pairs": num_pairs,
         "aim": 1.02,
     }
-    write("step" if device == "cpu" else "step-cuda", [row])
+    kinds = [*(["cuda"] if device == "cuda" else []), *(["1b"] if is_large else [])]
+    write("-".join(["step", *kinds, *(["compiled"] if options.compile else [])]), [row])
 
 
 if __name__ == "__main__":

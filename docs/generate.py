@@ -1,6 +1,6 @@
-"""Write the generated parts of docs/reference/: the keys of a job file, and the commands with their options.
+"""Write the generated parts of docs/reference/: the keys of a job file, the commands with their options, the metrics.
 
-python docs/generate.py        writes both pages; `make docs` calls it
+python docs/generate.py        writes all pages; `make docs` calls it
 
 A generated part stands between two comments. The text around it is written by hand.
 """
@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from typer.models import ArgumentInfo
 
 from planner.cli.commands import COMMANDS, load
+from planner.dispatch.run_metrics import METRICS
 from planner.files.schema import job_schema
 from planner.job.objectives import OURS
 
@@ -28,7 +29,11 @@ Field = dict[str, Any]
 
 def pages() -> dict[Path, str]:
     """Each page's file -> its whole text, with the generated part in its place."""
-    parts = {REFERENCE / "job-file.md": job_keys(), REFERENCE / "cli.md": commands()}
+    parts = {
+        REFERENCE / "job-file.md": job_keys(),
+        REFERENCE / "cli.md": commands(),
+        REFERENCE / "metrics.md": metrics(),
+    }
     return {file: place(file.read_text(encoding="utf-8"), lines) for file, lines in parts.items()}
 
 
@@ -52,7 +57,7 @@ def in_one_line(text: str) -> str:
 
 def one_of(words: Sequence[object]) -> str:
     """`a`, `b` or `c`, each as code."""
-    *others, last = [f"`{word}`" for word in words]
+    *others, last = [f"`{str(word).lower() if isinstance(word, bool) else word}`" for word in words]
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -117,7 +122,8 @@ def _opened(schema: Field, field: Any) -> list[Field]:
     if not isinstance(field, dict):
         return []
     named = [schema["$defs"][field["$ref"].rpartition("/")[2]]] if "$ref" in field else []
-    return named + [found for each in field.values() for found in _opened(schema, each)]
+    found = named + [each for value in field.values() for each in _opened(schema, value)]
+    return list({id(each): each for each in found}.values())  # alone, and in a list
 
 
 def _titles(path: str, sections: list[Field]) -> list[str]:
@@ -305,6 +311,15 @@ def _shown_default(parameter: Parameter) -> str:
 def _help(parameter: Parameter) -> str:
     words = in_one_line(parameter.info.help or "")
     return f"{words}. Environment: `{parameter.info.envvar}`" if parameter.info.envvar else words
+
+
+# -- the metrics
+
+
+def metrics() -> list[str]:
+    """A table of all metrics, in the order of the code."""
+    rows = [(f"`{each.name}`", each.kind, each.unit, in_one_line(each.help)) for each in METRICS]
+    return table(("name", "kind", "unit", "meaning"), rows)
 
 
 if __name__ == "__main__":

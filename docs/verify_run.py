@@ -7,9 +7,10 @@ Needs Python 3.11 or newer, nothing else, and memory for twice the data. For dat
 Python that trained. It checks:
 1. The newest commit: the seal of its manifest, the size and SHA-256 of its files. Each commit on record has the
    manifest whose SHA-256 the ledger holds. Each commit that a generation continued from or went past is on record.
+   Each step that a generation resumed from in memory has a sealed manifest with the SHA-256 that the ledger holds.
 2. The lineage back to the start: one chain of SHA-256 through the run's ledgers, from 64 zeros to the head that the
-   newest manifest names. Each generation begins at the commit that it names. The run's identity changes only where
-   the ledger says so.
+   newest manifest names. Each generation begins at the commit, or at the held step, that it names. The run's identity
+   changes only where the ledger says so.
 3. The steps: each uses exactly the next `global_batch` samples. None is lost, none is repeated.
 4. The samples: order, rows, tokens and checksums, recomputed from the job and your copy of the data, match the
    record. For models over bytes (`kind: gpt`) it recomputes `text`, `jsonl`, `tokens`, and `chat`, `pairs` and
@@ -20,9 +21,9 @@ Python that trained. It checks:
 It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
 again. With `batch.equality: bitwise` the weights must come out the same (`planner verify` rehearses it). It does not
 check either: that the weights' hash matches the files (workers compute it from whole tensors, and this script does not
-read torch's format), losses and held-out losses, norms of gradients, whether skipped steps had to be skipped, plans,
-work after the newest commit, and whether later commits were removed without a trace. For the last, compare with a
-hash that you got from elsewhere.
+read torch's format), what was in memory (nobody has it any more), losses and held-out losses, norms of gradients,
+whether skipped steps had to be skipped, plans, work after the newest commit, and whether later commits were removed
+without a trace. For the last, compare with a hash that you got from elsewhere.
 """
 
 import argparse
@@ -54,10 +55,11 @@ CARRIED = (
     "total_steps",
     "facts",
 )
-START = {"name": "", "sha256": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64, "identity": {}}
+START = {"called": "nothing", "name": "", "sha256": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64, "identity": {}}
 U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SHOWN = 5
-FORMAT = 1  # of manifests, ledgers, jobs and token files
+FORMAT = 1  # of manifests, held steps, jobs and token files
+LEDGER_FORMAT = 2
 RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
 PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs, and its keys
 FORMS = {
@@ -87,10 +89,10 @@ class Unread(Exception):
     """Samples that this script cannot recompute. The message names what made them."""
 
 
-def require_format(found: object, what: str) -> None:
-    """Raise Wrong unless `found` is the integer FORMAT. In Python `True == 1`, so the type is checked too."""
-    if type(found) is not int or found != FORMAT:
-        raise Wrong(f"{what} is of format {found!r}, and this script reads {FORMAT}: use the one of planner's version")
+def require_format(found: object, what: str, reads: int = FORMAT) -> None:
+    """Raise Wrong unless `found` is the integer `reads`. In Python `True == 1`, so the type is checked too."""
+    if type(found) is not int or found != reads:
+        raise Wrong(f"{what} is of format {found!r}, and this script reads {reads}: use the one of planner's version")
 
 
 @contextmanager
@@ -349,20 +351,28 @@ def fed(sample: bytes | tuple) -> tuple[int, bytes]:
     return sum(sum(marks[1:]) for _, marks in texts), whole
 
 
-def read_manifest(run: Path, name: str) -> dict:
-    """Return a commit's manifest. Its seal is the digest of its value as one line of JSON."""
-    document = json.loads((run / "manifests" / f"{name}.json").read_bytes())
+def read_manifest(run: Path, name: str, folder: str = "manifests") -> dict:
+    """Return a commit's or a held step's manifest. Its seal is the digest of its value as one line of JSON."""
+    document = json.loads((run / folder / f"{name}.json").read_bytes())
     value = document["value"]
     if document["sha256"] != sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest():
         raise Wrong("its manifest was altered: the seal does not match")
     require_format(value.get("format"), "its manifest")
     if (value["name"], f"{value['step']:012d}-{value['generation']:06d}") != (name, name):
         raise Wrong("its manifest is another commit's")
-    return {**value, "sha256": document["sha256"]}
+    if folder == "held" and (value["files"] or not value["shards"]):
+        raise Wrong("its manifest is not that of a held step, which has shards and no files")
+    if folder == "manifests" and value.get("shards"):
+        raise Wrong("its manifest has shards of memory, which no commit has")
+    return {
+        **value,
+        "sha256": document["sha256"],
+        "called": f"{'commit' if folder == 'manifests' else 'held step'} {name}",
+    }
 
 
 def read_segment(run: Path, end: dict, head: str) -> Iterator[dict]:
-    """Return a generation's records, each chained to the one before, from its parent's head to the commit `end`."""
+    """Return a generation's records, each chained to the one before, from its parent's head to the step `end`."""
     lines = (run / "ledger" / f"{end['generation']:06d}.jsonl").read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], 1):
         found = re.fullmatch(rb'\{"head":"([0-9a-f]{64})","record":(.*)\}', line)
@@ -372,7 +382,7 @@ def read_segment(run: Path, end: dict, head: str) -> Iterator[dict]:
         yield json.loads(found[2])
         if head == end["ledger_head"]:
             return
-    raise Wrong(f"its ledger does not reach the head that commit {end['name']} names: lines are missing")
+    raise Wrong(f"its ledger does not reach the head that {end['called']} names: lines are missing")
 
 
 def read_job(run: Path, digest: str) -> dict:
@@ -388,22 +398,23 @@ def read_job(run: Path, digest: str) -> dict:
 def check_generation(
     run: Path, parent: dict, end: dict, data: str, unread: list[str], *, listed: bool
 ) -> Iterator[str]:
-    """Yield what is wrong with a generation, from the commit `parent` that it began at to its commit `end`.
+    """Yield what is wrong with a generation, from the step `parent` that it began at to the step `end`.
 
     If its samples cannot be recomputed, `unread` gets the reason.
     """
     if (end["parent"], end["run_id"]) != (parent["name"], parent.get("run_id", end["run_id"])):
-        raise Wrong(f"the commit that it went on from, {end['parent']!r}, has no good manifest, or one of another run")
+        raise Wrong(f"the step that it went on from, {end['parent']!r}, has no good manifest, or one of another run")
     header, *records = read_segment(run, end, parent["ledger_head"])
-    require_format(header.get("format"), "its ledger")
+    require_format(header.get("format"), "its ledger", LEDGER_FORMAT)
     if header["parent_sha256"] != parent["sha256"]:
-        yield f"went on from another manifest of commit {parent['name']} than the one that is there"
+        yield f"went on from another manifest of {parent['called']} than the one that is there"
     identity = header["identity"]
     if (header["step"], header["cursor"]) != (parent["step"], parent["cursor"]):
         yield f"does not begin where {parent['name'] or 'nothing'} ended, at sample {parent['cursor']}"
     if any(header[key] != end[key] for key in CARRIED):
-        yield f"is of another run, place, plan, length, machine or job than commit {end['name']}"
-    if (identity["equality"], end["step"]) == ("bitwise", header["total_steps"]) and not end["tensors"]:
+        yield f"is of another run, place, plan, length, machine or job than {end['called']}"
+    is_finished = end["step"] == header["total_steps"] and not end.get("shards")
+    if identity["equality"] == "bitwise" and is_finished and not end["tensors"]:
         yield f"is finished and bitwise, and commit {end['name']} has no certificate"
     job = read_job(run, header["job_digest"])
     for field, before in parent["identity"].items():
@@ -416,7 +427,7 @@ def check_generation(
     yield from check_samples(steps, parent, end, header, job, data, unread, listed=listed)
     yield from first_of(check_rates(steps, header, job))
     if (end["step"] - parent["step"], end["cursor"] - parent["cursor"]) != (len(steps), len(steps) * size):
-        yield f"has {len(steps)} steps of {size} samples, and commit {end['name']} is not as far after its parent"
+        yield f"has {len(steps)} steps of {size} samples, and {end['called']} is not as far after its parent"
 
 
 def current_name(value: object) -> object:
@@ -511,7 +522,7 @@ def first_of(found: Iterator[str]) -> Iterator[str]:
 def check_steps(
     steps: list[dict], parent: dict, end: dict, job: dict, rows: list | None, *, listed: bool
 ) -> Iterator[str]:
-    """Yield what is wrong with the steps between two commits: their positions, their counts, or their samples.
+    """Yield what is wrong with the steps of a generation: their positions, their counts, or their samples.
 
     Without `rows` it does not check the samples.
     """
@@ -551,9 +562,26 @@ def read_commits(run: Path, findings: list[str]) -> dict[str, dict]:
     return commits
 
 
+def read_held(run: Path, findings: list[str]) -> dict[int, dict]:
+    """Return generation -> readable manifest of the held step that it resumed from in memory."""
+    held = {}
+    for ledger in sorted((run / "ledger").glob(f"{'[0-9]' * 6}.jsonl")):
+        generation = int(ledger.stem)
+        with noting(findings, f"generation {generation}, resumed from memory"), ledger.open("rb") as stream:
+            line = stream.readline()
+            if b'"parent_is_held":true' not in line:
+                continue
+            header = json.loads(line)["record"]
+            manifest = read_manifest(run, header["parent"], "held")
+            if manifest["sha256"] != header["parent_sha256"]:
+                raise Wrong(f"{manifest['called']}: its manifest is not the one that this generation went on from")
+            held[generation] = manifest
+    return held
+
+
 def check(run: Path, data: str, findings: list[str], unread: list[str], *, listed: bool) -> str:
     """Collect what is wrong with the newest commit and its lineage, and return a summary of the run."""
-    commits = read_commits(run, findings)
+    commits, held = read_commits(run, findings), read_held(run, findings)
     if not commits:
         raise Wrong("no commit can be read here, so there are no weights to account for")
     newest = end = commits.pop(max(commits, key=lambda name: (name[13:], name[:12])))
@@ -571,12 +599,14 @@ def check(run: Path, data: str, findings: list[str], unread: list[str], *, liste
                 raise Wrong("torn or altered: its size or its SHA-256 is not what the manifest says")
     lineage = []
     while end is not START:
-        lineage.append((commits.pop(end["parent"], START), end))
-        end = lineage[-1][0]
+        known = held.pop(end["generation"], None) or commits.pop(end["parent"], START)
+        lineage.append((known, end))
+        end = known
     for parent, end in reversed(lineage):
         where = f"generation {end['generation']}"
         with noting(findings, where):
-            print(f"{where}: {end['world_size']!r} workers, steps [{parent['step']}, {end['step']})")
+            origin = ", from memory" if parent.get("shards") else ""
+            print(f"{where}: {end['world_size']!r} workers, steps [{parent['step']}, {end['step']}){origin}")
             wrong = check_generation(run, parent, end, data, unread, listed=listed)
             findings.extend(f"{where}: {words}" for words in wrong)
     return f"{newest['step']} steps used positions [0, {newest['cursor']}) of the order, each exactly once"

@@ -8,6 +8,7 @@ PlannerError                  the message is for the user: no traceback, a non-z
 |   +-- PlanError             no plan serves these batch sizes or this world size
 |   +-- DataError             a data set
 |   +-- ObjectiveUnavailable  an objective is not installed, or its package cannot be used
+|   +-- TrackerUnavailable    a tracker or its library is not installed, or its package cannot be used
 +-- NoExactSplit              another system cannot train exactly this batch at that GPU count (exit code 1)
 +-- RunError                  the run cannot continue (exit code 1)
     +-- StoreError            the run's folder is unreachable, torn or of another run
@@ -97,6 +98,13 @@ class JobError(UserError):
 
 class ObjectiveUnavailable(UserError, ValueError):
     """An objective is not installed, or its package cannot be used.
+
+    It is also a ValueError, so that pydantic lists it among the mistakes of a job.
+    """
+
+
+class TrackerUnavailable(UserError, ValueError):
+    """A tracker or its library is not installed, or its package cannot be used.
 
     It is also a ValueError, so that pydantic lists it among the mistakes of a job.
     """

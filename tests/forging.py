@@ -25,21 +25,24 @@ def reseal(file: Path, alter: Alter) -> str:
 
 
 def forged(run: Path, alter_record: Alter = lambda _: None, alter_manifest: Alter = lambda _: None) -> Path:
-    """Alter records and manifests, and whatever has a digest of them."""
+    """Alter records and manifests, those of held steps included, and whatever has a digest of them."""
     heads: dict[str, str] = {}  # as it was -> as it is now
     ends, digests = {"": NO_HEAD}, {"": ""}
 
-    def seal_anew(name: str) -> str:
+    def seal_anew(name: str, folder: str = "manifests") -> str:
         def alter(value: dict[str, Any]) -> None:
-            ends[name] = value["ledger_head"] = heads[value["ledger_head"]]
+            value["ledger_head"] = heads[value["ledger_head"]]
             alter_manifest(value)
+            ends[name] = value["ledger_head"]
 
-        digests[name] = reseal(run / "manifests" / f"{name}.json", alter)
+        digests[name] = reseal(run / folder / f"{name}.json", alter)
         return digests[name]
 
     for segment in sorted((run / "ledger").iterdir()):
         values = [json.loads(line) for line in segment.read_text().splitlines()]
         parent = values[0]["record"]["parent"]
+        if values[0]["record"].get("parent_is_held"):
+            seal_anew(parent, "held")
         values[0]["record"]["parent_sha256"] = digests[parent]
         head, lines = ends[parent], []
         for value in values:

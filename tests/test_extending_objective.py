@@ -17,8 +17,8 @@ import yaml
 from planner.errors import JobError, ObjectiveUnavailable, StoreError
 from planner.files import dump_job, parse_job, read_job
 from planner.files.schema import job_schema
-from planner.job import ObjectiveSpec, batch_sizes, objective_registry
-from planner.job.objective_registry import require_all_objectives, shown_metrics
+from planner.job import ObjectiveSpec, batch_sizes, kind_registry, objective_registry
+from planner.job.objective_registry import OBJECTIVES, shown_metrics
 from planner.plan import make_plan
 from planner.provenance.audit import audit
 from planner.rehearsal.local_workers import LocalWorkers
@@ -61,7 +61,7 @@ def install(folder, name, entries, files):
 
 def forget():
     """Planner reads entry points once in a process."""
-    for known in (objective_registry._packages, objective_registry.spec_of_kind, objective_registry.shown_metrics):
+    for known in (kind_registry.packages, objective_registry.shown_metrics):
         known.cache_clear()
 
 
@@ -247,7 +247,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
     assert line.endswith(". Repair or uninstall the package")
     assert says in line
     with pytest.raises(ObjectiveUnavailable, match="bad of planner-broken"):
-        require_all_objectives()
+        OBJECTIVES.require_all()
 
 
 def test_schema_refuses_a_broken_package(hinge, site):

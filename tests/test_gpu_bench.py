@@ -22,11 +22,31 @@ def gpu(monkeypatch):
     return module
 
 
-# The piece with Ray takes a cluster of its own; CI has others that do the same.
+# `make gpu-smoke` runs them all. CI has no time for the long ones.
 @pytest.mark.fsdp
 @pytest.mark.parametrize(
     "piece",
-    ["sums", "optimizers", "collectives", "resize", "step", "bitwise", pytest.param("ray", marks=pytest.mark.slow)],
+    [
+        *(
+            pytest.param(piece, marks=pytest.mark.slow)
+            for piece in (
+                "sums",
+                "optimizers",
+                "collectives",
+                "resize",
+                "compiled",
+                "commit",
+                "large",
+                "hf",
+                "dpo",
+                "ray",
+            )
+        ),
+        "loss",
+        "packed",
+        "step",
+        "bitwise",
+    ],
 )
 def test_a_piece_runs_at_toy_size_and_writes_nothing(piece, tmp_path):
     """On the CPU, over gloo; a piece that fails is an exit code."""

@@ -29,6 +29,6 @@ def test_the_dev_extra_brings_our_own_extras():
     """By the distribution's own name, or pip would fetch them from another package."""
     extras = PROJECT["optional-dependencies"]
     ours = [name for name in extras["dev"] if name.startswith(f"{PROJECT['name']}[")]
-    assert ours == [f"{PROJECT['name']}[submit,hf]"]
+    assert ours == [f"{PROJECT['name']}[submit,hf,report,trackers]"]
     assert PROJECT["name"] != "planner"
     assert PROJECT["scripts"] == {"planner": "planner.cli:main"}

@@ -16,16 +16,19 @@ ORDER = [
     ["base"],
     ["plan"],
     ["order", "job"],
-    ["cluster", "data", "store", "notice"],
+    ["cluster", "data", "store", "notice", "keeper"],
     ["files"],
-    ["provenance", "elastic"],
+    ["provenance", "elastic", "probe"],
+    ["tracking"],
     ["train"],
     ["local_cluster"],
     ["dispatch"],
     ["submit", "rehearsal"],
     ["runner"],
     ["recipes"],
+    ["story"],
     ["report"],
+    ["pictures"],
     ["cli"],
     ["own"],
     ["planner"],
@@ -40,21 +43,27 @@ AT_THE_TOP = {
     "files": {"pydantic", "yaml"},
     "data": {"numpy"},
     "store": {"fsspec", "pydantic"},
+    "keeper": {"xxhash"},
+    "probe": {"fsspec"},
     "train": {"numpy", "torch"},
     "dispatch": {"ray"},
     "submit": {"ray", "requests", "urllib3"},
     "rehearsal": {"torch"},
     "recipes": {"yaml"},
+    "pictures": {"matplotlib"},
     "cli": {"rich", "typer"},
 }
 INSIDE_FUNCTIONS = {
+    "probe": {"torch"},
     "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow", "transformers"},
-    "train": {"peft", "transformers"},
+    "train": {"liger_kernel", "peft", "transformers"},
     "local_cluster": {"ray"},
-    "dispatch": {"torch"},
+    "dispatch": {"pyarrow", "torch"},
     "submit": {"aiohttp"},
     "rehearsal": {"ray"},
+    "tracking": {"mlflow", "tensorboard", "trackio", "wandb"},
     "runner": {"torch"},
+    "cli": {"matplotlib"},
 }
 # Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
 NOT_PURE = {"time", "os", "random", "logging", "datetime", "secrets", "pathlib", "subprocess", "socket"}
@@ -89,7 +98,7 @@ def test_strings_name_no_module_that_an_import_may_not():
         for by, name in import_graph.modules_in_strings()
         if room_of(by) != room_of(name) and name != "planner" and LAYER[room_of(name)] >= LAYER[room_of(by)]
     }
-    assert upwards == {("job", "train"), ("submit", "cli")}
+    assert upwards == {("job", "tracking"), ("job", "train"), ("submit", "cli")}
 
 
 def test_few_modules_import_by_name():
@@ -99,6 +108,7 @@ def test_few_modules_import_by_name():
         "planner.cli.commands",  # the command that is called
         "planner.data.user_dataset",  # the user's file
         "planner.dispatch.ray_internal.compatibility",  # Ray's private names
+        "planner.tracking.tracker",  # the function that a `TrackerSpec` names
         "planner.train.objectives",  # the class that an `ObjectiveSpec` names
     }
 
@@ -186,6 +196,7 @@ def test_few_modules_reach_torch_or_ray():
         ("planner.order.order", {"torch", "ray"}),
         ("planner.data", {"torch", "ray"}),
         ("planner.store.run_folder", {"torch", "ray"}),
+        ("planner.probe.measure", {"torch", "ray", "numpy"}),
         ("planner.provenance.audit", {"torch", "ray"}),
         ("planner.elastic.controller", {"torch", "ray", "numpy"}),
         ("planner.train.generation", {"ray"}),

@@ -12,11 +12,14 @@ STORED: Mapping[str, int] = MappingProxyType(
         "jobs": 1,
         "drivers": 1,
         "generations": 1,
-        "ledger": 1,
+        "ledger": 2,
         "manifests": 1,
+        "held": 1,
+        "status": 1,
         "reference": 1,
         "samples": 1,
         "tokens": 1,
+        "tracking": 1,
     }
 )
 """what is stored -> the format that this version of planner writes, and the only one that it reads"""

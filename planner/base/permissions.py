@@ -15,8 +15,8 @@ _FOLDER_BITS = 0o2777
 """the bits of a folder's mode that are copied. Setgid is one of them, so that new files get the team's group"""
 
 
-def make_folder(folder: Path, root: Path) -> None:
-    """Make a folder and its missing parents. Existing folders keep their permissions.
+def make_folder(folder: Path, root: Path) -> list[Path]:
+    """Make a folder and its missing parents, and return the new ones. Existing folders keep their permissions.
 
     A new folder within `root` gets the permissions of `root`. `root` itself and folders above it are made private.
 
@@ -24,6 +24,7 @@ def make_folder(folder: Path, root: Path) -> None:
         OSError: the folder cannot be made.
     """
     missing: list[Path] = []
+    made: list[Path] = []
     for place in (folder, *folder.parents):
         if place.is_dir():
             break
@@ -35,8 +36,10 @@ def make_folder(folder: Path, root: Path) -> None:
             if not place.is_dir():
                 raise
             continue
+        made.append(place)
         if root in place.parents:
             _open_up(place, _mode_of(root))
+    return made
 
 
 def opener_within(root: Path) -> Callable[[str, int], int]:

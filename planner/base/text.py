@@ -2,22 +2,33 @@
 
 import math
 
-_MINUTE_S, _HOUR_S = 60.0, 3600.0
+_MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60.0, 3600.0, 86400.0, 365.25 * 86400.0
+# A shorter estimate says no more than that it is short.
+_SHORT_S = 0.1
 
 
 def duration(seconds: float) -> str:
-    """A duration as text, with two digits or all before the point: `0.35 s`, `25 s`, `40 min`, `2.8 h`, `for ever`."""
+    """A duration as text, with two digits or all before the point: `0.35 s`, `25 s`, `40 min`, `2.8 h`, `12 days`."""
     if math.isinf(seconds):
         return "for ever"
     if seconds < 2 * _MINUTE_S:
         return f"{_two_digits(seconds)} s"
     if seconds < 2 * _HOUR_S:
         return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{_two_digits(seconds / _HOUR_S)} h"
+    if seconds < 2 * _DAY_S:
+        return f"{_two_digits(seconds / _HOUR_S)} h"
+    if seconds < 2 * _YEAR_S:
+        return f"{_two_digits(seconds / _DAY_S)} days"
+    return f"{_two_digits(seconds / _YEAR_S)} years"
+
+
+def about(seconds: float) -> str:
+    """An estimate as text: `about 12 s`, or `less than 0.1 s`."""
+    return f"about {duration(seconds)}" if seconds >= _SHORT_S else f"less than {duration(_SHORT_S)}"
 
 
 def _two_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 9.5 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 9.5 else f"{value:.2g}"
 
 
 def counted(number: int, thing: str) -> str:

@@ -25,10 +25,15 @@ COMMANDS = {
     "show": (
         "Show how a run stands: its state, generations, last events and the command that resumes it. Changes nothing."
     ),
+    "watch": ("Watch a run on a live board: workers, loss, events and the next decision. q ends it. Changes nothing."),
     "submit": (
         "Send the job to a Ray cluster and train it there. The same command resumes it. Ctrl-C does not stop it."
     ),
+    "report": "Write one static HTML page about a run, or about several compared. It needs no network and no server.",
     "audit": "Check that each step of a run used exactly its samples and no record was altered. Exits with 1 if not.",
+    "track": (
+        "Send the steps that a run's trackers lack: after a server was down, or to one that its job does not name."
+    ),
     "export": (
         "Write a commit in the Hugging Face layout (safetensors, configuration, tokenizer), or adapters in peft's."
     ),
@@ -37,15 +42,16 @@ COMMANDS = {
     "notice-agent": (
         "Watch AWS, Google Cloud or Azure for a preemption notice for this machine, and drain its Ray node."
     ),
+    "probe": "Measure the storage at PATH, the network between nodes, and copies to and from GPUs.",
     "schema": "Print the JSON Schema of the job file, with which editors complete and check job files.",
 }
 
 # The panels of the overview, and the commands in each.
 PANELS = {
     "Start": ("init", "plan", "run", "demo"),
-    "Look at a run": ("runs", "show", "audit", "export"),
+    "Look at a run": ("runs", "show", "watch", "report", "audit", "track", "export"),
     "Recipes of other systems": ("check", "convert"),
-    "On a cluster": ("submit", "notice-agent"),
+    "On a cluster": ("probe", "submit", "notice-agent"),
     "Prepare and verify": ("prepare", "verify", "schema"),
 }
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -13,13 +14,15 @@ from rich.table import Table
 from planner.base.text import counted
 from planner.base.wait_reports import WaitReports
 from planner.errors import StoreError
-from planner.report.run_view import RunView, fold, metric_texts, step_line
+from planner.report.run_view import RunView, durable_text, fold, metric_texts, speed_texts, step_line
 from planner.store.follow import Follower
 from planner.store.run_folder import RunFolder
 
 _POLL_S = 0.25
 # Without a terminal, a step line is printed this often.
 _PLAIN_INTERVAL_S = 5.0
+# The cluster is asked this often which step is held.
+_ASK_S = 1.0
 # A longer pause between steps is explained.
 _QUIET_S = 2.0
 # Without a step for this long, a line says that the run is still alive.
@@ -38,6 +41,11 @@ class LivePanel:
         """called with every new view"""
         self.state: Callable[[], str] = lambda: ""
         """returns what happens while no step is done, or empty if not known"""
+        self.why: Callable[[], str] = lambda: ""
+        """returns the same with the time that is left now, or empty if not known"""
+        self.held_step: Callable[[], int] = lambda: 0
+        """returns the newest step that is held, or 0 if not known"""
+        self._asked_s = float("-inf")
         self._said_state = ""
         self._has_stepped = False
         self._stepped_s = time.monotonic()
@@ -104,6 +112,7 @@ class LivePanel:
                 self.say(f"{self._folder} has not answered for {waited_s:.0f} s: check that disk or mount")
 
     def _look(self) -> None:
+        held_step = self._held_step()  # asked first: the ledger then has that step too
         self._looking_since_s = time.monotonic()
         try:
             records = self._follower.new_records()
@@ -112,7 +121,7 @@ class LivePanel:
         finally:
             self._looking_since_s = None
         before = self._view
-        self._view, lines = fold(self._view, records)
+        self._view, lines = fold(replace(self._view, held_step=held_step), records)
         for line in lines:
             self.say(line)
         now_s = time.monotonic()
@@ -127,12 +136,21 @@ class LivePanel:
                 self._printed_s = now_s
                 self.say(step_line(self._view) if moved else self._silence())
 
+    def _held_step(self) -> int:
+        """The newest step that is held, asked again each second and whenever a line may be printed."""
+        now_s = time.monotonic()
+        is_line_due = not self._is_terminal and now_s - self._printed_s > _PLAIN_INTERVAL_S
+        if now_s - self._asked_s <= _ASK_S and not is_line_due:
+            return self._view.held_step
+        self._asked_s = now_s
+        return self.held_step()
+
     @property
     def _silence_s(self) -> float:
         return time.monotonic() - self._stepped_s
 
     def _silence(self) -> str:
-        state = self.state() or ("" if self._has_stepped else _STARTING)
+        state = self.why() or self.state() or ("" if self._has_stepped else _STARTING)
         return f"no step for {self._silence_s:.0f} s{state and f': {state}'}"
 
     def _say_state(self) -> None:
@@ -147,10 +165,10 @@ class LivePanel:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         loss = "-" if view.loss is None else f"{view.loss:.4f}"
         held_out = "" if view.held_out is None else f"   held out {view.held_out:.4f}"
-        table.add_row("step", f"{view.step} / {view.total_steps or '?'}   (committed {view.committed_step})")
+        table.add_row("step", f"{view.step} / {view.total_steps or '?'}   ({durable_text(view)})")
         table.add_row("loss", "  ".join([loss, *metric_texts(view.metrics)]) + held_out)
         table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
-        table.add_row("speed", f"{view.samples_per_s:.1f} samples/s")
+        table.add_row("speed", "   ".join(speed_texts(view)) or "-")
         quiet = f"   no step for {self._silence_s:.0f} s" if self._silence_s > _SILENCE_S else ""
         table.add_row("last", f"{self._said_state or view.event}{quiet}")
         table.add_row("time", f"{time.monotonic() - self._began_s:.0f} s")

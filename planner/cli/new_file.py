@@ -1,5 +1,7 @@
-"""Writes a new file to a path that the user typed. `init` and `convert` use it."""
+"""Writes a new file to a path that the user typed. `init`, `convert` and `report` use it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from planner.errors import UserError
@@ -16,9 +18,25 @@ def write_new_file(file: Path, text: str, *, force: bool) -> None:
     Raises:
         UserError: the file exists, its folder does not, or the path cannot be written.
     """
-    try:
-        _require_free(file, force=force)
+    require_free(file, force=force)
+    with _said_in_a_sentence(file):
         file.write_text(text, encoding="utf-8")
+
+
+def require_free(file: Path, *, force: bool) -> None:
+    """Check before long work that the text can be written there.
+
+    Raises:
+        UserError: the file exists, or its folder does not.
+    """
+    with _said_in_a_sentence(file):
+        _require_free(file, force=force)
+
+
+@contextmanager
+def _said_in_a_sentence(file: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"{file}: cannot write there ({error.strerror}). Write another path") from error
     except ValueError as error:  # a NUL, or a name that the file system cannot encode
@@ -27,7 +45,7 @@ def write_new_file(file: Path, text: str, *, force: bool) -> None:
 
 def _require_free(file: Path, *, force: bool) -> None:
     if file.is_dir():
-        raise UserError(f"{file}: found a folder. Write the path of a file in it, such as {file / 'job.yaml'}")
+        raise UserError(f"{file}: found a folder. Write the path of a file in it")
     if not file.parent.is_dir():
         raise UserError(f"{file}: there is no folder {file.parent}. Make it first, or write another path")
     if file.exists() and not force:

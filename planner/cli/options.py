@@ -1,16 +1,18 @@
 """Options that several commands share, and the console that they print to."""
 
+import math
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.dispatch.token_file import token_warning
+from planner.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +37,40 @@ AcceptOption = Annotated[
     list[str] | None,
     typer.Option("--accept", metavar="FIELD", help="resume although this has changed: data, seed, recipe, ..."),
 ]
+StorageOption = Annotated[
+    float | None,
+    typer.Option(
+        "--storage-gbps",
+        metavar="GB/S",
+        help="what the run's storage takes from all workers together, in GB/s (10^9 bytes per second): "
+        "show after how long a commit is durable",
+    ),
+]
+
+
+def address_option(without: str) -> Any:
+    """The option `--address`. `without` says what happens without one."""
+    return typer.Option(envvar="RAY_ADDRESS", help=f"address of a Ray cluster (without one, {without})")
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+
+# One byte per second. Below it, the time of a commit would exceed what JSON can hold.
+_LEAST_GBPS = 1e-9
+
+
+def require_rate(storage_gbps: float | None) -> None:
+    """Check the value of `--storage-gbps`.
+
+    Raises:
+        UserError: it is not a finite number above 0, or less than one byte per second.
+    """
+    if storage_gbps is not None and not _LEAST_GBPS <= storage_gbps < math.inf:
+        tiny = ", less than one byte per second" if 0 < storage_gbps < _LEAST_GBPS else ""
+        raise UserError(
+            f"--storage-gbps is {storage_gbps:g}{tiny}. Write a number above 0, such as 0.5 for 500 MB per second"
+        )
 
 
 def console(*, stderr: bool = False) -> "Console":

@@ -19,6 +19,8 @@ class OnCluster:
     """the counts to show"""
     mixes: Mapping[int, Mix]
     """count -> its nodes"""
+    workers_on_a_node: Mapping[int, int]
+    """count -> the workers on the node that has the most of them"""
     line: str
     """the cluster as text"""
     notes: tuple[str, ...]
@@ -39,9 +41,12 @@ def on_cluster(file: str, job: Job, asked: list[int] | None) -> OnCluster:
     """
     reach = Reach(cluster=read_cluster(file), taken=job.workers.taken)
     counts = _reached(job, asked, reach)
+    mixes = {count: reach.mix(count) for count in counts}
+    room = reach.workers_on_a_node
     return OnCluster(
         counts=counts,
-        mixes={count: reach.mix(count) for count in counts},
+        mixes=mixes,
+        workers_on_a_node={count: min(max(room[name] for _, name in mixes[count].nodes), count) for count in counts},
         line=cluster_line(reach),
         notes=tuple(_notes(job, asked, counts, reach)),
     )

@@ -1,15 +1,29 @@
 """`planner plan JOB`: prints the plan at each GPU count, made by the same function that the workers call."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from planner.cli.counts import parse_counts
-from planner.cli.options import JobArgument, JsonOption, SetOption, print_heading, terminal_width
+from planner.cli.options import (
+    JobArgument,
+    JsonOption,
+    SetOption,
+    StorageOption,
+    print_heading,
+    require_rate,
+    terminal_width,
+)
 from planner.job import Job, workers_of
 from planner.job.step_schedule import conversions
+from planner.plan import Plan
+from planner.plan.commit_size import CommitSize, NotKnown
+from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
+from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import read_job
 from planner.runner.job_plans import plans
 
@@ -27,6 +41,7 @@ def plan(
         str | None,
         typer.Option(metavar="FILE", help="a `ray up` or KubeRay file: show the counts that it reaches, with nodes"),
     ] = None,
+    storage_gbps: StorageOption = None,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,13 +50,16 @@ def plan(
     It needs no GPU and no cluster.
     Example: planner plan job.yaml --gpus 1-16
     """
+    require_rate(storage_gbps)
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
     found = plans(spec, asked if there is None else there.counts)
     mixes = None if there is None else there.mixes
+    size = commit_size(spec, may_build=False)
+    on_a_node = None if there is None else there.workers_on_a_node
     if as_json:
-        typer.echo(plan_json(found, mixes))
+        typer.echo(plan_json(found, mixes, partial(_commit_keys, size, storage_gbps, on_a_node)))
         return
     width = terminal_width()
     heading = [*_heading(spec), *([] if there is None else [there.line])]
@@ -50,9 +68,20 @@ def plan(
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))
+    typer.echo()
+    counts = [plan.world_size for plan in found]
+    for text in plan_lines(spec, size, counts, storage_gbps, on_a_node):
+        typer.echo("\n".join(wrapped(text, width)))
     notes = () if there is None else there.notes
-    for note in filter(None, (_outside(spec, [plan.world_size for plan in found]), *notes)):
+    for note in filter(None, (_outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
+
+
+def _commit_keys(
+    size: CommitSize | NotKnown, storage_gbps: float | None, on_a_node: Mapping[int, int] | None, plan: Plan
+) -> dict[str, object]:
+    most = None if on_a_node is None else on_a_node[plan.world_size]
+    return commit_keys(size, plan.world_size, storage_gbps, most)
 
 
 def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":

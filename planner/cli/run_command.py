@@ -13,10 +13,14 @@ from planner.cli.options import (
     JobArgument,
     JsonOption,
     SetOption,
+    StorageOption,
+    address_option,
     console,
+    require_rate,
     terminal_width,
 )
 from planner.cli.terminal import display_on
+from planner.errors import UserError
 from planner.job import HfModel, Job
 from planner.report.dry_run_text import dry_run_json, dry_run_text
 from planner.report.run_table import detail_json, run_detail
@@ -32,10 +36,7 @@ from planner.store.survey import MOST_GENERATIONS, survey
 
 def run(
     job: JobArgument,
-    address: Annotated[
-        str,
-        typer.Option(envvar="RAY_ADDRESS", help="address of a Ray cluster (without one, a local cluster starts)"),
-    ] = "",
+    address: Annotated[str, address_option("a local cluster starts")] = "",
     nodes: Annotated[
         int,
         typer.Option(
@@ -50,6 +51,7 @@ def run(
     accept: AcceptOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own messages")] = False,
     dry_run: DryRunOption = False,
+    storage_gbps: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train the job, or resume its run from the newest commit.
@@ -58,6 +60,9 @@ def run(
     With --json, stdout has what `planner show RUN --json` prints at the end, and stderr has the rest.
     Example: planner run job.yaml --set train.steps=400
     """
+    require_rate(storage_gbps)
+    if storage_gbps is not None and not dry_run:
+        raise UserError("--storage-gbps only changes what a dry run shows. Add --dry-run, or remove it")
     fields = parse_accept(accept or [])
     spec = read_job(job, set_ or [])
     out = console(stderr=as_json)
@@ -68,7 +73,7 @@ def run(
         _print_json(prepared.url, wanted=as_json)
         return
     if dry_run:
-        dry = check_start(prepared, address=address, nodes=nodes)
+        dry = check_start(prepared, address=address, nodes=nodes, storage_gbps=storage_gbps)
         typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry, terminal_width())))
         return
     again = resume_command(job, address=address, nodes=nodes, overrides=set_ or [], accept=accept or [])

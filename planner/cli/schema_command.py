@@ -3,7 +3,8 @@
 import typer
 
 from planner.files.schema import schema_text
-from planner.job.objective_registry import require_all_objectives
+from planner.job.objective_registry import OBJECTIVES
+from planner.job.tracking import TRACKERS
 
 
 def schema() -> None:
@@ -12,5 +13,6 @@ def schema() -> None:
     The first line of a job file names it.
     Example: planner schema > job.schema.json
     """
-    require_all_objectives()
+    OBJECTIVES.require_all()
+    TRACKERS.require_all()
     typer.echo(schema_text(), nl=False)

@@ -23,7 +23,7 @@ def display_on(out: Console, react: React | None = None) -> Display:
     def watch(started: StartedRun) -> Iterator[Say]:
         view = RunView(step=started.step, committed_step=started.step, total_steps=started.total_steps)
         watching = LivePanel(started.run, out, view)
-        watching.state = started.state
+        watching.state, watching.why, watching.held_step = started.state, started.why, started.held_step
         if react is not None:
             watching.react = partial(react, started, watching.say)
         with watching:

@@ -38,6 +38,12 @@ def verify(
     through_ray: Annotated[
         bool, typer.Option("--ray", help="use an embedded Ray cluster, whose nodes join, get notice and die")
     ] = False,
+    on_gpus: Annotated[
+        bool,
+        typer.Option(
+            "--gpu", help="train on this machine's GPUs. With fewer GPUs than workers, all share the first (slow)"
+        ),
+    ] = False,
     set_: SetOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -45,20 +51,13 @@ def verify(
     """Train the job twice, at one world size and through several, and compare the two runs.
 
     With batch.equality: bitwise, every bit must agree. With balanced, losses must agree to a stated tolerance.
-    Exits with 1 if they do not. It runs on the CPU.
+    Exits with 1 if they do not. It runs on the CPU, or with --gpu on GPUs.
     Example: planner verify job.yaml --history 4,3,5,1
     """
-    sizes = parse_history(history, most=_MOST_WORKERS)
-    if len(set(sizes)) == 1:
-        other = 2 if sizes[0] == 1 else 1
-        raise UserError(
-            f"--history {history}: one size proves nothing. Write two different sizes, such as {sizes[0]},{other}"
-        )
-    if len(sizes) > steps:
-        raise UserError(
-            f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps. Write --steps {len(sizes)}"
-        )
-    spec = rehearsal_of(read_job(job, set_ or []), steps)
+    sizes = _sizes(history, steps)
+    if on_gpus and through_ray:
+        raise UserError("--gpu trains in local processes. Leave out --ray")
+    spec = rehearsal_of(read_job(job, set_ or []), steps, on_gpus=on_gpus)
     if dry_run:
         _print_dry_run(histories(spec, sizes, through_ray=through_ray), as_json=as_json)
         return
@@ -75,17 +74,32 @@ def verify(
             out.print(f"{time.monotonic() - began_s:5.0f} s  {line}", soft_wrap=True)
 
     with ended_like_ctrl_c():
-        checks = verify_job(spec, sizes, through_ray=through_ray, say=say)
+        checks = verify_job(spec, sizes, through_ray=through_ray, on_gpus=on_gpus, say=say)
     passed = all(check.passed for check in checks)
     if as_json:
         rows = [{"what": check.what, "passed": check.passed, "words": check.detail} for check in checks]
-        found = {"passed": passed, "equality": spec.batch.equality, "device": "cpu", "checks": rows}
+        device = "cuda" if on_gpus else "cpu"
+        found = {"passed": passed, "equality": spec.batch.equality, "device": device, "checks": rows}
         typer.echo(json.dumps(found, indent=1))
     else:
-        for line in verdict(spec, checks, sizes):
+        for line in verdict(spec, checks, sizes, on_gpus=on_gpus):
             out.print(line, soft_wrap=True)
     if not passed:
         raise typer.Exit(1)
+
+
+def _sizes(history: str, steps: int) -> list[int]:
+    sizes = parse_history(history, most=_MOST_WORKERS)
+    if len(set(sizes)) == 1:
+        other = 2 if sizes[0] == 1 else 1
+        raise UserError(
+            f"--history {history}: one size proves nothing. Write two different sizes, such as {sizes[0]},{other}"
+        )
+    if len(sizes) > steps:
+        raise UserError(
+            f"--history {history}: {len(sizes)} sizes do not fit into {steps} steps. Write --steps {len(sizes)}"
+        )
+    return sizes
 
 
 def _print_dry_run(found: Histories, *, as_json: bool) -> None:
@@ -100,12 +114,12 @@ def _print_dry_run(found: Histories, *, as_json: bool) -> None:
     typer.echo("\n".join([*lines, "", NOTHING_DONE]))
 
 
-def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int]) -> list[str]:
+def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int], *, on_gpus: bool = False) -> list[str]:
     """A line per check, and the verdict."""
     lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.detail}" for c in checks]
     if not all(check.passed for check in checks):
         return [*lines, "verify: FAILED. World sizes change what this job trains"]
-    where = f"on the CPU, {job.train.precision}, torch {version('torch')}"
+    where = f"on {'GPUs' if on_gpus else 'the CPU'}, {job.train.precision}, torch {version('torch')}"
     path = f"{counted(job.train.steps or 0, 'step')} at {sizes[0]} = through {' -> '.join(map(str, sizes))} workers"
     if job.batch.equality == "bitwise":
         return [*lines, f"verify: IDENTICAL to the last bit: {path} ({where})"]

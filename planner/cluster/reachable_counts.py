@@ -70,6 +70,14 @@ class Reach:
         )
 
     @property
+    def workers_on_a_node(self) -> dict[str, int]:
+        """Name of a group or of the head -> the workers that fit on one node. The most, if two have one name."""
+        room: dict[str, int] = {}
+        for group in (self.cluster.head, *self.cluster.groups):
+            room[group.name] = max(room.get(group.name, 0), workers_on_node(group.resources, self.taken))
+        return room
+
+    @property
     def _spare_nodes(self) -> int:
         """Nodes that may be added when every group has its `min_nodes`."""
         return self.cluster.max_nodes - sum(group.min_nodes for group in self.cluster.groups)

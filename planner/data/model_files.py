@@ -340,7 +340,9 @@ def _models_of(job: Job) -> list[HfModel]:
     reference = job.reference.model
     if reference is None:
         return [job.model]
-    other = job.model.model_copy(update={"path": reference, "revision": None, "weights": "pretrained", "lora": None})
+    other = job.model.model_copy(
+        update={"path": reference, "revision": None, "weights": "pretrained", "lora": None, "frozen": "fp32"}
+    )
     return [job.model, other]
 
 

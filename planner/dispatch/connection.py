@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from planner.dispatch.connection_errors import refusal
 from planner.dispatch.ray_internal import keeps_loopback, quiet
@@ -79,9 +80,23 @@ def ray_listeners() -> tuple[str, str]:
     """
     import ray
 
-    context = ray.get_runtime_context()
-    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
-    return str(context.gcs_address), str(own["RayletSocketName"])
+    return str(ray.get_runtime_context().gcs_address), str(_own_node()["RayletSocketName"])
+
+
+def metrics_url() -> str:
+    """Where Prometheus finds the metrics of this driver. Empty if its node exports none."""
+    node = _own_node()
+    port = node.get("MetricsExportPort")
+    return f"http://{node['NodeManagerAddress']}:{port}/metrics" if port else ""
+
+
+def _own_node() -> dict[str, Any]:
+    """Ray's facts about the node that this driver is connected to."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    found: dict[str, Any] = next(node for node in ray.nodes() if node["NodeID"] == own)
+    return found
 
 
 def _leave(address: str, shutdown: Callable[[], None]) -> None:

@@ -1,24 +1,33 @@
-"""Ctrl-C, SIGTERM and a closed terminal. The first signal stops a run after a commit, the second at once."""
+"""Ctrl-C, SIGTERM and a closed terminal.
+
+The first signal stops a run after a commit. The second says what that waits for. The third ends the workers at once.
+"""
 
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 from planner.base.text import duration
 from planner.base.wait_reports import WaitReports
-from planner.dispatch.mailbox import end_reply_key, end_request_key, state_key
+from planner.dispatch.mailbox import end_reply_key, end_request_key, status_key
 from planner.dispatch.ray_internal import kv_get, kv_put
+from planner.store.run_status import RunStatus
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.1
 # Ray Train ends its workers within a second or two.
 _ABORT_S = 10.0
+# Ray Train's handler waits in C++ code, which looks for signals once a second.
+_AGAIN_S, _REPEATS = 3.0, 5
 # A step and a commit often take less than this.
 _SAID_AFTER_S = 30.0
+# The interrupt that ends the workers at once.
+_GIVES_UP_AT = 3
 
 
 class Interrupts:
@@ -29,9 +38,10 @@ class Interrupts:
     """
 
     def __init__(self, launch_id: str, say: Callable[[str], None]) -> None:
-        self._launch_id, self._say = launch_id, say
+        self._launch_id, self._print = launch_id, say
         self._ended = threading.Event()
-        self._is_soft = self._is_asked = self._ignores_sigint = False
+        self._is_soft = self._ignores_sigint = self._is_over = False
+        self._num_asked = 0
 
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -80,49 +90,88 @@ class Interrupts:
         self._is_soft = True
 
         def handle(number: int, frame: Any) -> None:
-            if self._is_asked:
+            self._num_asked += 1
+            if self._is_over or self._num_asked >= _GIVES_UP_AT:
+                if self._start_repeating():
+                    text = "ending the workers at once. The run resumes from the last durable step"
+                    # A handler must not wait for the terminal.
+                    threading.Thread(target=self._say, args=(text,), name="planner-say", daemon=True).start()
                 end_now(number, frame)
-                return
-            self._is_asked = True
-            threading.Thread(target=self._stop, name="planner-stop", daemon=True).start()
+            elif self._num_asked == 1:
+                threading.Thread(target=self._stop, name="planner-stop", daemon=True).start()
 
         return self._unless_ignored(handle)
 
+    def _start_repeating(self) -> bool:
+        """Repeat the signal if Ray Train does not end in time. False: that had begun already."""
+        begins = not self._is_over
+        self._is_over = True
+        if begins:
+            threading.Thread(target=self._repeat, name="planner-repeat", daemon=True).start()
+        return begins
+
+    def _say(self, text: str) -> None:
+        """Print it, if somebody still reads: the terminal may be closed, or the other end of a pipe interrupted too."""
+        with suppress(Exception, SystemExit):  # rich raises the second for a broken pipe
+            self._print(text)
+
     def _stop(self) -> None:
         """Let all workers stop at one step and commit, then end them."""
-        self._say("stopping: all workers finish their step and commit. Interrupt again to end them at once")
         try:
             kv_put(end_request_key(self._launch_id), "yes")
-            began_s, reports = time.monotonic(), WaitReports(_SAID_AFTER_S)
+            self._say(
+                f"stopping: {self._wait_text()}. To end the workers at once and keep the last durable step, interrupt "
+                "two more times"
+            )
+            began_s, reports, is_acknowledged = time.monotonic(), WaitReports(_SAID_AFTER_S), False
             # This loop ends: the controller abandons workers that do not commit, and `controller_heartbeat.py` ends a
             # controller that does not answer.
-            while not (self._ended.is_set() or kv_get(end_reply_key(self._launch_id))):
+            while not (self._is_over or self._ended.is_set() or kv_get(end_reply_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
-                if reports.due(waited_s):
-                    state = kv_get(state_key(self._launch_id))
-                    self._say(
-                        f"still stopping after {duration(waited_s)}{state and f': {state}'}. "
-                        "Interrupt again to end the workers at once and keep the last commit"
-                    )
+                is_asked_again = self._num_asked > 1 and not is_acknowledged
+                if is_asked_again or reports.due(waited_s):
+                    is_acknowledged = is_acknowledged or is_asked_again
+                    self._say(self._still_text(waited_s))
                 time.sleep(_POLL_S)
         finally:
-            if not self._ended.is_set():
+            if not self._ended.is_set() and self._start_repeating():
                 os.kill(os.getpid(), signal.SIGINT)
 
-    def _insist(self, heard: int) -> None:
-        """Repeat SIGINT if Ray Train does not end in time.
+    def _still_text(self, waited_s: float) -> str:
+        """What the stop waits for after `waited_s` seconds, and what the next interrupt does."""
+        more = "Interrupt once more" if self._num_asked > 1 else "Interrupt two more times"
+        return (
+            f"still stopping after {duration(waited_s)}: {self._wait_text()}. {more} to end the workers at once: the "
+            "run then resumes from the last durable step"
+        )
 
-        A controller without workers never handles the abort, and Ray Train gives up at the third SIGINT. This thread
-        reads the signals from the wakeup file descriptor until its writing end is closed.
+    def _wait_text(self) -> str:
+        """What the stop waits for, with the usual time if the controller has published it."""
+        with suppress(Exception):  # it is only shown, and must not keep the run from stopping
+            status = kv_get(status_key(self._launch_id))
+            if status and (text := RunStatus.model_validate_json(status).stop):
+                return text
+        return "all workers finish their step, then it becomes durable"
+
+    def _insist(self, heard: int) -> None:
+        """Repeat an early SIGINT if Ray Train does not end in time. The soft handler does that by itself.
+
+        This thread reads the signals from the wakeup file descriptor until its writing end is closed.
         """
-        num_heard = 0
         while numbers := os.read(heard, 1):
-            if numbers[0] != signal.SIGINT or self._ignores_sigint:
-                continue
-            num_heard += 1
-            if self._is_soft and num_heard == 1:
-                continue
-            if not self._ended.wait(_ABORT_S):
-                for _ in range(2):
-                    os.kill(os.getpid(), signal.SIGINT)
+            if numbers[0] == signal.SIGINT and not (self._is_soft or self._ignores_sigint):
+                self._repeat()
         os.close(heard)
+
+    def _repeat(self) -> None:
+        """Send more SIGINTs, one after another, if Ray Train has not ended in time.
+
+        A controller without workers never handles the abort, and Ray Train gives up at the third SIGINT. Two at once
+        would count as one: Linux queues no second signal of a kind.
+        """
+        wait_s = _ABORT_S
+        for _ in range(_REPEATS):
+            if self._ended.wait(wait_s):
+                return
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_s = _AGAIN_S

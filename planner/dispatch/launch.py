@@ -2,9 +2,11 @@
 
 import itertools
 import os
+import secrets
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,20 +17,27 @@ from planner.data.paths import absolute as absolute_path
 from planner.dispatch.connection import CONNECT_S
 from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
-from planner.dispatch.mailbox import heartbeat_key, state_key
+from planner.dispatch.keeper_census import census_of
+from planner.dispatch.keepers import ending_keepers
+from planner.dispatch.mailbox import heartbeat_key, state_key, status_key
+from planner.dispatch.ray_files import FOLDER, ray_storage
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
 from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
-from planner.dispatch.resources import taken_by_a_worker
+from planner.dispatch.resources import alive_nodes, gpus_for_several, taken_by_a_worker
 from planner.dispatch.warmup import warm_up
 from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks, worker_refusal_key
 from planner.elastic.controller import ElasticController
+from planner.elastic.history import NO_COMMIT, LastCommit
 from planner.elastic.states import Rules
-from planner.errors import ClusterLost, RunError, TrainingFailed
+from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import START_TIMEOUT, driver_environment, token_environment
 from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES
+from planner.store.commit_names import commit_of
+from planner.store.earlier_generations import last_commit_cost
 from planner.store.run_folder import RunFolder
+from planner.store.run_status import RunStatus
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -55,8 +64,15 @@ _MOST_DEAD_CONTROLLERS = 5
 
 
 def new_launch(job: Job, url: str, accept: frozenset[str]) -> Launch:
-    """A launch with a new id, which all of its generations share."""
-    return Launch(job=job, url=url, launch_id=uuid.uuid4().hex[:12], accept=accept)
+    """A launch with a new id, which all of its generations share, and a new secret for its keepers."""
+    return Launch(
+        job=job,
+        url=url,
+        launch_id=uuid.uuid4().hex[:12],
+        launched_s=time.time(),
+        accept=accept,
+        keeper_secret=secrets.token_hex(32),
+    )
 
 
 def set_environment(timings: PollSettings, *, embedded: bool) -> None:
@@ -95,7 +111,7 @@ def train_on_ray(
 ) -> None:
     """Train until the job is done, refused or interrupted. Call it in the main thread, connected to a cluster.
 
-    The first interrupt makes all workers commit, and `say` shows that. The second ends them at once. With `embedded`,
+    The first interrupt makes all workers commit, and `say` shows that. The third ends them at once. With `embedded`,
     this process started the cluster, and torch's process group also stays on loopback. `eager` uses every new node,
     even if the resize does not pay. `hooks` is called in each worker. A rehearsal has its own.
 
@@ -111,11 +127,11 @@ def train_on_ray(
     worker = WorkerConfig(launch=launch, on_cpu=on_cpu, hooks=hooks)
     interrupts = Interrupts(launch.launch_id, say)
     run = RunFolder(Storage(launch.url))
-    run.storage.make_folder("ray")  # Ray would make it accessible to one user only
-    commits, num_dead, reason = run.commits(), 0, ""
-    with interrupts:
+    run.storage.make_folder(FOLDER)  # Ray would make it accessible to one user only
+    durable_step, num_dead, reason = _durable_step(run), 0, ""
+    with ending_keepers(launch), interrupts:
         for number in itertools.count(1):
-            for key in (heartbeat_key, state_key):  # clear what the last controller left
+            for key in (heartbeat_key, state_key, status_key):  # clear what the last controller left
                 kv_put(key(launch.launch_id), "")
             with HeartbeatMonitor(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
                 trainer = _trainer(
@@ -128,8 +144,8 @@ def train_on_ray(
                     raise TrainingFailed(f"Ray gave up: {last_line(str(error))}") from error
                 except RayError as error:
                     _require_that_only_the_controller_died(error)
-                    before, commits = commits, run.commits()
-                    num_dead = num_dead + 1 if commits == before else 1
+                    before, durable_step = durable_step, _durable_step(run)
+                    num_dead = num_dead + 1 if durable_step == before else 1
                     if num_dead == _MOST_DEAD_CONTROLLERS:
                         raise TrainingFailed(
                             f"the controller of the workers died {num_dead} times in a row without a commit in "
@@ -143,12 +159,46 @@ def train_on_ray(
         raise RunError(refusal)
 
 
+def _durable_step(run: RunFolder) -> int:
+    """The greatest step that a commit has. A generation that resumed from memory may commit a step once more."""
+    return max((commit_of(name)[0] for name in run.commits()), default=0)
+
+
 def state_of(launch: Launch) -> str:
     """The controller's status while no group trains, as a text. Empty if it is not known."""
     try:
         return kv_get(state_key(launch.launch_id))
     except Exception:  # noqa: BLE001  # Ray may be ending, and the status is only shown
         return ""
+
+
+def why_of(launch: Launch) -> str:
+    """What `state_of` says, with the time that is left now, by the controller's live status. Empty if not known."""
+    status = _known_status(launch)
+    return status.why if status else ""
+
+
+def held_step_of(launch: Launch) -> int:
+    """The newest step that is in memory or durable, by the controller's live status. 0 if it is not known."""
+    status = _known_status(launch)
+    return status.held_step if status else 0
+
+
+def _known_status(launch: Launch) -> RunStatus | None:
+    try:
+        text = status_of(launch)
+        return RunStatus.model_validate_json(text) if text else None
+    except Exception:  # noqa: BLE001  # Ray may be ending, and the status is only shown
+        return None
+
+
+def status_of(launch: Launch) -> str:
+    """The controller's live status as JSON (`planner.store.run_status`). Empty if there is none.
+
+    Raises:
+        Exception: the cluster does not answer.
+    """
+    return kv_get(status_key(launch.launch_id))
 
 
 def _require_that_only_the_controller_died(error: Exception) -> None:
@@ -186,7 +236,9 @@ def _trainer(
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
-    keep_processes = workers.keep_processes == "auto" and can_keep_processes()
+    taken = taken_by_a_worker(workers, node_each=embedded and worker.on_cpu)
+    may_keep = workers.keep_processes == "auto" and can_keep_processes()
+    keep_processes = may_keep and not gpus_for_several(taken, alive_nodes())
     wanted = workers_of(job)
     rules = Rules(
         sizes=batch_sizes(job),
@@ -196,7 +248,8 @@ def _trainer(
         on_one_machine=embedded and worker.on_cpu,
     )
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
-    controller = ElasticController(rules, cost=cost, clock=time.monotonic)
+    commit = _last_commit(RunFolder(Storage(launch.url)))
+    controller = ElasticController(rules, cost=cost, clock=time.monotonic, commit=commit)
     if reason:
         controller.note(reason)
     return make_trainer(
@@ -208,23 +261,32 @@ def _trainer(
         listen_to=listener.listen_to,
         warm_up=partial(warm_up, job),
         keep_processes=keep_processes,
+        make_census=partial(census_of, launch),
         train_loop_config={"worker": worker},
         # The job asks for logical GPUs, even if a CPU stands in for them.
         scaling_config=ScalingConfig(
             num_workers=(wanted.least, wanted.most),
             use_gpu=workers.gpus > 0,
-            resources_per_worker=taken_by_a_worker(workers, node_each=embedded and worker.on_cpu),
+            resources_per_worker=taken,
             elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # for Ray's own policy
         ),
         run_config=RunConfig(
             # Each controller needs a new name: for an old one Ray would reload its own list of checkpoints.
             name=f"{job.name}-{launch.launch_id}-{number}",
-            storage_path=f"{launch.url}/ray",
+            **ray_storage(Storage(launch.url)),
             # Spot nodes are lost often. The controller and `train.resume` stop crash loops.
             failure_config=FailureConfig(max_failures=-1),
         ),
         torch_config=_torch_config(on_gpu=workers.gpus > 0 and not worker.on_cpu, embedded=embedded),
     )
+
+
+def _last_commit(run: RunFolder) -> LastCommit:
+    """The last commit on record, of any launch. Of 0 seconds if there is none or the store does not answer."""
+    with suppress(StoreError):  # workers find out, and say more
+        if known := last_commit_cost(run):
+            return LastCommit(seconds=known.seconds, world_size=known.world_size, is_measured=False)
+    return NO_COMMIT
 
 
 def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from planner.train.hooks import Note
+
 _stop = threading.Event()
+_must_commit = threading.Event()
 _release = threading.Event()
 _lock = threading.Lock()
-_messages: list[str] = []
+_messages: list[Note] = []
 
 PARKED = "planner_parked"
-"""metric key of a report: this worker has committed everything and waits"""
+"""metric key of a report: this worker has committed everything, or copied it into memory, and waits"""
 _POLL_S = 0.2
 
 
@@ -35,6 +38,16 @@ def state_key(launch_id: str) -> str:
     return f"state-{launch_id}"
 
 
+def status_key(launch_id: str) -> str:
+    """Key under which the controller publishes its live status (`planner.store.run_status`), as JSON."""
+    return f"status-{launch_id}"
+
+
+def keepers_key(launch_id: str) -> str:
+    """Key under which the controller publishes where the keepers of the launch are (`planner.dispatch.keepers`)."""
+    return f"keepers-{launch_id}"
+
+
 def heartbeat_key(launch_id: str) -> str:
     """Key under which the controller publishes its heartbeat (`planner.dispatch.controller_heartbeat`)."""
     return f"heartbeat-{launch_id}"
@@ -44,8 +57,14 @@ class UnwindTraining(BaseException):
     """Unwinds the training thread of a worker whose process is kept. `except Exception` does not catch it."""
 
 
-def request_stop() -> None:
-    """Ask this worker to stop at the next step that all workers agree on, commit, and park."""
+def request_stop(in_memory: bool = False) -> None:  # Ray's `execute` passes it by position
+    """Ask this worker to stop at the next step that all workers agree on, commit, and park.
+
+    With `in_memory`, the last step may stay in the keepers' memory. A request without it overrides one with it, in any
+    order.
+    """
+    if not in_memory:
+        _must_commit.set()  # first: who sees the stop sees this, too
     _stop.set()
 
 
@@ -54,13 +73,18 @@ def stop_requested() -> bool:
     return _stop.is_set()
 
 
-def post_note(message: str) -> None:
-    """Queue a note for the run's ledger."""
+def may_hold() -> bool:
+    """Whether a stop that this worker knows of may leave its last step in memory. True while it knows of none."""
+    return not _must_commit.is_set()
+
+
+def post_note(message: str, waited_s: float = 0.0) -> None:
+    """Queue a note for the run's ledger. `waited_s` is what `planner.train.hooks.Note` says."""
     with _lock:
-        _messages.append(message)
+        _messages.append(Note(text=message, waited_s=waited_s))
 
 
-def messages() -> list[str]:
+def messages() -> list[Note]:
     """The notes queued since the last call, oldest first."""
     with _lock:
         found = _messages.copy()
@@ -122,5 +146,6 @@ def release() -> None:
 def reset() -> None:
     """Clear stop requests, releases and notes of the last generation."""
     _stop.clear()
+    _must_commit.clear()
     _release.clear()
     messages()

@@ -28,6 +28,15 @@ def room_for(wanted: Resources, nodes: Sequence[Resources]) -> int:
     return sum(workers_on_node(node, wanted) for node in nodes)
 
 
+def gpus_for_several(taken: Resources, nodes: Sequence[Resources]) -> bool:
+    """Whether a node has GPUs for several workers that take `taken` each.
+
+    Such workers cannot keep their processes, and Ray packs them better as one placement group.
+    """
+    gpus = taken.get("GPU", 0)
+    return gpus > 0 and any(node.get("GPU", 0) >= 2 * gpus for node in nodes)
+
+
 def shortage(wanted: Resources, nodes: Sequence[Resources]) -> str:
     """Why not even one worker fits. Empty if one does."""
     if room_for(wanted, nodes):

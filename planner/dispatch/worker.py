@@ -1,11 +1,12 @@
 """What runs in a Ray Train worker: choose a device, train one generation, report a refusal to the driver."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from planner.dispatch import mailbox
+from planner.dispatch.keepers import keepers_of
 from planner.dispatch.ray_internal import kv_put
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.hooks import Hooks
@@ -15,18 +16,25 @@ MakeHooks = Callable[[Launch], Hooks]
 """called in each worker, in every generation. Must be picklable: a module's function, or a partial of one"""
 
 
-def worker_hooks(_launch: Launch) -> Hooks:
-    """The hooks of a Ray worker: report metrics, stop on request, and pass notes to the ledger."""
+def worker_hooks(launch: Launch) -> Hooks:
+    """The hooks of a Ray worker: report metrics, stop on request, find keepers, and pass notes to the ledger."""
     import ray.train
 
-    return Hooks(report=ray.train.report, should_stop=lambda _step: mailbox.stop_requested(), messages=mailbox.messages)
+    return Hooks(
+        report=ray.train.report,
+        should_stop=lambda _step: mailbox.stop_requested(),
+        may_hold=mailbox.may_hold,
+        keepers=partial(keepers_of, launch),
+        messages=mailbox.messages,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
     """What the driver sends to every worker."""
 
-    launch: Launch
+    launch: Launch = field(repr=False)
+    """Ray may show the text of this object on its dashboard, and the launch has a secret"""
     on_cpu: bool
     """train on the CPU even if the job asks for GPUs, on an embedded cluster without GPUs"""
     hooks: MakeHooks = worker_hooks
@@ -51,8 +59,9 @@ def train_worker(config: dict[str, Any]) -> None:
             kv_put(worker_refusal_key(worker.launch.launch_id), str(error))
         return
     if not outcome.finished:
-        # All workers stopped at the same step and committed it.
-        ray.train.report({mailbox.PARKED: True, "commit_s": outcome.commit_s})
+        # All workers stopped at the same step, and committed it or copied it into memory.
+        times = {"commit_s": outcome.commit_s, "durable_after_s": outcome.durable_after_s}
+        ray.train.report({mailbox.PARKED: True, **times, "is_held": outcome.is_held})
         mailbox.park()
 
 

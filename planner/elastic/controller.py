@@ -11,10 +11,13 @@ from typing import Any
 
 from planner.base.text import counted, duration
 from planner.elastic.group import Group
-from planner.elastic.history import History
-from planner.elastic.pause import NotAResize, price
-from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, WithGroup
+from planner.elastic.history import NO_COMMIT, History, LastCommit
+from planner.elastic.next_decision import NextDecision, next_decision
+from planner.elastic.pause import NotAResize, PlannedPause, price
+from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, Stopping, Waiting, WithGroup
 from planner.elastic.step import after_failure, forced_pause, step
+from planner.elastic.stopping import held_stop_text, last_step_text, stop_text, stop_text_without_group
+from planner.elastic.texts import newest
 from planner.elastic.view import Act, View
 from planner.plan import ResizeCost
 
@@ -22,15 +25,18 @@ from planner.plan import ResizeCost
 class ElasticController:
     """Holds the state of one launch, in the process that controls the workers."""
 
-    def __init__(self, rules: Rules, *, cost: ResizeCost, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, rules: Rules, *, cost: ResizeCost, clock: Callable[[], float], commit: LastCommit = NO_COMMIT
+    ) -> None:
         """Begin a launch.
 
         Args:
             rules: what the job and the launch fix.
             cost: expected cost of a resize, used until this launch has measured one.
             clock: seconds, never going back.
+            commit: the last commit of earlier launches, used until this launch has made one.
         """
-        history = History(sizes=rules.sizes, default_cost=cost)
+        history = History(sizes=rules.sizes, default_cost=cost, commit=commit)
         self._clock = clock
         self.state: State = Idle(known=ControllerContext(rules=rules, history=history))
 
@@ -45,6 +51,10 @@ class ElasticController:
         self.state, act = step(self.state, view, self._clock())
         return act
 
+    def next_decision(self, view: View) -> NextDecision:
+        """What `step` decides next, and what that waits for. Call it with the view of the last `step`."""
+        return next_decision(self.state, view, self._clock())
+
     @property
     def history(self) -> History:
         """Speeds, costs and failures that this launch has measured so far."""
@@ -54,6 +64,47 @@ class ElasticController:
     def texts(self) -> tuple[str, ...]:
         """Notes not yet in a ledger, oldest first. The next group that runs writes them."""
         return self.state.known.texts
+
+    @property
+    def held_step(self) -> int:
+        """The newest step that is in memory or durable, as far as the controller knows. 0 if it knows of none."""
+        unsaved_step = self.state.known.unsaved_step
+        if isinstance(self.state, Idle | Ending):
+            return unsaved_step
+        group = self.state.group
+        return max(group.held_step, group.copied_step, group.num_done if group.is_held else unsaved_step)
+
+    @property
+    def durable_step(self) -> int:
+        """Step of the newest durable commit, likewise."""
+        return 0 if isinstance(self.state, Idle | Ending) else self.state.group.durable_step
+
+    @property
+    def stop_text(self) -> str:
+        """What a stop of the group waits for from now on, and how long that usually takes. Empty if no group runs."""
+        if isinstance(self.state, Idle | Ending):
+            return ""
+        if isinstance(self.state, Stopping) and self.state.in_memory:
+            return held_stop_text(self.state.known, self.state.group)
+        return self.driver_stop_text
+
+    @property
+    def driver_stop_text(self) -> str:
+        """What a stop of the driver waits for, which is always durable."""
+        if isinstance(self.state, Idle | Ending):
+            return stop_text_without_group(self.state.known.unsaved_step)
+        if isinstance(self.state, Waiting):
+            return stop_text_without_group(self.state.group.num_done if self.state.group.is_held else 0)
+        return stop_text(self.state.known, self.state.group, self._clock())
+
+    @property
+    def last_step_text(self) -> str:
+        """What the group waits for after its last step. Empty if there is more to train, or nothing to wait for."""
+        if isinstance(self.state, Idle | Ending) or not self.state.group.is_last:
+            return ""
+        if isinstance(self.state, Stopping) and self.state.in_memory:
+            return held_stop_text(self.state.known, self.state.group)
+        return last_step_text(self.state.known, self.state.group, self._clock())
 
     @property
     def bad_nodes(self) -> tuple[str, ...]:
@@ -82,21 +133,38 @@ class ElasticController:
         self.state = Running(known=known, group=Group.started(nodes, pause, self._clock()))
 
     def reported(self, metrics: Mapping[str, Any]) -> None:
-        """Record a step that rank 0 reported. `planner.train.loop` has the keys."""
+        """Record a step that rank 0 reported. `planner.train.step_records` has the keys."""
         self._know_history(self.history.after_report(metrics))
         if isinstance(self.state, Idle | Ending):
             return
-        self.state = replace(self.state, group=self.state.group.stepped(self._clock()))
+        self.state = replace(self.state, group=self.state.group.stepped(metrics, self._clock()))
+        self._note_durable(self.state.group)
         if self.state.group.num_steps == 1:
             self._measure_resize(self.state, int(metrics["step"]), float(metrics["seconds"]))
         else:
             # The first step of a group is slower: caches, compilation and, in `bitwise`, a repetition.
             self._know_history(self.history.after_step(int(metrics["world_size"]), float(metrics["seconds"])))
 
-    def committed(self, seconds: float) -> None:
-        """Record that the group has parked after a commit of `seconds`. 0 if all was committed already."""
-        if not isinstance(self.state, Idle | Ending):
-            self._know_history(self.history.after_commit(self.state.group.size, seconds))
+    def committed(self, seconds: float, durable_after_s: float, *, is_held: bool = False) -> None:
+        """Record that the group has parked.
+
+        Args:
+            seconds: of its last commit, or with `is_held` of the copy into memory. 0 if all was committed already.
+            durable_after_s: seconds from the end of its last step until that was durable, or with `is_held` until its
+                copies were sealed. They are longer than the commit, if another one was in flight.
+            is_held: whether its last step is only in memory.
+        """
+        if isinstance(self.state, Idle | Ending):
+            return
+        group = replace(self.state.group, durable_after_s=durable_after_s, is_held=is_held)
+        known, history = self.state.known, self.history
+        after = history.after_copy(group.size, seconds) if is_held else history.after_commit(group.size, seconds)
+        held_only_step = max(group.num_done, known.unsaved_step) if is_held else 0
+        self.state = replace(
+            self.state,
+            known=replace(known, history=after, held_only_step=held_only_step, maybe_held_step=0),
+            group=group,
+        )
 
     def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str) -> None:
         """Record that the group failed.
@@ -111,15 +179,25 @@ class ElasticController:
         """
         state, now_s = self.state, self._clock()
         if dead:
-            known = state.known.telling(f"{counted(len(dead), 'node')} lost: training resumes from the last commit")
+            start = newest(None if isinstance(state, Idle | Ending) else state.group)
+            known = state.known.telling(f"{counted(len(dead), 'node')} lost: training resumes from {start}")
         else:
             known = after_failure(state.known, blamed, reason, now_s)
+        if not isinstance(state, Idle | Ending) and state.group.can_hold:
+            group = state.group
+            maybe = group.num_done if group.num_done > group.durable_step else 0
+            known = replace(known, maybe_held_step=max(maybe, known.maybe_held_step))
         if isinstance(state, Ending):
             self._know(known)
         elif dead and not isinstance(state, Idle):
             self.state = Idle(known=known, pause=forced_pause(known, state.group, now_s))
         else:
             self.state = Idle(known=known)
+
+    def lost_memory(self, reason: str) -> None:
+        """Record that the copies were gone when the group loaded them. No worker failed: the next group looks again."""
+        known = self.state.known.telling(f"{reason}. The next group looks for what is left")
+        self.state = replace(self.state, known=known) if isinstance(self.state, Ending) else Idle(known=known)
 
     def unplaced(self, placed: int, asked: int) -> None:
         """Record that only `placed` of `asked` workers got a place in time, so the group did not start."""
@@ -135,6 +213,17 @@ class ElasticController:
     def _know_history(self, history: History) -> None:
         self._know(replace(self.state.known, history=history))
 
+    def _note_durable(self, group: Group) -> None:
+        """Forget the step that was only in memory if it is durable now, or if the group began before it."""
+        self._know(replace(self.state.known, maybe_held_step=0))  # this group's own steps count from now on
+        held = self.state.known.held_only_step
+        if not held or not (group.began_step < held or group.durable_step >= held):
+            return
+        if group.began_step < held:
+            lost = f"step {held} was only in memory and is lost: training resumed from step {group.began_step}"
+            self.note(lost)
+        self._know(replace(self.state.known, held_only_step=0))
+
     def _measure_resize(self, state: WithGroup, step: int, first_step_s: float) -> None:
         """Record what the resize that made this group cost. Its first step took `first_step_s`."""
         group, history = state.group, self.history
@@ -149,6 +238,8 @@ class ElasticController:
                 step_s=history.step_s(pause.from_size),
             )
             history = history.after_resize(cost.seconds, is_growth=cost.is_growth)
+            if isinstance(pause, PlannedPause) and pause.is_held:
+                history = history.after_hand_over(cost.stood_still_s)
             done_again = f", with {counted(cost.num_again, 'step')} done again" if cost.num_again else ""
             resize = f"{pause.from_size} -> {group.size} workers"
             self.note(f"{resize} cost {duration(cost.seconds)} of training{done_again}")

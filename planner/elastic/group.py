@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 from planner.elastic.history import History
 from planner.elastic.pause import NotAResize, Pause
@@ -47,6 +47,27 @@ class Group:
     """the pause that this group's first step ends"""
     num_steps: int = 0
     """steps reported by this group"""
+    began_step: int = 0
+    """steps that were done before this group's first reported one. Known with the first report"""
+    num_done: int = 0
+    """steps of the run that are done, as last reported"""
+    held_step: int = 0
+    """of the newest commit, as last reported. It may still be written"""
+    held_since_s: float = 0.0
+    """when that step was reported first"""
+    copied_step: int = 0
+    """the newest step that the keepers of all workers have in memory, as last reported"""
+    durable_step: int = 0
+    """step of the newest durable commit, as last reported"""
+    durable_after_s: float = 0.0
+    """seconds from the end of the last step until it was durable, or its copies in memory were sealed. 0 before rank 0
+    has parked"""
+    is_held: bool = False
+    """whether the group has parked and its last step is only in memory"""
+    can_hold: bool = False
+    """whether every node of the group has a keeper, as last seen"""
+    is_last: bool = False
+    """whether the reported step is the group's last one, after which it only commits"""
     progress: int = 0
     deaf_since: Mapping[int, float] = field(default_factory=dict)
     """rank -> time since when its process has not answered"""
@@ -70,14 +91,41 @@ class Group:
         return replace(
             self,
             progress=view.progress,
+            can_hold=view.can_hold,
             seen_s=min(seen_s + unseen_s, now_s),
             looked_s=now_s,
             deaf_since=deaf,
         )
 
-    def stepped(self, now_s: float) -> Self:
-        """A copy after a reported step."""
-        return replace(self, seen_s=now_s, stepped_s=now_s, num_steps=self.num_steps + 1)
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit was held and not yet durable at the last report."""
+        return self.held_step > self.durable_step
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether a step is durable that is no older than the one this group began with.
+
+        So of two hand-overs from memory in a row, a commit has landed between them.
+        """
+        return self.num_steps > 0 and self.durable_step >= self.began_step
+
+    def stepped(self, metrics: Mapping[str, Any], now_s: float) -> Self:
+        """A copy after a step that rank 0 reported. `planner.train.step_records` has the keys."""
+        held_step = int(metrics["held_step"])
+        return replace(
+            self,
+            seen_s=now_s,
+            stepped_s=now_s,
+            num_steps=self.num_steps + 1,
+            began_step=self.began_step if self.num_steps else int(metrics["step"]),
+            num_done=int(metrics["step"]) + 1,
+            held_step=held_step,
+            held_since_s=self.held_since_s if held_step == self.held_step else now_s,
+            copied_step=int(metrics["copied_step"]),
+            durable_step=int(metrics["durable_step"]),
+            is_last=bool(metrics["is_last"]),
+        )
 
     def deaf(self, for_s: float) -> list[int]:
         """Ranks that have not answered for more than `for_s` seconds. A busy process only answers late."""
@@ -97,25 +145,25 @@ class Hang:
 def is_hung(group: Group, history: History, now_s: float) -> bool:
     """Whether no worker has made progress for too long. The limit is shorter if a worker has not answered either."""
     unmoved_s, deafness_s = now_s - group.seen_s, _deafness_s(group, history)
-    return unmoved_s > _silence_s(group, history) or (unmoved_s > deafness_s and bool(group.deaf(deafness_s)))
+    return unmoved_s > silence_limit_s(group, history) or (unmoved_s > deafness_s and bool(group.deaf(deafness_s)))
 
 
 def hang(group: Group, history: History, now_s: float) -> Hang:
     """The evidence that a group hangs. Call it when `is_hung` is true."""
     deafness_s = _deafness_s(group, history)
     deaf = tuple(group.deaf(deafness_s))
-    limit_s = deafness_s if deaf else _silence_s(group, history)
+    limit_s = deafness_s if deaf else silence_limit_s(group, history)
     return Hang(silence_s=now_s - group.seen_s, limit_s=limit_s, deaf_ranks=deaf)
 
 
 def _deafness_s(group: Group, history: History) -> float:
     """The limit without progress while a worker does not answer."""
-    return longest_unanswered_s(round_s=history.round_s(group.size), commit_s=history.commit_s(group.size))
+    return longest_unanswered_s(round_s=history.round_s(group.size), commit_s=history.measured_commit_s(group.size))
 
 
-def _silence_s(group: Group, history: History) -> float:
+def silence_limit_s(group: Group, history: History) -> float:
     """The limit without progress while all workers answer."""
-    commit_s = history.commit_s(group.size)
+    commit_s = history.measured_commit_s(group.size)
     limit_s = longest_silence_s(round_s=history.round_s(group.size), commit_s=commit_s)
     if group.num_steps:
         return limit_s

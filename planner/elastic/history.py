@@ -31,7 +31,20 @@ Times = tuple[float, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class LastCommit:
-    """How long the last commit took, and how many workers wrote it. `seconds` is 0 before the first commit."""
+    """How long the run's last commit took, and how many workers wrote it. `seconds` is 0 before the first commit."""
+
+    seconds: float = 0.0
+    world_size: int = 1
+    is_measured: bool = True
+    """whether this launch made it. Storage may have become slower since an earlier one"""
+
+
+NO_COMMIT = LastCommit()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastCopy:
+    """How long the last copy of a step into memory took, of `world_size` workers. 0 s before the first."""
 
     seconds: float = 0.0
     world_size: int = 1
@@ -70,7 +83,11 @@ class History:
     """the longest time from a group's start to its first step. 0 before any step"""
     step: int = 0
     total_steps: int = 0
-    commit: LastCommit = LastCommit()
+    commit: LastCommit = NO_COMMIT
+    copy: LastCopy = LastCopy()
+    """of the last stop whose last step stayed in memory"""
+    hand_over_pauses: Times = ()
+    """seconds from each decision on a new group, after such a stop, to the start of its first step"""
     hold: GrowthHold = GrowthHold()
     best_step: int = 0
     num_fruitless: int = 0
@@ -83,7 +100,7 @@ class History:
     # -- progress and speed
 
     def after_report(self, metrics: Mapping[str, Any]) -> Self:
-        """A copy after a step that rank 0 reported. `planner.train.loop` has the keys."""
+        """A copy after a step that rank 0 reported. `planner.train.step_records` has the keys."""
         step = int(metrics["step"]) + 1
         history = replace(
             self,
@@ -106,6 +123,21 @@ class History:
         0 before the first commit.
         """
         return self.commit.seconds * max(1.0, self.commit.world_size / world_size)
+
+    def measured_commit_s(self, world_size: int) -> float:
+        """The same, but 0 before the first commit of this launch. Limits that end a group are set by this."""
+        return self.commit_s(world_size) if self.commit.is_measured else 0.0
+
+    def after_copy(self, world_size: int, seconds: float) -> Self:
+        """A copy of this history after a stop in memory, in which `world_size` workers copied for `seconds`."""
+        return replace(self, copy=LastCopy(seconds=seconds, world_size=world_size))
+
+    def copy_s(self, world_size: int) -> float:
+        """Expected duration of a copy into memory: that of the last one, scaled up if fewer workers make it.
+
+        0 before the first stop in memory.
+        """
+        return self.copy.seconds * max(1.0, self.copy.world_size / world_size)
 
     def after_step(self, world_size: int, seconds: float) -> Self:
         """A copy after a step of `seconds`. Leave out steps whose time is not typical."""
@@ -149,6 +181,15 @@ class History:
         if is_growth:
             return replace(self, growth_costs=(*self.growth_costs, seconds)[-_REMEMBERED_RESIZES:])
         return replace(self, shrink_costs=(*self.shrink_costs, seconds)[-_REMEMBERED_RESIZES:])
+
+    def after_hand_over(self, seconds: float) -> Self:
+        """A copy after a resize from memory whose new group started its first step after `seconds`."""
+        return replace(self, hand_over_pauses=(*self.hand_over_pauses, seconds)[-_REMEMBERED_RESIZES:])
+
+    @property
+    def hand_over_s(self) -> float:
+        """The median pause of hand-overs from memory, without the copy. 0 before the first."""
+        return median(self.hand_over_pauses) if self.hand_over_pauses else 0.0
 
     def after_newcomers(self, seconds: float) -> Self:
         """A copy after newcomers that were ready in `seconds`."""

@@ -10,12 +10,16 @@ class NotAResize:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPause:
-    """A pause in which all workers have parked and committed."""
+    """A pause in which all workers have parked, and their last step is durable or in memory."""
 
     from_size: int
-    commit_s: float
+    durable_after_s: float
+    """seconds from the end of the last step until it was durable: for a commit in flight, and the last one. If the step
+    stayed in memory, until its copies were sealed"""
     decided_s: float
     """when the controller decided on the new group"""
+    is_held: bool = False
+    """whether the last step was handed over in memory"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,8 @@ class Price:
 
     seconds: float
     """of training"""
+    stood_still_s: float
+    """the part of it from the decision to the start of the first step"""
     num_again: int
     """steps done again"""
     is_growth: bool
@@ -50,7 +56,8 @@ def price(
 ) -> Price:
     """The cost of a resize, computed after the first step of the new group.
 
-        price = (commit or work in vain) + time from decision to start of the first step + steps done again
+        price = (last step until it is durable or in memory, or work in vain)
+                + time from decision to start of the first step + steps done again
 
     Args:
         pause: how the previous group ended.
@@ -62,6 +69,8 @@ def price(
     """
     stood_still_s = max(step_ended_s - first_step_s - pause.decided_s, 0.0)
     if isinstance(pause, PlannedPause):
-        return Price(seconds=pause.commit_s + stood_still_s, num_again=0, is_growth=size > pause.from_size)
+        seconds, is_growth = pause.durable_after_s + stood_still_s, size > pause.from_size
+        return Price(seconds=seconds, stood_still_s=stood_still_s, num_again=0, is_growth=is_growth)
     again = max(pause.num_steps - step, 0)
-    return Price(seconds=pause.in_vain_s + stood_still_s + again * step_s, num_again=again, is_growth=False)
+    seconds = pause.in_vain_s + stood_still_s + again * step_s
+    return Price(seconds=seconds, stood_still_s=stood_still_s, num_again=again, is_growth=False)

@@ -50,10 +50,34 @@ class ControllerContext:
     """notes not yet in a ledger, oldest first. A group that runs writes them"""
     topic: str = ""
     """topic of the last note that is not repeated until the room changes"""
+    waiting_since_s: float | None = None
+    """since when there is room for fewer workers than `workers.min`, so that no group can start"""
+    waited_s: float = 0.0
+    """seconds of such waits that no ledger has yet"""
+    held_only_step: int = 0
+    """the step that the last hand-over left in memory alone. 0 if it, or a later one, is durable, or if it was lost"""
+    maybe_held_step: int = 0
+    """the last step of a group that failed: copies of it, or of one not long before, may be in memory alone. 0 if a
+    group has trained since, or if there were no copies"""
+
+    @property
+    def unsaved_step(self) -> int:
+        """The newest step that may be in memory alone. A run that ends commits it first, if a group can start."""
+        return max(self.held_only_step, self.maybe_held_step)
 
     def telling(self, *texts: str) -> Self:
         """A copy with more notes for the ledger."""
         return replace(self, texts=(*self.texts, *texts))
+
+    def waiting(self, now_s: float) -> Self:
+        """A copy in which no group can start, because there is too little room."""
+        return self if self.waiting_since_s is not None else replace(self, waiting_since_s=now_s)
+
+    def after_wait(self, now_s: float) -> Self:
+        """A copy in which there is room again. It adds up the seconds of the wait."""
+        if self.waiting_since_s is None:
+            return self
+        return replace(self, waiting_since_s=None, waited_s=self.waited_s + now_s - self.waiting_since_s)
 
     def with_room(self, room: int, now_s: float) -> Self:
         """A copy that says how many workers there is room for now."""
@@ -101,7 +125,7 @@ class Warming:
 
 @dataclass(frozen=True, kw_only=True)
 class Stopping:
-    """A group was told to finish its step, commit and park."""
+    """A group was told to finish its step, commit it or copy it into memory, and park."""
 
     known: ControllerContext
     group: Group
@@ -110,11 +134,16 @@ class Stopping:
     """largest world size of the next group: a worker that was not warmed up would keep all others waiting"""
     is_growth: bool
     """whether newcomers are ready"""
+    in_memory: bool = False
+    """whether the last step may stay in memory"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """All workers have parked and committed, and there is room for fewer than `workers.min`."""
+    """All workers have parked, and there is room for fewer than `workers.min`.
+
+    Their last step is durable or in memory.
+    """
 
     known: ControllerContext
     group: Group

@@ -5,30 +5,25 @@
 `planner.plan.revise` computes whether a change pays. Each docstring names the states that its function can return.
 """
 
+import math
 from dataclasses import replace
 
 from planner.base.text import counted, duration
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
 from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
+from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
+from planner.elastic.stopping import cannot_hold, grace_s, leave_s, needed_text, obstacle, stop_s
+from planner.elastic.texts import newest, notice_texts, waiting_text
 from planner.elastic.view import Act, View
-from planner.plan import Decision, Situation, Speeds, make_plan, revise
 
 # A second notice often follows the first: spot capacity is taken back in batches. Clouds give at least 30 s.
-_COALESCE_S = 1.0
-_COALESCE_MOST_S = 5.0
+COALESCE_S = 1.0
+COALESCE_MOST_S = 5.0
 # Workers park within a step and a commit. If a worker takes longer than this, waiting more does not help.
 _PARK_AT_LEAST_S = 60.0
-# Newcomers that are not ready by then are called off. The next ones get twice as long: some machines first have to
-# tokenize a data set, and on others another process holds the place.
-_WARM_AT_LEAST_S = 60.0
-_WARM_MOST_S = 3600.0
 # If too few nodes will remain, the group trains until this long before the last moment to stop.
-_SPARE_S = 5.0
-# A machine often lives for some seconds after its deadline, also if the notice's deadline is now (AWS hibernation).
-# Waiting in vain costs this much. Not waiting costs the steps since the last commit.
-_GRACE_MOST_S = 10.0
-_GRACE_LEAST_S = 2.0
+SPARE_S = 5.0
 
 
 def step(state: State, view: View, now_s: float) -> tuple[State, Act]:
@@ -40,8 +35,8 @@ def step(state: State, view: View, now_s: float) -> tuple[State, Act]:
     state, act = _next(_seen(state, view, now_s), view, now_s)
     if not view.nodes or isinstance(state, Idle):
         return state, act  # no group runs that could write the notes
-    act = replace(act, texts=(*state.known.texts, *act.texts))
-    return replace(state, known=replace(state.known, texts=())), act
+    act = replace(act, texts=(*state.known.texts, *act.texts), waited_s=state.known.waited_s)
+    return replace(state, known=replace(state.known, texts=(), waited_s=0.0)), act
 
 
 def _seen(state: State, view: View, now_s: float) -> State:
@@ -72,18 +67,28 @@ def _next(state: State, view: View, now_s: float) -> tuple[State, Act]:
 
 def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
     """Start a group, or wait for nodes. `Idle` until the caller reports that a group was started, or `Ending`."""
-    if view.is_ending:
-        return Ending(known=state.known), Act(kind="end")
+    workers, room = state.known.rules.workers, state.known.room(view, now_s)
+    if view.is_ending and not (state.known.unsaved_step and room >= workers.least):
+        return _end(state.known)
     if view.nodes:
         return state, Act()  # the abandoned group has not ended yet
-    workers, room = state.known.rules.workers, state.known.room(view, now_s)
     known = state.known.with_room(room, now_s)
     if room < workers.least:
-        return _telling_once(replace(state, known=known), _waiting(known, room))
+        return _telling_once(replace(state, known=known.waiting(now_s)), waiting_text(known, room))
     # A planned resize that failed gives no cost to measure.
     pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else NotAResize()
     size = known.rules.useful(min(room, workers.most))
-    return Idle(known=known, pause=pause), Act(kind="resize", world_size=size)
+    return Idle(known=known.after_wait(now_s), pause=pause), Act(kind="resize", world_size=size)
+
+
+def _end(known: ControllerContext, group: Group | None = None) -> tuple[State, Act]:
+    """End the run, and say what is lost if the newest step is only in memory. `Ending`."""
+    if not known.unsaved_step:
+        return Ending(known=known), Act(kind="end")
+    durable = f", and step {group.durable_step} is durable" if group is not None and group.durable_step else ""
+    what = f"step {known.held_only_step} is" if known.held_only_step else f"steps up to {known.unsaved_step} may be"
+    text = f"the run ends: {what} only in memory, and {'is' if known.held_only_step else 'are'} lost{durable}"
+    return Ending(known=known), Act(kind="end", texts=(text,))
 
 
 # -- a group trains
@@ -91,8 +96,8 @@ def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
 
 def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, Act]:
     """Keep the group, prepare a change, or make it. `Running`, `Warming`, `Stopping`, `Idle`, or `Ending`."""
-    if view.is_ending and not state.group.num_steps:
-        return Ending(known=state.known), Act(kind="end")  # no step is done, so nothing is lost
+    if view.is_ending and not (state.group.num_steps or state.known.unsaved_step):
+        return _end(state.known)  # no step is done, so nothing is lost
     if view.is_ending:
         return _stop(state, now_s, "the driver stops the run")
     if is_hung(state.group, state.known.history, now_s):
@@ -112,7 +117,7 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
 def _consider(state: Running, room: int, now_s: float) -> tuple[State, Act]:
     """Start newcomers if more workers pay. `Running` or `Warming`."""
     size = state.group.size
-    decision = _decide(state, room, now_s)
+    decision = decide(state, room, now_s)
     if decision.kind == "wait":
         return _telling_once(state, f"wait: {decision.reason}")
     if decision.kind != "resize":
@@ -134,7 +139,7 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
     The decision is not revised while there is room for it: otherwise processes would start and end again and again.
     """
     known, took_s = state.known, now_s - state.since_s
-    is_late = view.newcomers == "warming" and took_s > _longest_warming_s(known)
+    is_late = view.newcomers == "warming" and took_s > longest_warming_s(known)
     if is_late:
         known = replace(known, history=known.history.after_late_newcomers())
     if room < state.world_size:
@@ -145,9 +150,24 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
         return _call_off(state, replace(known, history=history), reason)
     if view.newcomers == "warming":
         return state, Act()
+    if _waits_for_commit(state, view, now_s):
+        wait = f"wait for a commit: the group stops when a step since {state.group.began_step} is durable"
+        return _telling_once(state, f"{wait}, so that its last step can stay in memory")
     known = replace(known, history=known.history.after_newcomers(took_s))
-    stopping = Stopping(known=known, group=state.group, since_s=now_s, most=state.world_size, is_growth=True)
-    return stopping, Act(kind="stop")
+    in_memory = not obstacle(known, state.group, view, room)
+    stopping = Stopping(
+        known=known, group=state.group, since_s=now_s, most=state.world_size, is_growth=True, in_memory=in_memory
+    )
+    return stopping, Act(kind="stop", in_memory=in_memory)
+
+
+def _waits_for_commit(state: Warming, view: View, now_s: float) -> bool:
+    """Whether newcomers wait for the commit in flight: after it, the stop can stay in memory.
+
+    Training goes on meanwhile. A durable stop would stand still for that commit, and for one more.
+    """
+    is_due = now_s - state.since_s > longest_commit_wait_s(state.known, state.group)
+    return view.can_hold and state.group.num_steps > 0 and not (state.group.is_fresh or is_due)
 
 
 def _call_off(state: Warming, known: ControllerContext, reason: str) -> tuple[State, Act]:
@@ -160,24 +180,27 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     """Stop all workers before the nodes with notice go. The same state, or `Stopping`."""
     notice = state.group.notice.with_nodes(view.leaving, now_s)
     state = replace(state, group=replace(state.group, notice=notice))
-    needed_s = _stop_s(state.known, state.group)
-    if room < state.known.rules.workers.least and view.leaves_in_s > needed_s + _SPARE_S:
+    needed_s = leave_s(state.known, state.group, view, room)
+    if room < state.known.rules.workers.least and view.leaves_in_s > needed_s + SPARE_S:
         # The group could not start again, so it trains for the rest of the notice.
-        return _telling_once(
-            state, f"notice, and only {counted(room, 'worker')} will fit: training continues as long as possible"
-        )
-    in_time = view.leaves_in_s - needed_s > _COALESCE_S
-    if in_time and now_s - notice.last_s < _COALESCE_S and now_s - notice.first_s < _COALESCE_MOST_S:
+        left = f", and {duration(view.leaves_in_s)} are left" if math.isfinite(view.leaves_in_s) else ""
+        fits = f"notice, and only {counted(room, 'worker')} will fit: training continues as long as possible"
+        return _telling_once(state, f"{fits} ({needed_text(state.known, state.group)}{left})")
+    in_time = view.leaves_in_s - needed_s > COALESCE_S
+    if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:
         return state, Act()
     state = replace(state, known=state.known.with_room(room, now_s))
-    return _stop(state, now_s, *_notice_texts(state, view, room))
+    in_memory = not obstacle(state.known, state.group, view, room)
+    return _stop(state, now_s, *notice_texts(state, view, room), in_memory=in_memory)
 
 
-def _stop(state: Running | Warming, now_s: float, *texts: str) -> tuple[State, Act]:
+def _stop(state: Running | Warming, now_s: float, *texts: str, in_memory: bool = False) -> tuple[State, Act]:
     """Tell the group to stop, and end the newcomers. `Stopping`."""
     most = state.known.rules.workers.most
-    stopping = Stopping(known=state.known, group=state.group, since_s=now_s, most=most, is_growth=False)
-    return stopping, Act(kind="stop", texts=texts)
+    stopping = Stopping(
+        known=state.known, group=state.group, since_s=now_s, most=most, is_growth=False, in_memory=in_memory
+    )
+    return stopping, Act(kind="stop", texts=texts, in_memory=in_memory)
 
 
 def _end_hung(state: Running | Warming, view: View, now_s: float) -> tuple[State, Act]:
@@ -206,32 +229,67 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
         return _go_on(state, view, now_s)
     gives_up = not view.parked and _gives_up_first_step(state, view, now_s)
     if not (gives_up or _is_late(state, view, now_s)):
-        return state, Act()
+        return _keep_waiting(state, view, now_s)
     if view.is_ending:
-        return Ending(known=state.known), Act(kind="end")
+        return _end_unparked(state, view, now_s)
     known, room = _room_after_stop(state, view, now_s)
     waited = duration(now_s - state.since_s)
     if gives_up:
         text = f"the first step is not done after {waited} more: it starts again with more workers"
         return _start_again(known.telling(text), state.group, room, NotAResize())
     missing = counted(len(view.nodes) - len(view.parked), "worker")
-    text = f"{missing} had not parked after {waited}: the steps since the last commit are done again"
+    text = f"{missing} had not parked after {waited}: the steps since {newest(state.group)} are done again"
     return _start_again(known.telling(text), state.group, room, forced_pause(known, state.group, now_s))
 
 
+def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
+    """Wait on. A stop in memory becomes durable if memory, or the time until another node goes, is not enough any more.
+
+    `Stopping`.
+    """
+    if not state.in_memory:
+        return state, Act()
+    _, room = _room_after_stop(state, view, now_s)
+    known, group = state.known, state.group
+    has_news = not view.leaving <= group.notice.nodes
+    state = replace(state, group=replace(group, notice=group.notice.with_nodes(view.leaving, now_s)))
+    reason = obstacle(known, group, view, room) if has_news else cannot_hold(known, view, room)
+    if not reason:
+        return state, Act()
+    text = f"the last step becomes durable, and does not stay in memory: {reason}"
+    return replace(state, in_memory=False), Act(kind="stop", texts=(text,))
+
+
+def _end_unparked(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
+    """End the run without the workers that have not parked. `Ending` or `Idle`.
+
+    If a step is only in memory, another group first tries to make it durable. Too many tries end the run.
+    """
+    known, room = _room_after_stop(state, view, now_s)
+    if not known.unsaved_step or room < known.rules.workers.least:
+        return _end(known, state.group)
+    reason = f"they had not parked after {duration(now_s - state.since_s)}"
+    return _start_again(after_failure(known, frozenset(), reason, now_s), state.group, room, NotAResize())
+
+
 def _go_on(state: Stopping | Waiting, view: View, now_s: float) -> tuple[State, Act]:
-    """Start the next group now that all have parked and committed. `Idle`, `Waiting`, or `Ending`."""
-    if view.is_ending:
-        return Ending(known=state.known), Act(kind="end")
+    """Start the next group now that all have parked. `Idle`, `Waiting`, or `Ending`.
+
+    If the run ends and the last step is only in memory, a group makes it durable first.
+    """
     known, room = _room_after_stop(state, view, now_s)
     rules, group = known.rules, state.group
+    if view.is_ending and not (group.is_held and room >= rules.workers.least):
+        return _end(state.known, group)
     if room < rules.workers.least:
         # Nothing is lost: new nodes may come before the old ones go. The wait is no part of a resize's cost.
-        waiting = Waiting(known=known, group=replace(group, stepped_s=now_s), most=state.most)
-        return _telling_once(waiting, _waiting(known, room))
+        waiting = Waiting(known=known.waiting(now_s), group=replace(group, stepped_s=now_s), most=state.most)
+        return _telling_once(waiting, waiting_text(known, room))
     size = min(rules.useful(min(room, rules.workers.most)), state.most)
-    pause = PlannedPause(from_size=group.size, commit_s=known.history.commit_s(group.size), decided_s=now_s)
-    return Idle(known=known, pause=pause), Act(kind="resize", world_size=size, planned=True)
+    pause = PlannedPause(
+        from_size=group.size, durable_after_s=group.durable_after_s, decided_s=now_s, is_held=group.is_held
+    )
+    return Idle(known=known.after_wait(now_s), pause=pause), Act(kind="resize", world_size=size, planned=True)
 
 
 def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tuple[ControllerContext, int]:
@@ -243,7 +301,7 @@ def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tup
 
 
 def _start_again(known: ControllerContext, group: Group, room: int, pause: Pause) -> tuple[State, Act]:
-    """Start another group from the last commit, of the same size if no other is known to fit. `Idle`."""
+    """Start another group from the newest copy or commit, of the same size if no other is known to fit. `Idle`."""
     workers = known.rules.workers
     size = known.rules.useful(min(room, workers.most)) if room >= workers.least else group.size
     return Idle(known=known, pause=pause), Act(kind="resize", world_size=size)
@@ -252,10 +310,10 @@ def _start_again(known: ControllerContext, group: Group, room: int, pause: Pause
 def _is_late(state: Stopping, view: View, now_s: float) -> bool:
     """Whether to stop waiting for workers to park, because their node goes or they hang."""
     known, group, waited_s = state.known, state.group, now_s - state.since_s
-    if view.leaves_in_s <= 0 and waited_s > _grace_s(known, group):
+    if view.leaves_in_s <= 0 and waited_s > grace_s(known, group, in_memory=state.in_memory):
         return True
     # A notice can be hours long, so a hang must not wait for its deadline.
-    longest_s = max(_PARK_AT_LEAST_S, 10 * _stop_s(known, group))
+    longest_s = max(_PARK_AT_LEAST_S, 10 * stop_s(known, group))
     return waited_s > longest_s and is_hung(group, known.history, now_s)
 
 
@@ -275,62 +333,7 @@ def _gives_up_first_step(state: Stopping, view: View, now_s: float) -> bool:
     return waited_s > max(lived_s, known.history.cost.grow_s)
 
 
-# -- costs and durations
-
-
-def _decide(state: Running, room: int, now_s: float) -> Decision:
-    """Whether to resize now, by `planner.plan.revise` or by the eager rule."""
-    rules, size = state.known.rules, state.group.size
-    target = min(room, rules.workers.most)
-    if rules.eager and target != size:
-        reason = f"{size} -> {target}: this run uses every node"
-        return Decision(kind="resize", world_size=target, until_s=now_s, reason=reason)
-    return revise(_situation(state.known, size, now_s))
-
-
-def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
-    rules, history = known.rules, known.history
-    return Situation(
-        plan=make_plan(rules.sizes, size),
-        capacity=history.capacity,
-        speeds=_speeds(known, size),
-        cost=history.cost,
-        remaining_steps=max(history.total_steps - history.step, 0),
-        workers_min=rules.workers.least,
-        workers_max=rules.workers.most,
-        now_s=now_s,
-    )
-
-
-def _speeds(known: ControllerContext, size: int) -> Speeds:
-    speeds = known.history.speeds
-    if not known.rules.on_one_machine:
-        return speeds
-    present = {w: seconds for w, seconds in speeds.measured.items() if w == size}
-    return Speeds(measured=present, on_one_machine=True)
-
-
-def _longest_warming_s(known: ControllerContext) -> float:
-    usual_s = max(_WARM_AT_LEAST_S, 3 * known.history.cost.lead_s)
-    return min(usual_s * 2.0**known.history.num_late_newcomers, _WARM_MOST_S)
-
-
-def _stop_s(known: ControllerContext, group: Group) -> float:
-    """Seconds to finish a step or an evaluation, and commit."""
-    history = known.history
-    return 2 * history.step_s(group.size) + 1.5 * (history.commit_s(group.size) + history.eval_s)
-
-
-def _grace_s(known: ControllerContext, group: Group) -> float:
-    """Seconds to wait for a commit although the deadline has passed. 0 if it is likely to take too long."""
-    history = known.history
-    is_eval_known = history.eval_s or not known.rules.has_eval
-    if not (history.step_s(group.size) and history.commit_s(group.size) and is_eval_known):
-        return _GRACE_MOST_S
-    stop_s = _stop_s(known, group)
-    if stop_s > _GRACE_MOST_S:
-        return 0.0
-    return min(max(_GRACE_LEAST_S, 2 * stop_s), _GRACE_MOST_S)
+# -- failures
 
 
 def forced_pause(known: ControllerContext, group: Group, now_s: float) -> ForcedPause:
@@ -362,22 +365,3 @@ def _telling_once(state: State, text: str) -> tuple[State, Act]:
     if topic == state.known.topic:
         return state, Act()
     return replace(state, known=replace(state.known, topic=topic)), Act(texts=(text,))
-
-
-def _waiting(known: ControllerContext, room: int) -> str:
-    workers = known.rules.workers
-    return f"waiting: room for {min(room, workers.most)}, but workers.min is {workers.least}"
-
-
-def _notice_texts(state: Running | Warming, view: View, room: int) -> tuple[str, ...]:
-    """The note about a notice, and a second one if the notice is too short for a commit."""
-    group, deadline_s = state.group, view.leaves_in_s
-    needed_s, grace_s = _stop_s(state.known, group), _grace_s(state.known, group)
-    gone = sum(node in view.leaving for node in view.nodes)
-    note = f"resize: notice for {counted(gone, 'worker')} of {group.size}, {duration(deadline_s)} left, room for {room}"
-    if needed_s <= deadline_s:
-        return (note,)
-    took = f"a step and a commit take {duration(needed_s)}" if needed_s else "no step was measured yet"
-    if deadline_s < grace_s:
-        return note, f"{took}: planner still tries a commit for {duration(grace_s)}"
-    return note, f"{took}: the notice is too short to keep all steps"

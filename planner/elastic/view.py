@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 
@@ -16,17 +17,19 @@ class View:
     nodes: tuple[str, ...] = ()
     """the node of each rank. Empty if no group runs"""
     parked: frozenset[int] = frozenset()
-    """ranks that have committed and wait"""
+    """ranks that have committed, or copied their last step into memory, and wait"""
     silent: frozenset[int] = frozenset()
     """ranks whose process has not answered the last query yet. A busy process is sometimes late"""
     progress: int = 0
     """units of work that the group has done. Any change of this number is progress"""
     newcomers: Literal["none", "warming", "ready", "failed"] = "none"
     """state of the processes that were started beside the group"""
+    can_hold: bool = False
+    """every node of the group has a keeper that answers, so a stop may leave its last step in memory"""
     is_ending: bool = False
     """the driver wants to end the run. Stays true once set"""
 
-    @property
+    @cached_property
     def leaving(self) -> frozenset[str]:
         """Nodes of the group that have notice."""
         return frozenset(self.nodes) & frozenset(self.draining)
@@ -38,7 +41,7 @@ class View:
 
     @property
     def all_parked(self) -> bool:
-        """Whether every worker of the group has committed and waits."""
+        """Whether every worker of the group has committed, or copied its last step into memory, and waits."""
         return len(self.parked) == len(self.nodes)
 
 
@@ -51,6 +54,11 @@ class Act:
     world_size: int = 0
     """for `resize`: workers of the new group. For `warm`: the number of newcomers"""
     planned: bool = False
-    """for `resize`: every worker has parked and committed"""
+    """for `resize`: every worker has parked, and its last step is durable or in memory"""
+    in_memory: bool = False
+    """for `stop`: the last step may stay in the keepers' memory. Otherwise it must become durable. A later stop of the
+    same group that is not in memory overrides one that is"""
     texts: tuple[str, ...] = ()
     """notes for the ledger of the group that runs, or for the driver's terminal if no group runs"""
+    waited_s: float = 0.0
+    """seconds before this group in which there was room for fewer workers than `workers.min`, told once"""

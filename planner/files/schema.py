@@ -25,6 +25,15 @@ def job_schema() -> dict[str, Any]:
         "default": objective["default"],
         "description": "the loss to minimise",
     }
+    # `tracking: wandb` stands for `tracking: [{kind: wandb}]`.
+    tracking = schema["properties"]["tracking"]
+    trackers = tracking["items"]
+    one = [{"enum": sorted(trackers["discriminator"]["mapping"])}, {"oneOf": trackers["oneOf"]}]
+    schema["properties"]["tracking"] = {
+        "anyOf": [*one, {"type": "array", "items": {"anyOf": one}}],
+        "default": tracking["default"],
+        "description": tracking["description"],
+    }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

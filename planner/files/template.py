@@ -48,6 +48,8 @@ train:
   # clip_norm: 1.0             # of the global gradient (null: no clipping)
   # precision: fp32            # GPUs: bf16
   # activation_checkpointing: false
+  # compile: false             # or blocks: compile each block of the model
+  # kernels: auto              # or liger: Liger's kernels (GPUs)
   # non_finite: stop           # or skip: skip and log a step whose gradient is not finite
 
 eval:
@@ -67,6 +69,11 @@ checkpoint:
   {path} # a folder that all machines see, or a URL such as s3://bucket/run
   # every: auto                # or from one commit to the next: 100 steps, 6400 examples, 0.1 epochs, 10%
   # keep: 2                    # newest commits whose files are kept
+  # verify: on_load            # or read_back: compare files with their digests after writing, too
+  # memory: auto               # copies on this node and the next one, for resizes and lost nodes. Or off, or steps
+
+# Where the run's curves are sent: wandb, tensorboard, mlflow, trackio or jsonl. One, or a list
+# tracking: []
 """
 
 

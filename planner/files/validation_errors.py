@@ -97,8 +97,8 @@ def _walk(root: _Schema, loc: Iterable[str | int]) -> tuple[KeyPath, _Schema]:
 
 def _child(node: _Schema, part: str | int) -> _Schema:
     if isinstance(part, int):
-        items = node.get("prefixItems", [])
-        return items[part] if part < len(items) else {}
+        items, others = node.get("prefixItems", []), node.get("items")
+        return items[part] if part < len(items) else others if isinstance(others, dict) else {}
     more = node.get("additionalProperties")
     child: _Schema = node.get("properties", {}).get(part) or (more if isinstance(more, dict) else {})
     return child
@@ -200,8 +200,8 @@ def _meant(node: _Schema, value: Any) -> str:
     return ""
 
 
-def _one_of(names: Iterable[str]) -> str:
-    names = list(names)
+def _one_of(values: Iterable[Any]) -> str:
+    names = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]  # as in YAML
     return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 

@@ -10,12 +10,14 @@ from pydantic import Field, field_validator, model_validator
 
 from planner.job import duration
 from planner.job.data import Data
+from planner.job.kind_registry import KindField
 from planner.job.model import Model
 from planner.job.objective import Objective, ReferenceChoice
-from planner.job.objective_registry import ObjectiveField, spec_of, usable_specs
+from planner.job.objective_registry import OBJECTIVES, spec_of
 from planner.job.objectives.lm import LmObjective
 from planner.job.section import Section
 from planner.job.settings import Batch, Checkpoint, Eval, Train, Workers
+from planner.job.tracking import Trackers
 from planner.plan import BatchSizes, WorkerRange, worker_range
 
 
@@ -28,12 +30,13 @@ class Job(Section):
     )
     model: Annotated[Model, Field(discriminator="kind", description="the model to train")]
     data: Annotated[Data, Field(discriminator="kind", description="the data to train on")]
-    objective: Annotated[Objective, ObjectiveField(), Field(description="the loss to minimise")] = LmObjective()
+    objective: Annotated[Objective, KindField(OBJECTIVES), Field(description="the loss to minimise")] = LmObjective()
     batch: Batch
     train: Train
     eval: Eval = Eval()
     workers: Workers = Workers()
     checkpoint: Checkpoint = Checkpoint()
+    tracking: Trackers = Field(default=(), description="where the run's curves are sent: one tracker or a list")
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -70,7 +73,7 @@ class Job(Section):
     def _data_suits_the_objective(self) -> Self:
         kind, data = self.objective.kind, self.data.kind
         if data not in (kinds := spec_of(self.objective).data):
-            fitting = [spec.kind for spec in usable_specs() if data in spec.data]
+            fitting = [spec.kind for spec in OBJECTIVES.usable_specs() if data in spec.data]
             raise ValueError(
                 f"objective {kind} does not learn from data.kind {data}. Write data.kind "
                 f"{' or '.join(kinds)}, or objective: {' or '.join(fitting)}"
@@ -90,6 +93,23 @@ class Job(Section):
         if self.batch.global_batch < spec.least_batch:
             because = f": {spec.least_batch_because}" if spec.least_batch_because else ""
             raise ValueError(f"objective {spec.kind} needs a batch.global of at least {spec.least_batch}{because}")
+        return self
+
+    @model_validator(mode="after")
+    def _kernels_suit_the_job(self) -> Self:
+        settings = {"compile": "blocks", "kernels": "liger"}
+        asked = [f"{name} {value}" for name, value in settings.items() if getattr(self.train, name) == value]
+        if asked and self.batch.equality == "bitwise":
+            raise ValueError(
+                f"train.{asked[0]} may change bits from one world size to another. Remove it, or write "
+                "batch.equality: balanced"
+            )
+        if self.train.compile and self.model.kind == "hf" and self.model.frozen == "nf4":
+            raise ValueError("train.compile blocks cannot compile 4-bit weights (model.frozen nf4). Remove one of them")
+        if self.train.kernels == "liger" and self.model.kind != "hf":
+            raise ValueError("train.kernels liger needs model.kind hf. Remove it")
+        if self.train.kernels == "liger" and not self.workers.gpus:
+            raise ValueError("train.kernels liger needs GPUs, and workers.gpus is 0. Write train.kernels: own")
         return self
 
     @model_validator(mode="after")

@@ -57,13 +57,25 @@ class HfModel(Section):
         default="pretrained",
         description="first weights: those of the folder, or random ones drawn from train.seed for its configuration",
     )
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
-        default="sdpa", description="how transformers computes attention"
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
+        default="auto",
+        description="how transformers computes attention. auto: flash attention on GPUs where it is installed and the "
+        "job computes in bf16 (not in bitwise runs), else sdpa",
     )
     chat_template: str | None = Field(
         default=None, min_length=1, description="path of a Jinja file. null means the template of the tokenizer"
     )
     lora: Lora | None = Field(default=None, description="train only LoRA adapters. null trains all weights")
+    frozen: Literal["fp32", "nf4"] = Field(
+        default="fp32",
+        description="how linear layers below adapters are stored. nf4: 4 bits per weight (QLoRA). It needs lora",
+    )
+
+    @model_validator(mode="after")
+    def _only_frozen_weights_are_packed(self) -> Self:
+        if self.frozen != "fp32" and self.lora is None:
+            raise ValueError(f"frozen: {self.frozen} is for weights below adapters. Write model.lora, or remove frozen")
+        return self
 
 
 class OwnModel(Section):

@@ -67,8 +67,19 @@ class Train(Section):
     precision: Literal["fp32", "bf16"] = Field(
         default="fp32", description="floating-point format of the forward and backward pass"
     )
-    activation_checkpointing: bool = Field(
-        default=False, description="compute activations again in the backward pass, for less memory and more time"
+    activation_checkpointing: Literal["selective"] | bool = Field(
+        default=False,
+        description="compute activations again in the backward pass, for less memory and more time. selective: keep "
+        "the results of attention and of every second matrix product",
+    )
+    compile: Literal[False, "blocks"] = Field(
+        default=False,
+        description="blocks: compile each block of the model (torch.compile). Not in bitwise runs",
+    )
+    kernels: Literal["auto", "own", "liger"] = Field(
+        default="auto",
+        description="own: torch's kernels, and losses in chunks. liger: Liger's kernels for norms, positions and "
+        "feed-forward layers (GPUs only, needs the extra `liger`, not in bitwise runs). auto: own",
     )
     non_finite: Literal["stop", "skip"] = Field(
         default="stop", description="stop the run at a gradient that is not finite, or skip and log the step"
@@ -97,7 +108,7 @@ class Train(Section):
     @model_validator(mode="after")
     def _own_loops_see_to_these(self) -> Self:
         if self.optimizer.kind == "own":
-            for name in ("schedule", "precision", "activation_checkpointing"):
+            for name in ("schedule", "precision", "activation_checkpointing", "compile", "kernels"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"your own training loop decides {name}. Remove it from the job")
         return self
@@ -162,3 +173,12 @@ class Checkpoint(Section):
         description="duration between commits. A whole number counts steps, auto follows measured saves and failures",
     )
     keep: int = Field(default=2, ge=1, le=10_000, description="number of newest commits whose files are kept")
+    verify: Literal["on_load", "read_back"] = Field(
+        default="on_load",
+        description="when files are compared with their digests. on_load: at every load. read_back: also after writing",
+    )
+    memory: Literal["auto", "off"] | Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default="auto",
+        description="steps between copies into the memory of this node and of the next one. auto: so often that copies "
+        "take at most 2% of the time. off: no copies, and resizes go through storage",
+    )

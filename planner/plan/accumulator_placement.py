@@ -1,21 +1,35 @@
-"""Chooses where a `bitwise` plan keeps its integer gradient sums, by memory."""
+"""Chooses where a worker keeps its gradient sums between rounds, by memory."""
 
 from typing import Literal
 
+from planner.base.disk import size_text
 from planner.plan.plan import Plan
 
-INT64_BYTES = 8
+FLOAT_BYTES, INTEGER_BYTES = 4, 8
+"""per parameter, of sums in float32 and of `bitwise` sums in int64"""
 # Of the memory that is free after the weights are loaded. Activations and the caching allocator need the rest.
 _MOST_OF_FREE = 0.25
 
 
-def accumulator_placement(plan: Plan, num_parameters: int, free_bytes: int) -> Literal["local", "sharded"]:
-    """Where a `bitwise` plan keeps its integer sums between rounds. Both choices give the same bits.
+def accumulator_placement(
+    plan: Plan, num_parameters: int, free_bytes: int, element_bytes: int
+) -> Literal["local", "sharded"]:
+    """Where a worker keeps its sums between rounds. The choice affects memory and speed, and the rounding of floats.
 
-    local     8 bytes per parameter on every worker, one reduce-scatter of 8 bytes per parameter a step
-    sharded   8 / W bytes per parameter, A reduce-scatters a step
+    local     whole sums on every worker, one reduce-scatter a step
+    sharded   1 / W of the sums, A reduce-scatters a step
 
     `local` if it fits into a quarter of `free_bytes` and saves time (A > 1 and W > 1), else `sharded`.
     """
     saves = plan.accumulation_steps > 1 and plan.world_size > 1
-    return "local" if saves and INT64_BYTES * num_parameters <= _MOST_OF_FREE * free_bytes else "sharded"
+    return "local" if saves and element_bytes * num_parameters <= _MOST_OF_FREE * free_bytes else "sharded"
+
+
+def placement_text(element_bytes: int, num_parameters: int | None) -> str:
+    """How the choice is made, for dry runs. None: the number of trained parameters is not known."""
+    each = f"{element_bytes} bytes per trained parameter"
+    needed = f"{each} are" if num_parameters is None else f"{size_text(element_bytes * num_parameters)} ({each}) are"
+    return (
+        f"Workers exchange them once per step where {needed} at most a quarter of the free memory, else after every "
+        "round."
+    )

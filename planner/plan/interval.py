@@ -23,35 +23,44 @@ class Interval:
     """a phrase that begins with `about every`"""
 
 
-def checkpoint_interval(*, save_s: float, step_s: float, losses: int, observed_s: float) -> Interval:
+def checkpoint_interval(
+    *, save_s: float, step_s: float, losses: int, observed_s: float, write_s: float = 0.0
+) -> Interval:
     """The commit interval that loses least time to saves and to repeated work, in whole steps, at least 1.
 
     mean time between losses   M = (observed + 1 h) / (losses + 1)
     interval                   T = sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d   if d < 2M, else M
 
-    with d the seconds for which a save blocks training. The first factor is Young's (1974, CACM 17:530), the rest
-    Daly's (2006, FGCS 22:303). T is the work between two saves.
+    with d the seconds that a save costs training. The first factor is Young's (1974, CACM 17:530), the rest
+    Daly's (2006, FGCS 22:303). T is the work between two saves, never less than the time to write one.
 
     Args:
-        save_s: seconds for which one save blocks training, 0 or more.
+        save_s: seconds that one save costs training: the pause, and slower steps beside its write. 0 or more.
         step_s: seconds per optimizer step, above 0.
         losses: number of times that a worker left without notice. With notice, a commit comes first and nothing is
             lost.
         observed_s: seconds over which the losses were counted.
+        write_s: seconds to write a save in the background, 0 or more. Two are never written at once.
 
     Raises:
         ValueError: a number is out of its range.
     """
     if not (0 <= save_s < math.inf and 0 < step_s < math.inf and losses >= 0 and 0 <= observed_s < math.inf):
         raise ValueError(f"no interval for {save_s=}, {step_s=}, {losses=}, {observed_s=}")
+    if not 0 <= write_s < math.inf:
+        raise ValueError(f"no interval for {write_s=}")
     between_losses_s = (observed_s + _PRIOR_S) / (losses + _PRIOR_LOSSES)
     least_s = save_s * (1 / _MOST_SAVING - 1)
-    steps = max(1, round(max(_daly_s(save_s, between_losses_s), least_s) / step_s))
+    # Not below the time to write a save, or the next one would wait for it.
+    steps = max(1, round(max(_daly_s(save_s, between_losses_s), least_s) / step_s), math.ceil(write_s / step_s))
     work_s = steps * step_s
     overhead = save_s / (work_s + save_s)
+    background = f" and is durable after {duration(write_s)}" if write_s > save_s else ""
+    undone_s = work_s / 2 + max(write_s - save_s, 0.0)
     reason = (
-        f"about every {duration(work_s)}, {counted(steps, 'step')} now: a save takes {duration(save_s)}, "
-        f"{overhead:.1%} of the time, and a loss without notice undoes {duration(work_s / 2)} on average. One in "
+        f"about every {duration(work_s)}, {counted(steps, 'step')} now: a save costs {duration(save_s)}, "
+        f"{overhead:.1%} of the time{background}, and a loss without notice undoes {duration(undone_s)} on average. "
+        "One in "
         f"{duration(between_losses_s)} is expected ({losses} in {duration(observed_s)} so far, and one an hour assumed "
         "beforehand)"
     )

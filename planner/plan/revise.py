@@ -140,7 +140,7 @@ def _nothing_to_gain(now: Situation) -> str:
     """Why no larger count is tried: there are no more workers, or a step is not shorter with them."""
     world_size, usable = now.plan.world_size, now.usable
     if usable == world_size:
-        return f"the run already has all that it may use, {counted(usable, 'worker')}"
+        return f"the run already has all that it may use now, {counted(usable, 'worker')}"
     time = f"the time of {counted(now.plan.step_cost, 'sample')}"
     return f"a step takes {time} at {counted(usable, 'worker')} and at {world_size}: nothing to gain"
 

@@ -1,7 +1,8 @@
 """The audit of a run: which samples each step should have used, compared with what the ledger records.
 
-`lineage` reads the committed records, `step_comparison` derives what they should be, `certificate` compares tensors
-with their digests. This module makes the verdict. It needs the run's folder and the data, no torch and no Ray.
+`lineage` reads the committed records, `run_checks` looks at all generations, `step_comparison` derives what the records
+should be, `certificate` compares tensors with their digests. This module makes the verdict. It needs the run's folder
+and the data, no torch and no Ray.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 
 from planner.provenance.certificate import TensorDigests, check_certificate
 from planner.provenance.identity import recorded_plan
-from planner.provenance.lineage import Segment, check_identity, check_records, count_discarded, read_lineage
+from planner.provenance.lineage import Segment, read_lineage
+from planner.provenance.run_checks import check_identity, check_records, count_discarded
 from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 
@@ -27,9 +29,11 @@ class GenerationSteps:
     accumulation_steps: int
     first_step: int
     end_step: int
-    """half open: the first step that the generation did not commit"""
+    """half open: the first step that is not in the lineage"""
     recomputed_before: int
     """steps that earlier generations did after its first step and did not commit: it computed them again"""
+    from_memory: bool = False
+    """it resumed from copies in memory of a step that was held and not durable"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,8 @@ class Audit:
     recomputed: int
     """uncommitted steps of earlier generations, which later generations computed again"""
     uncommitted: int
-    """steps of the newest generation after its last commit, which a crash now would lose"""
+    """steps after the newest commit, of the newest generation and of those before that it goes on from in memory. They
+    are lost if all workers and all memory are lost now"""
     global_batches: tuple[int, ...]
     """the global batches along the lineage, in order, with one entry if it never changed"""
     phases: tuple[GenerationSteps, ...]
@@ -134,6 +139,7 @@ def _phases(segments: Sequence[Segment], discarded: Mapping[int, int]) -> tuple[
                 first_step=header.step,
                 end_step=segment.end_step,
                 recomputed_before=sum(n for g, n in discarded.items() if before <= g < header.generation),
+                from_memory=header.parent_is_held,
             )
         )
         before = header.generation

@@ -1,32 +1,36 @@
 """Reads the committed lineage of a run, from the newest commit back to the start, along the hash chain.
 
+A generation begins at a commit, or at a step that was only held in memory. Either has a sealed manifest.
+
 Each mismatch is a finding, one sentence each, and reading continues as far as possible. Only the run's folder is read.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from planner.errors import NewerFormat, StoreError
-from planner.store.ledger import ChainedRecord, read_segment, recorded_commits, segment_name
+from planner.store.ledger import ChainedRecord, header_among, read_segment, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
-from planner.store.run_folder import RunFolder, commit_of
+from planner.store.run_folder import RunFolder
+
+# A header has about 2 KB, and its facts and accepted changes may be long.
+_HEADER_BYTES = 2**18
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """One generation's records, up to the commit that the next generation resumed from."""
+    """One generation's records, up to the step that the next generation resumed from."""
 
     header: GenerationRecord
     end_step: int
-    """half open: the step of the commit that ends it"""
+    """half open: the step of the commit, or of the held step, that ends it"""
     steps: tuple[StepRecord, ...]
     evals: tuple[EvalRecord, ...]
     tail_steps: int
-    """steps after the commit"""
+    """steps after that"""
     findings: tuple[str, ...]
-    """mismatches between its records, its header and the commits at its two ends"""
+    """mismatches between its records, its header and the manifests at its two ends"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,7 @@ def read_lineage(run: RunFolder) -> Lineage:
     end: Manifest | None = newest
     while end is not None:
         try:
-            parent = run.manifest(end.parent) if end.parent else None
+            parent = _parent(run, end)
             segments.append(_segment(run, end, parent))
         except NewerFormat:
             raise
@@ -101,7 +105,7 @@ def _newest(run: RunFolder) -> tuple[Manifest, list[str]]:
         reason = f" ({findings[0]})" if findings else ""
         raise StoreError(f"{run.storage.url}: nothing was committed yet, so there is nothing to audit{reason}")
     try:
-        run.check_files(newest.manifest, newest.manifest.files)
+        run.check_files(newest.manifest.folder, newest.manifest.files)
     except StoreError as error:
         findings.append(str(error))
     return newest.manifest, findings
@@ -110,11 +114,47 @@ def _newest(run: RunFolder) -> tuple[Manifest, list[str]]:
 # -- one segment
 
 
-def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
-    """Read a generation's segment from its start to the commit `end`. `parent` is the commit that it resumed from.
+def _parent(run: RunFolder, end: Manifest) -> Manifest | None:
+    """The manifest of the step that the generation of `end` resumed from. None if it began the run.
 
     Raises:
-        StoreError: the segment is missing, or the chain breaks before the commit.
+        StoreError: it is gone or altered.
+    """
+    if not end.parent:
+        return None
+    header = header_of(run, end.generation)
+    if header is not None and header.parent_is_held:
+        return held_parent(run, header.generation, end.parent)
+    return run.described(end.parent)
+
+
+def header_of(run: RunFolder, generation: int) -> GenerationRecord | None:
+    """A generation's header, which is not checked against the chain. None if it cannot be read."""
+    name = segment_name(generation)
+    return header_among(run.storage.read_first(name, _HEADER_BYTES)) if run.storage.exists(name) else None
+
+
+def held_parent(run: RunFolder, generation: int, name: str) -> Manifest:
+    """The manifest of the held step that a generation resumed from.
+
+    Raises:
+        StoreError: it is gone or altered.
+    """
+    try:
+        return run.held(name)
+    except NewerFormat:
+        raise
+    except StoreError as error:
+        raise StoreError(
+            f"generation {generation} resumed from memory at held step {name}, and its manifest is no good: {error}"
+        ) from error
+
+
+def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
+    """Read a generation's segment from its start to the step `end`. `parent` is the step that it resumed from.
+
+    Raises:
+        StoreError: the segment is missing, or the chain breaks before that step.
     """
     where = f"ledger of generation {end.generation}"
     links = read_segment(run.storage, end.generation, parent.ledger_head if parent else NO_HEAD)
@@ -137,7 +177,7 @@ def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
 
 
 def _records_until(end: Manifest, links: Iterator[ChainedRecord], where: str) -> list[Record]:
-    """The records up to the chain's head that a commit names.
+    """The records up to the chain's head that a manifest names.
 
     Raises:
         StoreError: the chain breaks, or does not reach that head.
@@ -147,100 +187,59 @@ def _records_until(end: Manifest, links: Iterator[ChainedRecord], where: str) ->
         records.append(link.record)
         if link.head == end.ledger_head:
             return records
-    raise StoreError(f"{where}: it does not reach the head that commit {end.name} names. Lines are missing")
+    raise StoreError(f"{where}: it does not reach the head that {end.title} names. Lines are missing")
 
 
 def _check_beginning(run: RunFolder, header: GenerationRecord, parent: Manifest | None, where: str) -> list[str]:
-    """Compare a header with the commit that it resumed from, and return the findings.
+    """Compare a header with the step that it resumed from, and return the findings.
 
     Raises:
-        StoreError: that commit's manifest is gone.
+        StoreError: that step's manifest is gone.
     """
     findings = []
-    if parent and header.parent_sha256 != run.manifest_digest(parent.name):
+    if parent and header.parent_sha256 != _digest(run, parent):
+        findings.append(replaced_text(parent, header.generation))
+    if header.parent_is_held != (parent is not None and parent.is_held):
+        said, found = ("held", "durable") if header.parent_is_held else ("durable", "held")
         findings.append(
-            f"commit {parent.name}: its manifest is not the one that generation {header.generation} went on from"
+            f"{where}: it says that it resumed from a {said} step, and its parent is not {said} but {found}"
         )
     start = (parent.name, parent.step, parent.cursor) if parent else ("", 0, 0)
     if (header.parent, header.step, header.cursor) != start:
-        findings.append(f"{where}: it begins at step {header.step}, not where commit {start[0] or 'none'} ended")
+        ended = parent.title if parent else "commit none"
+        findings.append(f"{where}: it begins at step {header.step}, not where {ended} ended")
     return findings
 
 
+def _digest(run: RunFolder, manifest: Manifest) -> str:
+    return run.held_digest(manifest.name) if manifest.is_held else run.manifest_digest(manifest.name)
+
+
+def replaced_text(parent: Manifest, generation: int) -> str:
+    """The finding about a parent whose digest is not the one in the header of its generation."""
+    return f"{parent.title}: its manifest is not the one that generation {generation} went on from"
+
+
 def _check_end(header: GenerationRecord, steps: Sequence[StepRecord], end: Manifest) -> list[str]:
-    """Compare a commit with the header and the last step of its segment, and return the findings."""
+    """Compare a manifest with the header and the last step of its segment, and return the findings."""
     findings = []
     promised = (header.world_size, header.plan_digest, header.total_steps, header.identity, header.facts, header.run_id)
     if (end.world_size, end.plan_digest, end.total_steps, end.identity, end.facts, end.run_id) != promised:
-        findings.append(f"commit {end.name}: its plan, length, machine or run is not what its ledger's header names")
+        findings.append(f"{end.title}: its plan, length, machine or run is not what its ledger's header names")
     done = (steps[-1].step + 1, steps[-1].cursor) if steps else (header.step, header.cursor)
     if (end.step, end.cursor) != done:
         findings.append(
-            f"commit {end.name}: it says step {end.step} and sample {end.cursor}, "
+            f"{end.title}: it says step {end.step} and sample {end.cursor}, "
             f"and its ledger step {done[0]} and sample {done[1]}"
         )
     return findings
 
 
 def _tail(links: Iterator[ChainedRecord], where: str) -> tuple[list[Record], list[str]]:
-    """The readable records after the commit, and a finding if the rest cannot be read."""
+    """The readable records after the end, and a finding if the rest cannot be read."""
     tail: list[Record] = []
     try:
         tail.extend(link.record for link in links)
     except StoreError as error:
         return tail, [f"{where}, after its last commit: {error}"]
     return tail, []
-
-
-# -- all segments together
-
-
-def check_identity(segments: Sequence[Segment]) -> list[str]:
-    """Find changes of the identity that no header records as accepted by the user."""
-    return [
-        f"generation {after.generation}: another {field} than before, and nobody accepted it"
-        for before, after in pairwise(segment.header for segment in segments)
-        for field in before.identity.differences(after.identity)
-        if not any(change.startswith(f"{field}: ") for change in after.changed)
-    ]
-
-
-def check_records(run: RunFolder, known: Sequence[str]) -> list[str]:
-    """Check that every recorded commit has its manifest, and that every commit is recorded. Return the findings.
-
-    Manifests are never removed. The last commit of a generation may lack a record, because its worker may have died
-    before writing it. Findings in `known` are not repeated.
-    """
-    findings = []
-    recorded = {
-        name: digest for number in run.segments() for name, digest in recorded_commits(run.storage, number).items()
-    }
-    for name, digest in recorded.items():
-        try:
-            run.manifest(name)
-        except StoreError as error:
-            if str(error) not in known:
-                findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
-            continue
-        if run.manifest_digest(name) != digest:
-            findings.append(f"commit {name}: its manifest is not the one that the ledger records")
-    findings += [
-        f"commit {name}: the ledger has no record of it, and its generation went on"
-        for name, after in pairwise(run.commits())
-        if name not in recorded and commit_of(name)[1] == commit_of(after)[1]
-    ]
-    return findings
-
-
-def count_discarded(run: RunFolder, segments: Sequence[Segment]) -> tuple[dict[int, int], int]:
-    """Return generation -> its steps that were computed again, and the newest generation's uncommitted steps."""
-    tails = {segment.header.generation: segment.tail_steps for segment in segments}
-    numbers = {*run.generations(), *run.segments()}
-    counts = {n: tails[n] if n in tails else _count_steps(run, n) for n in numbers}
-    uncommitted = counts.pop(max(counts), 0) if counts else 0
-    return counts, uncommitted
-
-
-def _count_steps(run: RunFolder, generation: int) -> int:
-    """The number of steps in a segment outside the lineage. The segment may be torn or missing."""
-    return run.storage.read_from(segment_name(generation), 0).count(b'"kind":"step"')

@@ -28,10 +28,13 @@ _CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
 _ASSIGNMENT = re.compile(
     r"(?:^|;|&&)[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE
 )
+_EXPORT = re.compile(r"(?:^|;|&&)[ \t]*export[ \t]+([A-Z_][A-Z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE)
 # `$NAME`, `${NAME}`, `${NAME:-default}`, `$1`.
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|([A-Za-z_]\w*|\d))")
 _END = re.compile(r"^([|;&]+|\d*>.*|<.*)$")
 _MAX_VARIABLES_IN_VARIABLES = 8
+# The beginning of a second option in one text.
+_NEXT_OPTION = re.compile(r"\s(?:--[A-Za-z]|\+*[A-Za-z_][\w./@-]*=)")
 _PASSED_ON = {
     "--num_processes": "--num_processes",
     "--accelerate_config": "--config_file",
@@ -49,6 +52,8 @@ class Command:
     """the program with its folder, as written"""
     launcher: Mapping[str, str]
     """options before the script, such as `--config_file`, and variables such as `CUDA_VISIBLE_DEVICES`"""
+    environment: Mapping[str, str]
+    """variables that the script exports or sets for the program"""
     launched: tuple[str, ...]
     """everything before the script, also the launcher's options"""
     arguments: tuple[str, ...]
@@ -107,6 +112,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
         script=script,
         path=arguments[at],
         launcher=launcher,
+        environment=_exported(text, known) | _assigned(arguments[:at]),
         launched=tuple(arguments[:at]),
         arguments=tuple(behind),
         group_size=int(sampled[1]) if sampled else None,
@@ -125,7 +131,8 @@ def _split(line: str, source: str) -> list[str]:
 def _filled_arguments(argument: str, known: Mapping[str, str]) -> list[str]:
     """An argument with its variables filled in. It becomes several if a variable or the quotes hold several options."""
     filled = _fill(argument, known)
-    is_several = argument.startswith(("$", "-", "+")) and " " in filled and "=" in filled
+    is_several = argument.startswith("$") and "=" in filled
+    is_several |= argument.startswith(("-", "+")) and bool(_NEXT_OPTION.search(filled))
     return filled.split() if is_several else [filled]
 
 
@@ -151,6 +158,17 @@ def _launcher(arguments: list[str]) -> dict[str, str]:
         elif sign and name.isupper():
             options[name] = value
     return options
+
+
+def _assigned(arguments: list[str]) -> dict[str, str]:
+    """The variables that are set for the program: `NAME=VALUE` before it."""
+    pairs = (argument.partition("=") for argument in arguments if not argument.startswith("-"))
+    return {name: value for name, sign, value in pairs if sign and name.isidentifier() and name.isupper()}
+
+
+def _exported(text: str, known: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the script exports, the last value of each, with known variables filled in."""
+    return {name: _fill(value.strip("\"'"), known) for name, value in _EXPORT.findall(text.replace("\\$", "$"))}
 
 
 def _taken(arguments: list[str]) -> dict[str, str]:

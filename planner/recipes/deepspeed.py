@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from planner.recipes.deepspeed_trackers import set_trackers
 from planner.recipes.drafting import RecipeOptions, finish, job_name, make_own, order_sections, set_batch, set_workers
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Recipe, Trap
@@ -20,7 +21,7 @@ _REASONS = {
     "fp16": "your loop decides the precision",
     "optimizer": "your loop has its own optimizer",
     "scheduler": "your loop has its own schedule",
-    "steps_per_print": "the ledger records every step",
+    "steps_per_print": "planner records and tracks every step",
     "wall_clock_breakdown": "the ledger records every step's time",
 }
 
@@ -64,6 +65,7 @@ def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
         draft.derive("train.clip_norm", clip or None, f"train.clip_norm {clip or 'null'}: gradient_clipping")
     draft.derive("train.epochs", 1, "train.epochs 1: a DeepSpeed file does not set the length. Write yours")
     set_workers(draft, batch, gpus)
+    set_trackers(draft, keys)
     order_sections(draft)
     finish(draft, keys, _REASONS, "planner has no such setting")
     make_own(draft, "what your script trains", "a DeepSpeed file names no model, data or loss")

@@ -22,6 +22,7 @@ from planner.recipes.drafting import (
     set_workers,
 )
 from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Recipe
 from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
 
@@ -138,6 +139,14 @@ def _draft(
         carry(draft, keys, "activation_checkpointing", "train.activation_checkpointing", True)
     _set_eval(draft, facts)
     set_workers(draft, facts.batch, gpus)
+    set_trackers(
+        draft,
+        keys,
+        options.env,
+        title="the DPO repository",
+        project=DPO_DEFAULTS["wandb.project"],
+        debug_is_silent=True,
+    )
     order_sections(draft)
     return draft
 

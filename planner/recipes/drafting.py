@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.files.messages import cut
+from planner.job import Train
 from planner.job.objectives import OURS
 from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import KeyReader
@@ -211,7 +212,11 @@ def make_own(draft: Draft, method: str, why: str) -> None:
         "objective": "own",
         "batch": ordered.pop("batch", {}),
     }
-    theirs = {name: train.pop(name) for name in ("schedule", "precision", "activation_checkpointing") if name in train}
+    theirs = {
+        name: train.pop(name)
+        for name in ("schedule", "precision", "activation_checkpointing", "compile")
+        if name in train
+    }
     optimizer = train.pop("optimizer", None)
     draft.job["train"] = {**train, "optimizer": {"kind": "own"}}
     draft.job |= ordered
@@ -254,18 +259,7 @@ def finish(draft: Draft, keys: KeyReader, reasons: Mapping[str, str], other: str
 
 def order_sections(draft: Draft) -> None:
     """Puts the draft's sections, and the keys of `train`, in the order of a job file."""
-    order = ("name", "model", "data", "objective", "batch", "train", "eval", "workers", "checkpoint")
+    order = ("name", "model", "data", "objective", "batch", "train", "eval", "workers", "checkpoint", "tracking")
     draft.job = {name: draft.job[name] for name in order if name in draft.job}
-    within = (
-        "steps",
-        "epochs",
-        "examples",
-        "seed",
-        "optimizer",
-        "schedule",
-        "clip_norm",
-        "precision",
-        "activation_checkpointing",
-    )
     train = draft.job["train"]
-    draft.job["train"] = {name: train[name] for name in within if name in train}
+    draft.job["train"] = {name: train[name] for name in Train.model_fields if name in train}

@@ -21,8 +21,10 @@ from planner.recipes.drafting import (
 from planner.recipes.entries import KeyReader
 from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.halos_loss import OF_HUMANLINE, note_loss, set_objective
+from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import number
+from planner.recipes.upstream_defaults import HALOS_DEFAULTS
 
 # HALOs' methods that are a planner objective of another name, with a setting.
 SHARED = {"cdpo": "dpo"}
@@ -82,6 +84,8 @@ def make_draft(
     _set_precision(draft, keys)
     _set_eval(draft, keys, facts)
     set_workers(draft, facts.batch, gpus)
+    project = HALOS_DEFAULTS["wandb.project"]
+    set_trackers(draft, keys, options.env, title="HALOs", project=project, debug_is_silent=facts.is_legacy)
     order_sections(draft)
     return draft
 

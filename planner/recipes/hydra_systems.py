@@ -18,6 +18,7 @@ from planner.recipes.recipe import Recipe
 from planner.recipes.render_hydra import render_dpo, render_halos, to_dpo, to_halos
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
+from planner.recipes.trackers import variables_of
 
 
 def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:
@@ -36,6 +37,8 @@ def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Reci
         base = (halos if is_halos else dpo).base(chosen(hydra.parse_overrides(arguments)[0]))
     made = hydra.compose(base, found.folder, arguments, source=found.source, groups=GROUPS, env=options.env)
     keys = KeyReader(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
+    if found.command:
+        options = replace(options, env={**found.command.environment, **options.env})
     for key, value in missing.items():
         keys.unresolved(key, value, COMMAND_LINE)
     recipe = _of_keys(keys, made.choices, found, options, is_halos=is_halos)
@@ -47,7 +50,8 @@ def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Reci
         else:
             recipe.draft.drop(cut(argument), "not an override, and planner cannot resolve it")
     keys.raise_mistakes()
-    return replace(recipe, arguments=found.arguments) if found.command else recipe
+    theirs = found.arguments if found.command else ()
+    return replace(recipe, arguments=theirs, environment=variables_of(options.env))
 
 
 def _of_file(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:

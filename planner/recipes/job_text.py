@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from planner.files import parse_job
@@ -45,9 +45,20 @@ def _section(values: Mapping[str, Any], remarks: Mapping[str, str], path: str) -
         if isinstance(value, Mapping) and value:
             yield f"{indent}{key}:"
             yield from _section(value, remarks, f"{name}.")
+        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+            yield f"{indent}{key}:"
+            yield from _items(value, indent)
         else:
             line = f"{indent}{key}: {_leaf(value)}"
             yield f"{line.ljust(_REMARK_AT)}  # {escape(remarks[name])}" if name in remarks else line
+
+
+def _items(values: Sequence[Mapping[str, Any]], indent: str) -> Iterator[str]:
+    """A list of sections with a line for each value."""
+    for item in values:
+        lines = [f"{key}: {_leaf(value)}" for key, value in item.items()]
+        yield f"{indent}  - {lines[0]}"
+        yield from (f"{indent}    {line}" for line in lines[1:])
 
 
 def _leaf(value: Any) -> str:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from planner.recipes.entries import COMMAND_LINE, Entry
 from planner.recipes.scalars import scalar
-from planner.recipes.trl_keys import TRUE_BY_DEFAULT
+from planner.recipes.trl_keys import TEXTS, TRUE_BY_DEFAULT
 
 # The beginning of the next option, which is no value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
@@ -38,7 +39,7 @@ def overrides(arguments: Sequence[str], keys_of: dict[str, Entry], where: str = 
         while not sign and index < len(arguments) and not _NEXT.match(arguments[index]):
             values.append(arguments[index])
             index += 1
-        read = [scalar(each) for each in values]
+        read: list[Any] = list(values) if key in TEXTS else [scalar(each) for each in values]
         if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:
             key, read = positive, [False]
         keys_of[key] = Entry(value=True if not read else read[0] if len(read) == 1 else read, where=where)

@@ -1,6 +1,6 @@
 """The values of a recipe: the draft of a job, a note for every key, and the interface to what its own system does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -170,6 +170,8 @@ class Recipe:
     """overrides of the recipe's own command, as written"""
     launch_file: str = ""
     """the accelerate file that the recipe names, empty if none"""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """variables of trackers that the recipe's command sets"""
 
     @property
     def precision(self) -> str:

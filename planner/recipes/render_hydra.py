@@ -5,13 +5,16 @@ from collections.abc import Sequence
 
 from planner.job import AdamW, HfModel
 from planner.recipes.recipe import Rewrite
+from planner.recipes.render_trackers import UNNAMED, experiment, trackers_to_hydra
 from planner.recipes.rendering import (
     Rendering,
+    attention_of,
     clip_of,
     leave_loss,
     leave_model,
     leave_rows,
     length_in_examples,
+    remark_selective,
     truth,
     warmup_share,
     warmup_steps,
@@ -32,11 +35,11 @@ def to_dpo(rendering: Rendering) -> None:
     if isinstance(job.model, HfModel):
         path = shlex.quote(f"model.name_or_path={job.model.path}")
         rendering.write("model.path model.context", "model=blank_model", path, "model.block_name=BLOCK")
-        rendering.write("", f"max_length={job.model.context}", "datasets=[DATA]", "exp_name=NAME")
+        rendering.write("", f"max_length={job.model.context}", "datasets=[DATA]", experiment(rendering.job))
         rendering.remark("BLOCK: write the class of the model's blocks, such as LlamaDecoderLayer")
     rendering.leave(
         "name data.path data.split",
-        "write your data and a name for DATA and NAME, else the repository takes hh or does not start",
+        f"write {_yours(rendering)}, else the repository takes hh or does not start",
     )
     _prompts(rendering, "", "256")
     rendering.leave("data.cut_prompt", "the repository keeps the end of a prompt only for hh")
@@ -45,8 +48,9 @@ def to_dpo(rendering: Rendering) -> None:
     leave_rows(rendering, all_of_it=False, packs=False)
     mixed = "bfloat16" if job.train.precision == "bf16" else "null"
     rendering.write("train.precision", f"model.fsdp_policy_mp={mixed}")
-    checkpointing = truth(value=job.train.activation_checkpointing)
+    checkpointing = truth(value=bool(job.train.activation_checkpointing))
     rendering.write("train.activation_checkpointing", f"activation_checkpointing={checkpointing}")
+    remark_selective(rendering)
     optimizer = job.train.optimizer
     if optimizer.kind != "own":
         rendering.write(
@@ -66,6 +70,7 @@ def to_dpo(rendering: Rendering) -> None:
     arguments = [f"warmup_steps={steps}"] if steps else []
     rendering.write_or_leave("train.schedule.warmup", arguments, "write warmup_steps in optimizer steps")
     rendering.write("train.seed", f"seed={job.train.seed}")
+    trackers_to_hydra(rendering, "")
     rendering.leave("eval", _EVAL)
 
 
@@ -91,12 +96,12 @@ def to_halos(rendering: Rendering) -> None:
     leave_loss(rendering, "tokens", "mean")
     rendering.leave(
         "name data.path data.split",
-        "write your model's family for llama, your data for DATA and a name for NAME",
+        f"write your model's family for llama, {_yours(rendering)}",
     )
     if isinstance(job.model, HfModel):
         path = shlex.quote(f"++model.name_or_path={job.model.path}")
         rendering.write("model.path model.context", path, f"++model.max_length={job.model.context}")
-        rendering.write("model.attention", f"++model.attn_implementation={job.model.attention}")
+        rendering.write("model.attention", f"++model.attn_implementation={attention_of(job.model)}")
     _prompts(rendering, "++model.", "512 in some versions")
     rendering.leave("data.cut_prompt", "HALOs chooses it by data set")
     rendering.leave("model.revision", "write the folder of that revision as the model")
@@ -106,8 +111,9 @@ def to_halos(rendering: Rendering) -> None:
     rendering.write("train.precision", f"++model.policy_dtype={dtype}")
     if train.precision == "bf16":
         rendering.remark("train.precision bf16: HALOs' weights and optimizer state are bf16, planner's fp32")
-    checkpointing = truth(value=train.activation_checkpointing)
+    checkpointing = truth(value=bool(train.activation_checkpointing))
     rendering.write("train.activation_checkpointing", f"++model.activation_checkpointing={checkpointing}")
+    remark_selective(rendering)
     _halos_optimizer(rendering)
     _length(rendering, "++")
     rendering.write("train.clip_norm", f"++model.max_grad_norm={clip_of(job, 'inf')}")
@@ -124,6 +130,7 @@ def to_halos(rendering: Rendering) -> None:
         "HALOs' schedule is cosine down to 0 for sft, and constant for all others",
     )
     rendering.write("train.seed", f"++seed={train.seed}")
+    trackers_to_hydra(rendering, "++")
     rendering.leave("eval", _EVAL)
 
 
@@ -131,7 +138,7 @@ def _halos_loss(rendering: Rendering) -> None:
     objective = rendering.job.objective
     is_cdpo = bool(rendering.value("objective.label_smoothing"))
     rendering.write("objective.kind", f"loss={'cdpo' if is_cdpo else objective.kind}", "model=llama")
-    rendering.write("", "train_datasets=[DATA]", "test_datasets=[DATA]", "exp_name=NAME")
+    rendering.write("", "train_datasets=[DATA]", "test_datasets=[DATA]", experiment(rendering.job))
     rendering.write_number("objective.beta", f"++loss.{'tau' if objective.kind == 'ipo' else 'beta'}=")
     if is_cdpo:
         rendering.write_number("objective.label_smoothing", "++loss.epsilon=")
@@ -156,6 +163,11 @@ def _halos_optimizer(rendering: Rendering) -> None:
         rendering.write("train.optimizer.betas", *betas)
         rendering.leave("train.optimizer.eps", "HALOs does not pass it on, so torch's 1e-8 applies")
     rendering.leave("train.optimizer", "HALOs passes betas, which only AdamW takes, so it trains by AdamW")
+
+
+def _yours(rendering: Rendering) -> str:
+    """What the user writes for the placeholders of a command."""
+    return "your data for DATA" + (" and a name for NAME" if experiment(rendering.job) == UNNAMED else "")
 
 
 def _prompts(rendering: Rendering, prefix: str, default: str) -> None:
@@ -192,7 +204,7 @@ def render_dpo(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
         f"gradient_accumulation_steps={split.accumulation}",
         f"eval_batch_size={evaluated}",
     ]
-    start = f"CUDA_VISIBLE_DEVICES={devices} python -u train.py"
+    start = f"{split.assignments}CUDA_VISIBLE_DEVICES={devices} python -u train.py"
     return Rewrite(command=" ".join([start, *_or_theirs(split, arguments), "trainer=FSDPTrainer", *sizes]), notes=notes)
 
 
@@ -209,7 +221,7 @@ def render_halos(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
         notes += (f"no_sync: with {steps} accumulation steps each GPU holds the gradient of the whole model",)
     version = "for HALOs of 2025-05-01 or newer, with any --config_file of accelerate_config/: its count is overridden"
     file = "accelerate_config/fsdp_8gpu.yaml"
-    start = f"accelerate launch --config_file {file} --num_processes {split.gpus} launch.py"
+    start = f"{split.assignments}accelerate launch --config_file {file} --num_processes {split.gpus} launch.py"
     return Rewrite(command=" ".join([start, *_or_theirs(split, arguments), *sizes]), notes=(*notes, version))
 
 

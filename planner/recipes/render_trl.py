@@ -8,13 +8,16 @@ from planner.job import AdamW, HfModel
 from planner.recipes.accelerate import local_file, machine_notes, read_launch
 from planner.recipes.launcher import SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite
+from planner.recipes.render_trackers import trackers_to_trl
 from planner.recipes.rendering import (
     Rendering,
+    attention_of,
     clip_of,
     leave_loss,
     leave_model,
     leave_rows,
     length_in_steps,
+    remark_selective,
     truth,
     warmup_share,
     warmup_steps,
@@ -25,6 +28,8 @@ from planner.recipes.trl_keys import METHODS
 
 # The accelerate file in the commands of the alignment-handbook.
 _SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
+# The file behind --config, for a list of trackers.
+_TRACKERS_FILE = "trackers.yaml"
 # Scripts that are not in scripts/ of the alignment-handbook but in TRL's repository.
 _FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
 
@@ -40,9 +45,10 @@ def to_trl(rendering: Rendering) -> None:
     if isinstance(job.model, HfModel):
         path = f"--model_name_or_path {shlex.quote(job.model.path)}"
         rendering.write("model.path model.context", path, f"--max_length {job.model.context}")
-        rendering.write("model.attention", f"--attn_implementation {job.model.attention}")
+        rendering.write("model.attention", f"--attn_implementation {attention_of(job.model)}")
         if job.model.revision:
             rendering.write("model.revision", f"--model_revision {shlex.quote(job.model.revision)}")
+        _adapters(rendering, job.model)
     leave_model(rendering)
     leave_rows(rendering, all_of_it=True, packs=True)
     _prompts(rendering)
@@ -56,10 +62,28 @@ def to_trl(rendering: Rendering) -> None:
     if train.precision != "bf16":
         rendering.remark("train.precision fp32: zero3.yaml has mixed_precision: bf16. Write no in a copy of it")
     # False in TRL 0.19, true in 1.16.
-    checkpointing = truth(value=train.activation_checkpointing)
+    checkpointing = truth(value=bool(train.activation_checkpointing))
     rendering.write("train.activation_checkpointing", f"--gradient_checkpointing {checkpointing}")
+    remark_selective(rendering)
+    rendering.write("train.compile", *(["--torch_compile true"] if train.compile else []))
+    rendering.write("train.kernels", *(["--use_liger_kernel true"] if train.kernels == "liger" else []))
     rendering.write("train.seed", f"--seed {train.seed}")
+    trackers_to_trl(rendering)
     rendering.leave("eval", "TRL evaluates a test split, so write --eval_strategy steps and --eval_steps")
+
+
+def _adapters(rendering: Rendering, model: HfModel) -> None:
+    """Write the options of LoRA and QLoRA. TRL takes only whole numbers for alpha."""
+    lora = model.lora
+    if lora is None or lora.alpha != int(lora.alpha):
+        return
+    targets = ["all-linear"] if lora.targets is None else [shlex.quote(name) for name in lora.targets]
+    rendering.write(
+        "model.lora",
+        *("--use_peft true", f"--lora_r {lora.rank}", f"--lora_alpha {int(lora.alpha)}"),
+        *(f"--lora_dropout {number(lora.dropout)}", f"--lora_target_modules {' '.join(targets)}"),
+    )
+    rendering.write("model.frozen", *(["--load_in_4bit true"] if model.frozen == "nf4" else []))
 
 
 def _loss(rendering: Rendering) -> None:
@@ -138,12 +162,13 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     """TRL's command for a split. Its options win over the YAML and over the launcher's file."""
     recipe = split.recipe
     is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
-    config = recipe.config or (recipe.source if is_yaml else "")
+    config = _TRACKERS_FILE if split.file else recipe.config or (recipe.source if is_yaml else "")
     # Scripts that take their file first need `--option=value` as one argument (H4ArgumentParser).
     sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
     launch_file = _launch_file(recipe)
+    launch = f"accelerate launch --config_file {launch_file or _SHIPPED_FILE} --num_processes {split.gpus}"
     command = [
-        f"accelerate launch --config_file {launch_file or _SHIPPED_FILE} --num_processes {split.gpus}",
+        f"{split.assignments}{launch}",
         _script(recipe),
         *([f"{before}{config}"] if config else []),
         *arguments,
@@ -152,9 +177,16 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     ]
     return Rewrite(
         command=" ".join(command),
-        notes=tuple(_launch_notes(recipe, split.gpus, split.accumulation)),
+        file=split.file,
+        notes=(*_launch_notes(recipe, split.gpus, split.accumulation), *_file_notes(split)),
         unsaid=() if launch_file else (_launcher_unsaid(recipe),),
     )
+
+
+def _file_notes(split: BatchSplit) -> list[str]:
+    """A note on the file that the command reads, if the job has several trackers."""
+    text = f"write the lines below the command into {_TRACKERS_FILE}: the command line takes only one tracker"
+    return [text] if split.file else []
 
 
 def _script(recipe: Recipe) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.job import ChatData, Job, duration
+from planner.job import ChatData, HfModel, Job, duration
 from planner.recipes.drafting import plain
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
@@ -24,6 +24,10 @@ class Rendering:
     job: Job
     arguments: list[str] = field(default_factory=list)
     unsaid: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    """variables to set for the command"""
+    file: str = ""
+    """the text of a file for options that the system reads only from one"""
     _values: dict[str, Any] = field(init=False)
     """the job's values by their dotted names"""
     _open: dict[str, Any] = field(init=False)
@@ -79,7 +83,20 @@ class Rendering:
 
 def leaves(job: Job) -> Iterator[tuple[str, Any]]:
     """Every value of a job with its dotted name. Nulls only where they are a choice."""
-    yield from _flat(job.model_dump(by_alias=True), "")
+    yield from _flat(job.model_dump(by_alias=True, exclude={"tracking"}), "")
+    yield from tracker_values(job)
+
+
+def tracker_values(job: Job) -> Iterator[tuple[str, Any]]:
+    """The values of a job's trackers that are not defaults: `tracking.wandb.project`. A second wandb is `wandb2`."""
+    seen: list[str] = []
+    for tracker in job.tracking:
+        seen.append(tracker.kind)
+        count = seen.count(tracker.kind)
+        label = tracker.kind if count == 1 else f"{tracker.kind}{count}"
+        yield f"tracking.{label}.kind", tracker.kind
+        for name, value in tracker.model_dump(exclude={"kind"}, exclude_defaults=True).items():
+            yield f"tracking.{label}.{name}", value
 
 
 def _flat(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -102,14 +119,26 @@ def _shown(value: Any) -> str:
 # -- values that several systems take in the same way
 
 
+def attention_of(model: HfModel) -> str:
+    """What other systems call it. `auto` is what they do unless told."""
+    return "sdpa" if model.attention == "auto" else model.attention
+
+
 def leave_model(rendering: Rendering) -> None:
     """Write or list those values of a model that all target systems treat alike."""
     rendering.leave("model.lora", "write the adapters in that system's options")
+    rendering.leave("model.frozen", "write the 4-bit weights in that system's options")
     rendering.leave("model.chat_template", "write it into the tokenizer's folder")
     if rendering.job.model.kind == "hf":
         rendering.write("model.kind")
         if rendering.job.model.weights == "pretrained":
             rendering.write("model.weights")
+
+
+def remark_selective(rendering: Rendering) -> None:
+    """Say that another system has only whole blocks to compute again."""
+    if rendering.job.train.activation_checkpointing == "selective":
+        rendering.remark("train.activation_checkpointing selective: that system computes whole blocks again")
 
 
 def leave_loss(rendering: Rendering, mean_over: str, log_probs: str) -> None:

@@ -42,7 +42,13 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
             "Use another --to, or train the job with `planner run`"
         )
     split = _split(recipe, system, gpus)
-    arguments, unsaid = (_own_arguments(split), []) if job is None else _job_arguments(recipe, job, system)
+    if job is None:
+        split = replace(split, environment=recipe.environment)
+        arguments, unsaid = _own_arguments(split), []
+    else:
+        rendering = _rendering_of(recipe, job, system)
+        split = replace(split, environment=rendering.environment, file=rendering.file)
+        arguments, unsaid = rendering.arguments, rendering.unsaid
     made = system.render(split, arguments)
     notes = list(made.notes)
     if system.render_command and recipe.micro and split.micro < recipe.micro:
@@ -65,23 +71,24 @@ def _is_its_own(recipe: Recipe, system: System) -> bool:
     return recipe.system == system.name and not recipe.is_older
 
 
-def _job_arguments(recipe: Recipe, job: Job, system: System) -> tuple[list[str], list[str]]:
+def _rendering_of(recipe: Recipe, job: Job, system: System) -> Rendering:
     """The job in the target's options, and texts on the values that those options cannot express."""
     rendering = Rendering(job=job)
     rendering.write("batch.global")
     if system.render_command is None:
         rendering.write("" if job.is_own else "train.precision")
         rendering.close("YOUR_SCRIPT must set it, because this file cannot")
-        return rendering.arguments, rendering.unsaid
+        return rendering
     if job.is_own:
         rendering.remark("model, data, loss and length: the command sets only the batch")
         rendering.unsaid += recipe.draft.to_do
+        rendering.leave("tracking", "the command sets only the batch")
     else:
         system.render_command(rendering)
         # First weights or a chat template that the job does not name yet.
         rendering.unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
     rendering.close(f"{system.title} has no option for it")
-    return rendering.arguments, rendering.unsaid
+    return rendering
 
 
 def _own_arguments(split: BatchSplit) -> list[str]:

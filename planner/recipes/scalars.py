@@ -5,8 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
-_DECIMAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
+_DIGITS = "[0-9]+(?:_[0-9]+)*"
+_INTEGER = re.compile(f"[-+]?{_DIGITS}")
+_DECIMAL = re.compile(rf"[-+]?(\.{_DIGITS}|{_DIGITS}(\.({_DIGITS})?)?)([eE][-+]?[0-9]+)?")
 # `$NAME` or `${NAME}` in capitals is a shell variable. `${name}` is Hydra's.
 _SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*)(?::?-[^{}]*)?\})")
 _HYDRAS_ENV = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)")

@@ -1,7 +1,8 @@
 """`System`, the interface to a training system: how planner recognises and reads its recipes, and writes a batch."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe, Rewrite, product
@@ -19,6 +20,16 @@ class BatchSplit:
     accumulation: int
     is_own: bool
     """whether the recipe is of the target system itself, so that its own arguments are kept"""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """variables to set for the command"""
+    file: str = ""
+    """the text of a file for options that the target reads only from one, empty if there are none"""
+
+    @property
+    def assignments(self) -> str:
+        """The variables as the beginning of a command: `WANDB_PROJECT=mine `. Empty if there are none."""
+        return "".join(f"{name}={shlex.quote(value)} " for name, value in self.environment.items())
 
     @property
     def batch(self) -> int:

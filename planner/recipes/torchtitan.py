@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from planner.job import AdamW
 from planner.recipes.recipe import Rewrite
+from planner.recipes.render_trackers import trackers_to_torchtitan
 from planner.recipes.rendering import Rendering, clip_of, leave_model, length_in_steps, warmup_steps
 from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit, System
@@ -18,7 +19,7 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     sizes = [f"--training.local_batch_size {split.micro}", f"--training.global_batch_size {split.batch}"]
     context = split.recipe.draft.job.get("model", {}).get("context")
     return Rewrite(
-        command=f"NGPU={split.gpus} ./run_train.sh {' '.join([*sizes, *arguments])}",
+        command=f"{split.assignments}NGPU={split.gpus} ./run_train.sh {' '.join([*sizes, *arguments])}",
         notes=(_version_note(split.micro, split.batch, context),),
     )
 
@@ -55,6 +56,7 @@ def render_command(rendering: Rendering) -> None:
     mode = "full" if train.activation_checkpointing else "none"
     rendering.write("train.activation_checkpointing", f"--activation_checkpoint.mode {mode}")
     rendering.write("train.seed", f"--debug.seed {train.seed}")
+    trackers_to_torchtitan(rendering)
     rendering.leave("data", "torchtitan has its own data sets (--training.dataset)")
 
 

@@ -24,6 +24,7 @@ from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
 from planner.recipes.trl_keys import FALSE_TEXTS, KNOWN, METHODS, TRUE_BY_DEFAULT, TRUE_TEXTS, TRUTHS
 from planner.recipes.trl_loss import changing
+from planner.recipes.trl_trackers import EVERY_STEP
 
 # The values of loss_type that mean the method's own loss.
 _PLAIN_LOSSES = {
@@ -53,18 +54,20 @@ _REASONS = {
     "output_dir": "checkpoint.path is the folder of the run",
     "overwrite_output_dir": "planner resumes a run in its folder, so write another checkpoint.path for a new run",
     "push_to_hub": "planner export exports a trained run",
-    "report_to": "planner writes its own ledger",
+    "report_to": "write tracking in the job",
+    "project": "write tracking in the job",
+    "trackio_space_id": "write tracking in the job",
     "dataset_num_proc": "planner reads the data once",
     "remove_unused_columns": "planner reads only the columns that it needs",
     "ddp_timeout": "planner watches its workers",
-    "use_liger_kernel": "planner uses torch's kernels",
+    "use_liger_kernel": "planner has losses in chunks. Write train.kernels: liger for Liger's other kernels",
     "average_tokens_across_devices": "in planner every token of the global batch has the same weight",
     "torch_dtype": "planner's weights are fp32, its passes in train.precision",
     "dtype": "planner's weights are fp32, its passes in train.precision",
     "dataloader_drop_last": "planner drops no row",
     "accelerator_config": "planner distributes the rows itself",
     "trust_remote_code": "planner runs no code of a model's repository",
-    "gradient_checkpointing_kwargs": "planner has one kind of activation checkpointing",
+    "gradient_checkpointing_kwargs": "planner has kinds of its own (train.activation_checkpointing)",
     "eval_accumulation_steps": "it moves evaluation tensors to the CPU and does not accumulate gradients",
     "per_device_eval_batch_size": "planner splits evaluation as it splits training",
     "save_strategy": "planner commits at a measured interval (checkpoint.every)",
@@ -81,11 +84,12 @@ _REASONS = {
 _ENVIRONMENT = "env"
 _BY_PREFIX = {
     "hub_": "planner export exports a trained run",
-    "logging_": "the ledger records every step",
-    "log_level": "the ledger records every step",
-    "wandb_": "planner writes its own ledger",
+    "logging_": EVERY_STEP,
+    "log_level": "planner has its own messages",
+    "wandb_": "write tracking in the job",
+    "trackio_": "planner's trackio tracker has no such setting",
     "dataloader_": "planner has its own data loader",
-    "bnb_": "planner has no 4-bit weights",
+    "bnb_": "planner packs 4-bit weights itself, and computes in the type of train.precision",
     "ddp_": "planner shards by FSDP2",
     "fsdp": "planner configures FSDP2 itself",
     "vllm_": "your loop generates",

@@ -14,6 +14,7 @@ from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_data import set_data_of
 from planner.recipes.trl_keys import VERSIONS
 from planner.recipes.trl_loss import note_loss, set_objective
+from planner.recipes.trl_trackers import set_trackers
 from planner.recipes.trl_train import set_eval, set_optimizer, set_precision, set_schedule
 
 
@@ -67,15 +68,25 @@ def fill(
     clip = keys.norm("max_grad_norm", 1.0) if clips else None
     carry(draft, keys, "max_grad_norm", "train.clip_norm", clip, whose=VERSIONS)
     set_precision(draft, keys, launch)
+    _set_compute(draft, keys)
+    if facts.evaluates:
+        set_eval(draft, keys, facts)
+    set_workers(draft, facts.batch, facts.tuned_gpus)
+    set_trackers(draft, keys, options.env)
+    order_sections(draft)
+
+
+def _set_compute(draft: Draft, keys: KeyReader) -> None:
     if keys.value("gradient_checkpointing") is True:
         carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
     elif not keys.has("gradient_checkpointing"):
         text = "off: gradient_checkpointing is not set (false in TRL 0.19, true in 1.16). It changes only memory"
         draft.derived.append(Note(key="gradient_checkpointing", text=f"train.activation_checkpointing {text}"))
-    if facts.evaluates:
-        set_eval(draft, keys, facts)
-    set_workers(draft, facts.batch, facts.tuned_gpus)
-    order_sections(draft)
+    if keys.value("torch_compile") is True:
+        if "frozen" in draft.job["model"]:
+            draft.drop("torch_compile", "planner does not compile 4-bit weights. It changes only speed")
+        else:
+            carry(draft, keys, "torch_compile", "train.compile", "blocks")
 
 
 def _set_model(draft: Draft, keys: KeyReader) -> None:
@@ -103,6 +114,8 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
             draft.to_do.append(f"model.chat_template: save the recipe's {name} as a Jinja file, and write its path")
     if keys.flag("use_peft"):
         _set_lora(draft, keys)
+    elif keys.value("load_in_4bit") is True:
+        keys.refuse_in_job("load_in_4bit", "without use_peft there are no adapters, and 4-bit weights are not trained")
 
 
 def _set_lora(draft: Draft, keys: KeyReader) -> None:
@@ -121,12 +134,24 @@ def _set_lora(draft: Draft, keys: KeyReader) -> None:
             keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
-            draft.drop(name, "planner does not quantize the frozen weights, which takes more memory")
+            _set_frozen(draft, keys, name)
             draft.to_do.append(
                 f"model.path: {name} often continues adapters of an earlier run. If "
                 f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
                 "write the merged one"
             )
+
+
+def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
+    """How frozen weights are stored, by `load_in_4bit` or `load_in_8bit`. bitsandbytes leaves the head out, too."""
+    kind = keys.text("bnb_4bit_quant_type", "nf4")
+    if name != "load_in_4bit" or kind != "nf4":
+        what = name if name != "load_in_4bit" else f"{name} with bnb_4bit_quant_type {kind}"
+        draft.drop(name, f"{what}: planner stores frozen weights in fp32 or nf4. fp32 takes more memory")
+        return
+    draft.derive("model.frozen", "nf4", f"model.frozen nf4: {name}, with bnb_4bit_quant_type nf4")
+    if keys.flag("use_bnb_nested_quant"):
+        draft.drop("use_bnb_nested_quant", "planner keeps the scales in float32, which takes 0.4 bits per weight more")
 
 
 def _lora_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:

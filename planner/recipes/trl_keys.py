@@ -99,6 +99,17 @@ TRUTHS = (
     "accelerator_config.even_batches",
 )
 """keys that planner reads as booleans"""
+TEXTS = (
+    "report_to",
+    "run_name",
+    "logging_dir",
+    "project",
+    "trackio_space_id",
+    "wandb_project",
+    "wandb_entity",
+    "wandb_run_group",
+)
+"""keys whose value on a command line is a text, also `none` and `007`"""
 TRUE_TEXTS, FALSE_TEXTS = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 """texts that transformers' HfArgumentParser reads as booleans, in lower or upper case"""
 KNOWN = frozenset((_TRAINING + _TRL).split()) | OLDER_HANDBOOK

@@ -16,6 +16,7 @@ from planner.recipes.render_trl import render, to_trl
 from planner.recipes.scalars import shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
+from planner.recipes.trackers import variables_of
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
@@ -54,7 +55,8 @@ def _of_file(found: RecipeSource, options: RecipeOptions) -> Recipe:
     recipe = trl.read(keys, options, script="", launch=launch)
     keys.raise_mistakes()
     # As options of the recipe's own command, they win over its file.
-    return replace(recipe, arguments=tuple(_as_option(argument) for argument in found.arguments), config=found.source)
+    arguments = tuple(_as_option(argument) for argument in found.arguments)
+    return replace(recipe, arguments=arguments, config=found.source, environment=variables_of(options.env))
 
 
 def _as_option(argument: str) -> str:
@@ -73,6 +75,7 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
     if config_first:
         config = _first_of(arguments, command.script, found.source)
     written = tuple(arguments)
+    options = replace(options, env={**command.environment, **options.env})
     if config:
         tree = mapping_of(text_of(beside(found.source, config)), config)
         entries |= flat(tree, config)
@@ -84,7 +87,9 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
     for argument in others:
         recipe.draft.drop(cut(argument), "a variable that may hold any arguments: give its value by --env NAME=VALUE")
     keys.raise_mistakes()
-    return replace(recipe, arguments=written, config=config, config_first=config_first)
+    return replace(
+        recipe, arguments=written, config=config, config_first=config_first, environment=variables_of(options.env)
+    )
 
 
 def _is_file_name(argument: str) -> bool:

@@ -9,35 +9,40 @@ import multiprocessing
 import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from planner.errors import PlannerError, TrainingFailed
 
 # Limit for one stage of a rehearsal, for models of any size. A hanging collective fails after two minutes.
 _DEADLINE_S = 3600.0
+# How long the others may go on after the first error. Usually all raise the same one.
+_OTHERS_S = 30.0
 _KILLED_S = 10.0
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class LocalWorkers:
     """A context manager for `most` worker processes. Leaving it ends them.
 
     `backend` is that of torch.distributed. With gloo, several workers can share a GPU (`planner.train.collectives`).
+    `context` is that of multiprocessing. A forkserver's suits workers on the CPU.
     """
 
-    def __init__(self, most: int, backend: str = "gloo") -> None:
-        spawn = multiprocessing.get_context("spawn")
+    # Any: typeshed's BaseContext has no Process.
+    def __init__(self, most: int, backend: str = "gloo", context: Any = _SPAWN) -> None:
         self._workers, self._backend = [], backend
         # Daemons could not start processes to load data. Without this, Python would wait for the workers at exit.
         atexit.register(self.close)
         for _ in range(most):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(theirs,))
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,))
             process.start()
             theirs.close()
             self._workers.append((process, ours))
@@ -46,30 +51,19 @@ class LocalWorkers:
         """Call `function(rank, *arguments)` on `world_size` workers in one process group. Returns results by rank.
 
         Raises:
-            PlannerError: a worker raised it. The lowest rank wins.
+            PlannerError: a worker raised it. The first one wins.
             TrainingFailed: a worker raised another error (the message has its traceback), died or hung.
         """
         with tempfile.TemporaryDirectory(prefix="planner-") as folder:
-            workers = self._workers[:world_size]
-            for rank, (_, pipe) in enumerate(workers):
+            pipes = [pipe for _, pipe in self._workers[:world_size]]
+            for rank, pipe in enumerate(pipes):
                 pipe.send((function, arguments, rank, world_size, self._backend, str(Path(folder) / "rendezvous")))
-            answers = [self._answer(rank, pipe) for rank, (_, pipe) in enumerate(workers)]
-        for answer in answers:
-            if isinstance(answer, PlannerError):
-                raise answer
-        return answers
-
-    def _answer(self, rank: int, pipe: Connection) -> Any:
-        if not pipe.poll(_DEADLINE_S):
+            answers, error = _answers(pipes)
+        if len(answers) < world_size:
             self.close()
-            raise TrainingFailed(
-                f"worker {rank} was not done after {_DEADLINE_S:.0f} s. Use fewer steps or a smaller model"
-            )
-        try:
-            return pipe.recv()
-        except EOFError as error:
-            self.close()
-            raise TrainingFailed(f"worker {rank} died") from error
+        if error is not None:
+            raise error
+        return [answers[rank] for rank in range(world_size)]
 
     def close(self) -> None:
         """End all workers."""
@@ -87,6 +81,26 @@ class LocalWorkers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _answers(pipes: Sequence[Connection]) -> tuple[dict[int, Any], PlannerError | None]:
+    """What the workers answer, by rank, and the first error. After an error, the others have little time."""
+    ranks, answers = {pipe: rank for rank, pipe in enumerate(pipes)}, dict[int, Any]()
+    first: PlannerError | None = None
+    deadline_s = time.monotonic() + _DEADLINE_S
+    while ranks and (ready := wait(list(ranks), max(0.0, deadline_s - time.monotonic()))):
+        for pipe in cast("list[Connection]", ready):
+            rank = ranks.pop(pipe)
+            try:
+                answers[rank] = pipe.recv()
+            except EOFError:
+                return answers, first or TrainingFailed(f"worker {rank} died")
+            if first is None and isinstance(answers[rank], PlannerError):
+                first, deadline_s = answers[rank], time.monotonic() + _OTHERS_S
+    if ranks and first is None:
+        late = ", ".join(f"worker {rank}" for rank in ranks.values())
+        first = TrainingFailed(f"{late}: not done after {_DEADLINE_S:.0f} s. Use fewer steps or a smaller model")
+    return answers, first
 
 
 def _serve(pipe: Connection) -> None:

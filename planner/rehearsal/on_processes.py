@@ -1,13 +1,18 @@
 """Trains a job on local processes through a history of world sizes. It stops and resumes at each change."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from planner.base.text import counted
+from planner.errors import UserError
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import SizePhase
 from planner.store.storage import Storage
 from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
+
+if TYPE_CHECKING:  # importing it takes a second
+    import torch
 
 Worker = Callable[[int, Launch, int], GenerationEnd]
 """(rank, launch, step to stop at) -> how the generation ended. Runs in a worker process"""
@@ -33,11 +38,37 @@ def rehearse(
 
 
 def train_observed(rank: int, launch: Launch, end_step: int) -> GenerationEnd:
-    """Train one stage on one worker, and record checksums. A `Worker` for `rehearse`."""
+    """Train one stage on one worker, and record checksums. A `Worker` for `rehearse`, on the CPU."""
     del rank
-    from planner.rehearsal.observe import StepRecorder
-    from planner.train.generation import train
     from planner.train.world import cpu_device
 
+    return _train(launch, end_step, cpu_device)
+
+
+def train_on_gpu(rank: int, launch: Launch, end_step: int) -> GenerationEnd:
+    """The same on a GPU: one for each worker with NCCL, the first one for all of them with gloo."""
+    import torch
+
+    is_own = "nccl" in torch.distributed.get_backend_config()
+    return _train(launch, end_step, lambda: torch.device("cuda", rank if is_own else 0))
+
+
+def gpu_backend(num_workers: int) -> str:
+    """The backend of torch.distributed for workers on this machine's GPUs. NCCL takes one worker per GPU.
+
+    Raises:
+        UserError: torch sees no GPU.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError("--gpu: torch sees no GPU on this machine. Leave out --gpu to train on the CPU")
+    return "cpu:gloo,cuda:nccl" if torch.cuda.device_count() >= num_workers else "gloo"
+
+
+def _train(launch: Launch, end_step: int, choose_device: "Callable[[], torch.device]") -> GenerationEnd:
+    from planner.rehearsal.observe import StepRecorder
+    from planner.train.generation import train
+
     hooks = Hooks(observe=StepRecorder(Storage(launch.url)), should_stop=lambda step: step >= end_step)
-    return train(launch, cpu_device, hooks)
+    return train(launch, choose_device, hooks)

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
 from planner.base.text import counted
 from planner.provenance.audit import Audit
 from planner.report.plan_table import split_text
 from planner.report.text_columns import aligned
 
+_MOST_STEPS = 10
 _DRIVER = {"alive": " (the run is still going)", "unknown": " (a driver on another machine may still run it)"}
 
 
@@ -44,6 +46,8 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
         f"recomputed    {counted(audit.recomputed, 'step')}, done again after a loss or a stop, and counted once",
         f"global batch  {batches or 'unknown'}{' (constant)' if len(audit.global_batches) == 1 else ''}",
     ]
+    if resumed := [phase.first_step for phase in audit.phases if phase.from_memory]:
+        lines.append(f"from memory   {counted(len(resumed), 'generation')}, {_steps_text(resumed)}")
     if audit.held_out:
         (first, before), *more = audit.held_out
         later = f", {more[-1][1]:.4f} at step {more[-1][0]}" if more else ""
@@ -62,6 +66,12 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
     else:
         lines.append("audit: NOT CLEAN. Do not trust this run before you know why")
     return lines
+
+
+def _steps_text(steps: Sequence[int]) -> str:
+    """`at steps 5, 8`, of many only the last ones."""
+    listed = ", ".join(str(step) for step in steps[-_MOST_STEPS:])
+    return f"at {'step' if len(steps) == 1 else 'steps'} {'..., ' if len(steps) > _MOST_STEPS else ''}{listed}"
 
 
 def audit_json(audit: Audit) -> str:

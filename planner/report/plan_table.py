@@ -1,7 +1,7 @@
 """Plans as the table of `planner plan`, and as JSON."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan
@@ -73,9 +73,17 @@ def _cells(plan: Plan) -> tuple[str, ...]:
     return (*cells, str(plan.balanced_cost), f"+{extra:.0%}" if extra else "free")
 
 
-def plan_json(plans: Sequence[Plan], mixes: Mixes | None = None) -> str:
-    """A JSON list with one object per plan. The keys are a public interface (see docs/reference)."""
-    objects = [plan_object(plan) for plan in plans]
+def plan_json(
+    plans: Sequence[Plan], mixes: Mixes | None = None, more: Callable[[Plan], dict[str, object]] = lambda _plan: {}
+) -> str:
+    """A JSON list with one object per plan. The keys are a public interface (see docs/reference).
+
+    Args:
+        plans: one per object.
+        mixes: the nodes of each world size, for a key of its own.
+        more: plan -> further keys of its object.
+    """
+    objects = [{**plan_object(plan), **more(plan)} for plan in plans]
     if mixes is not None:
         objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
     return json.dumps(objects, indent=1)

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from planner.base.text import counted
@@ -15,19 +14,28 @@ from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
 from planner.report.run_view import RunView, fold, metric_texts
+from planner.report.speed import Speed
 from planner.report.text_columns import ago, aligned, hanging, printable
-from planner.store.records import EvalRecord, EventRecord, GenerationRecord, Record, StepRecord
+from planner.store.records import (
+    CommitRecord,
+    EvalRecord,
+    EventRecord,
+    GenerationRecord,
+    MeasurementRecord,
+    Record,
+    StepRecord,
+)
 from planner.store.run_folder import commit_of
 from planner.store.survey import SegmentEnds, Survey
 
-State = Literal["running", "held", "finished", "stopped", "broken"]
+State = Literal["running", "elsewhere", "finished", "stopped", "broken"]
 
 _NUM_EVENTS = 10
 _NUM_HELD_OUT = 5
 # The year 5138. A damaged file may hold any number.
 _LATEST_S = 1e11
 _UNKNOWN_DRIVER = "planner cannot tell from here whether that driver is still running"
-_HELD = f"held: by a driver on another machine. {_UNKNOWN_DRIVER}"
+_ELSEWHERE = f"elsewhere: a driver on another machine has the lease. {_UNKNOWN_DRIVER}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +64,8 @@ class RunLine:
     """of the newest generation, or 0 before the first generation"""
     committed_step: int
     committed_time_s: float | None
+    held_step: int
+    """the newest step that is in memory or durable, by what the run's controller says now"""
     last_event: Event | None
     active_time_s: float
     """the latest time on record, in seconds since the epoch, or 0 if there is none"""
@@ -71,10 +81,14 @@ class GenerationLine:
     first_step: int
     end_step: int
     """half open: the first step that it did not do"""
+    parent: str
+    """the commit or the held step that it resumed from, or empty"""
+    parent_is_held: bool
+    """it resumed from copies in memory, not from a commit"""
     ended: str
     """how it ended, as text"""
-    done_again: int
-    """how many of its steps the next generation computed again"""
+    recomputed_before: int
+    """steps of earlier generations that were lost before it and computed again, as in an audit"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +107,12 @@ class RunDetail:
     driver: str
     samples_per_s: float
     """over the last steps"""
+    speed: Speed | None
+    """over the last measurements of the newest generation, or None if it has none yet"""
+    commit_s: float
+    """seconds for which the last commit that was read paused training, or 0 if none was"""
+    commit_write_s: float
+    """seconds from the begin of that commit until it was durable, or 0 if not known"""
     loss: float | None
     metrics: Mapping[str, float]
     """what the objective measures besides the loss, at the last step"""
@@ -136,6 +156,7 @@ def run_line(survey: Survey) -> RunLine:
         world_size=view.world_size or (newest.world_size if newest else 0),
         committed_step=committed_step,
         committed_time_s=newest.time_s if newest else None,
+        held_step=max(committed_step, survey.live.held_step if survey.live else 0),
         last_event=events[-1] if events else None,
         active_time_s=max(seen_times, default=0.0),
     )
@@ -148,7 +169,7 @@ def _state(survey: Survey, committed_step: int, total_steps: int) -> State:
         return "running"
     if 0 < total_steps <= committed_step:
         return "finished"
-    return "held" if survey.driver == "unknown" else "stopped"
+    return "elsewhere" if survey.driver == "unknown" else "stopped"
 
 
 def _story(segments: Sequence[SegmentEnds]) -> tuple[RunView, tuple[Event, ...]]:
@@ -161,7 +182,7 @@ def _story(segments: Sequence[SegmentEnds]) -> tuple[RunView, tuple[Event, ...]]
     for segment in segments:
         time_s: float | None = None
         for record in _records(segment):
-            time_s = _time_after(record, time_s)
+            time_s = time_after(record, time_s)
             view, lines = fold(view, [record])
             events += (Event(time_s=time_s, text=line) for line in lines)
     return view, tuple(events)
@@ -170,12 +191,13 @@ def _story(segments: Sequence[SegmentEnds]) -> tuple[RunView, tuple[Event, ...]]
 def _records(segment: SegmentEnds) -> Iterator[Record]:
     if segment.header:
         yield segment.header
+    yield from segment.begin
     yield from segment.tail
 
 
-def _time_after(record: Record, before_s: float | None) -> float | None:
+def time_after(record: Record, before_s: float | None) -> float | None:
     """When a record was written: its own time, or `before_s` plus its duration. None if neither is known."""
-    if isinstance(record, GenerationRecord | EventRecord):
+    if isinstance(record, GenerationRecord | EventRecord | MeasurementRecord):
         return record.time_s
     return None if before_s is None else before_s + record.seconds
 
@@ -188,7 +210,7 @@ def run_detail(survey: Survey) -> RunDetail:
     """
     summary = run_line(survey)
     view, events = _story(survey.segments)
-    newest, job = survey.newest, survey.job
+    newest, job, commit = survey.newest, survey.job, _last_commit(survey.segments)
     header = survey.segments[-1].header if survey.segments else None
     identity = header.identity if header else newest.identity if newest else None
     # A dict, because a generation repeats the evaluation of its first step.
@@ -204,6 +226,9 @@ def run_detail(survey: Survey) -> RunDetail:
         data=identity.data if identity else "",
         driver=_driver_text(survey),
         samples_per_s=view.samples_per_s,
+        speed=view.speed,
+        commit_s=commit.seconds if commit else 0.0,
+        commit_write_s=commit.write_s if commit else 0.0,
         loss=view.loss,
         metrics=view.metrics,
         interval=_interval(survey, events),
@@ -215,6 +240,11 @@ def run_detail(survey: Survey) -> RunDetail:
         held_out=tuple(sorted(held_out.items())[-_NUM_HELD_OUT:]),
         resume=_resume(survey, summary),
     )
+
+
+def _last_commit(segments: Sequence[SegmentEnds]) -> CommitRecord | None:
+    records = (record for segment in reversed(segments) for record in reversed(segment.tail))
+    return next((record for record in records if isinstance(record, CommitRecord)), None)
 
 
 def _settings(section: Model | Objective) -> str:
@@ -245,26 +275,32 @@ def _interval(survey: Survey, events: Sequence[Event]) -> str:
 
 def _resume(survey: Survey, summary: RunLine) -> str:
     """The command with the job's copy in the run's folder, which has absolute paths."""
-    if survey.job is None or "://" in survey.url or summary.state not in {"stopped", "held"}:
+    if survey.job is None or "://" in survey.url or summary.state not in {"stopped", "elsewhere"}:
         return ""
     return shlex.join(["planner", "run", f"{survey.url}/jobs/{survey.job_digest}.json"])
 
 
 def _generations(segments: Sequence[SegmentEnds], summary: RunLine) -> tuple[GenerationLine, ...]:
-    following = [after.header.step if after.header else None for _, after in pairwise(segments)]
-    return tuple(
-        _generation(segment, segment.header, next_step, summary)
-        for segment, next_step in zip(segments, [*following, None], strict=False)
-        if segment.header
-    )
+    lines, lost, known_end = list[GenerationLine](), 0, 0
+    for segment in segments:
+        is_newest = segment is segments[-1]
+        if segment.header is None:
+            known_end = 0
+            continue
+        lost += max(known_end - segment.header.step, 0)
+        # Like an audit: if nobody went on from a generation, it is in no lineage, and a later one has recomputed all.
+        counts = is_newest or max(segment.committed_step, segment.held_step) >= 0
+        line = _generation(segment, segment.header, lost if counts else 0, is_newest=is_newest, summary=summary)
+        lost, known_end = 0 if counts else lost, line.end_step
+        lines.append(line)
+    return tuple(lines)
 
 
 def _generation(
-    segment: SegmentEnds, header: GenerationRecord, next_step: int | None, summary: RunLine
+    segment: SegmentEnds, header: GenerationRecord, recomputed: int, *, is_newest: bool, summary: RunLine
 ) -> GenerationLine:
-    """`next_step` is the first step of the next generation. None if there is none or its header cannot be read."""
     done = next((r.step + 1 for r in reversed(segment.tail) if isinstance(r, StepRecord)), header.step)
-    end_step = max(done, segment.committed_step)
+    end_step = max(done, segment.committed_step, segment.held_step)
     plan = recorded_plan(header)
     return GenerationLine(
         generation=segment.generation,
@@ -272,8 +308,10 @@ def _generation(
         split=split_text(plan.shares),
         first_step=header.step,
         end_step=end_step,
-        ended=_ended(segment, header, end_step, is_running=next_step is None and summary.state == "running"),
-        done_again=0 if next_step is None else max(end_step - next_step, 0),
+        parent=header.parent,
+        parent_is_held=header.parent_is_held,
+        ended=_ended(segment, header, end_step, is_running=is_newest and summary.state == "running"),
+        recomputed_before=recomputed,
     )
 
 
@@ -287,14 +325,16 @@ def _ended(segment: SegmentEnds, header: GenerationRecord, end_step: int, *, is_
         return "finished"
     if segment.committed_step == end_step > header.step:
         return "with a commit"
-    return "without notice" if end_step > header.step else "before its first step was done"
+    if segment.held_step == end_step:
+        return "in memory"
+    return "without notice" if end_step > header.step else "before its first step"
 
 
 # -- text and JSON
 
 
 def run_table(lines: Sequence[RunLine], names: Sequence[str], now_s: float, width: int | None = None) -> list[str]:
-    """Return a header, then a row per run, then an explanation if a run is held.
+    """Return a header, then a row per run, then an explanation if a run is elsewhere.
 
     Args:
         lines: the runs.
@@ -302,17 +342,17 @@ def run_table(lines: Sequence[RunLine], names: Sequence[str], now_s: float, widt
         now_s: seconds since the epoch.
         width: columns of the terminal. Last events are wrapped to it. None leaves each row on one line.
     """
-    columns = ("run", "state", "step", "workers", "committed")
+    columns = ("run", "state", "step", "workers", "durable")
     table = aligned([columns, *map(_cells, names, lines, [now_s] * len(lines))], left={0, 1, 4})
     events = ["last event", *(_last_event(line, now_s) for line in lines)]
     rows = [row for line, event in zip(table, events, strict=True) for row in hanging(f"{line}  ", event, width)]
-    return [*rows, "", _HELD] if any(line.state == "held" for line in lines) else rows
+    return [*rows, "", _ELSEWHERE] if any(line.state == "elsewhere" for line in lines) else rows
 
 
 def _cells(name: str, line: RunLine, now_s: float) -> tuple[str, ...]:
-    committed = f"{line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "-"
+    durable = f"{line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "-"
     step = f"{line.step}/{line.total_steps or '?'}"
-    return (printable(name), line.state, step, str(line.world_size or "-"), committed)
+    return (printable(name), line.state, step, str(line.world_size or "-"), durable)
 
 
 def _last_event(line: RunLine, now_s: float) -> str:
@@ -334,8 +374,7 @@ def detail_json(detail: RunDetail) -> str:
 def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> list[str]:
     """Return everything about a run as lines, wrapped to `width` columns. Commands stay whole, to be copied."""
     line = detail.summary
-    committed = f"step {line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "none"
-    kept = ", ".join(map(str, detail.kept_steps)) or "none"
+    durable = f"step {line.committed_step}, {ago(line.committed_time_s, now_s)}" if line.committed_time_s else "none"
     facts = [
         ("run", line.run),
         ("state", f"{line.state}{': ' if line.reason else ''}{line.reason}"),
@@ -347,12 +386,12 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
         ("driver", detail.driver),
         ("step", f"{line.step} of {line.total_steps or '?'}"),
         ("loss", "" if detail.loss is None else ", ".join([f"{detail.loss:.4f}", *metric_texts(detail.metrics)])),
-        ("speed", f"{detail.samples_per_s:.1f} samples/s over the last steps" if detail.samples_per_s else ""),
-        ("committed", committed),
-        (
-            "kept",
-            f"{counted(detail.num_commits, 'commit')}, with the files of steps {kept}" if detail.num_commits else "",
-        ),
+        ("speed", _speed_text(detail)),
+        ("memory", detail.speed.memory_text if detail.speed else ""),
+        ("step time", detail.speed.division_text(detail.commit_s, detail.commit_write_s) if detail.speed else ""),
+        ("durable", durable),
+        ("held", f"step {line.held_step}, in memory" if line.held_step > line.committed_step else ""),
+        ("kept", _kept_text(detail)),
         ("commits", detail.interval),
         ("held out", ", ".join(f"{loss:.4f} at step {step}" for step, loss in detail.held_out)),
         (
@@ -373,21 +412,36 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
     return text
 
 
+def _kept_text(detail: RunDetail) -> str:
+    """`8 commits on record, files of steps 1324, 1405`."""
+    if not detail.num_commits:
+        return ""
+    steps = ", ".join(map(str, detail.kept_steps)) or "none"
+    step = "step" if len(detail.kept_steps) == 1 else "steps"
+    return f"{counted(detail.num_commits, 'commit')} on record, files of {step} {steps}"
+
+
+def _speed_text(detail: RunDetail) -> str:
+    samples = f"{detail.samples_per_s:.1f} samples/s over the last steps" if detail.samples_per_s else ""
+    return ", ".join(text for text in (samples, detail.speed.rate_text if detail.speed else "") if text)
+
+
 def _generation_table(detail: RunDetail) -> list[str]:
-    columns = ("generation", "workers", "split", "steps", "ended", "done again")
+    columns = ("generation", "workers", "split", "steps", "from", "ended", "recomputed")
     rows = [
         (
             str(each.generation),
             str(each.world_size),
             each.split,
             f"[{each.first_step}, {each.end_step})",
+            ("memory" if each.parent_is_held else "commit") if each.parent else "start",
             printable(each.ended),
-            str(each.done_again),
+            str(each.recomputed_before),
         )
         for each in detail.generations
     ]
     earlier = detail.num_generations - len(rows)
-    table = aligned([columns, *rows], left={2, 3, 4})
+    table = aligned([columns, *rows], left={2, 3, 4, 5})
     return [*table, f"and {counted(earlier, 'generation')} before these"] if earlier else table
 
 

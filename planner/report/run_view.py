@@ -7,10 +7,21 @@ from planner.base.text import counted
 from planner.job.objective_registry import shown_metrics
 from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
-from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, Record, StepRecord
+from planner.report.speed import Speed, commit_text
+from planner.store.records import (
+    CommitRecord,
+    EvalRecord,
+    EventRecord,
+    GenerationRecord,
+    MeasurementRecord,
+    Record,
+    StepRecord,
+)
 
 # Throughput is a moving average: a single step varies too much, and the mean of the whole run hides a resize.
 _SMOOTHING = 0.8
+# Each is of a second or of one step, whichever is longer. The last one of a generation may be of less.
+_NUM_MEASUREMENTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +41,18 @@ class RunView:
     """what the objective measures besides the loss, at the last step"""
     held_out: float | None = None
     samples_per_s: float = 0.0
+    measured: tuple[MeasurementRecord, ...] = ()
+    """the last measurements of this generation"""
     committed_step: int = 0
+    """the newest durable step"""
+    held_step: int = 0
+    """the newest step that is in memory or durable. The ledger does not have it: who knows it sets it"""
     event: str = "waiting for workers"
+
+    @property
+    def speed(self) -> Speed | None:
+        """Over the last measurements of this generation. None before the first."""
+        return Speed.of(self.measured) if self.measured else None
 
 
 def fold(view: RunView, records: Iterable[Record]) -> tuple[RunView, list[str]]:
@@ -57,11 +78,23 @@ def metric_texts(metrics: Mapping[str, float]) -> list[str]:
 def step_line(view: RunView) -> str:
     """The view in one line."""
     loss = "" if view.loss is None else "  ".join([f"loss {view.loss:.4f}", *metric_texts(view.metrics), ""])
-    speed = f"{view.samples_per_s:.1f} samples/s  " if view.samples_per_s else ""
+    speed = "".join(f"{text}  " for text in speed_texts(view))
     return (
         f"step {view.step}/{view.total_steps}  {loss}{counted(view.world_size, 'worker')} ({view.split})  "
-        f"{speed}committed {view.committed_step}"
+        f"{speed}{durable_text(view)}"
     )
+
+
+def durable_text(view: RunView) -> str:
+    """`durable 120`, or `durable 120, held 130` if a later step is in memory."""
+    is_ahead = view.committed_step < view.held_step <= view.step
+    return f"durable {view.committed_step}{f', held {view.held_step}' if is_ahead else ''}"
+
+
+def speed_texts(view: RunView) -> list[str]:
+    """Return what is known of the speed, such as `12.3 samples/s`, `4,096 tokens/s`, `MFU 41%` and `38.2 GiB`."""
+    samples = [f"{view.samples_per_s:.1f} samples/s"] if view.samples_per_s else []
+    return [*samples, *(view.speed.texts if view.speed else ())]
 
 
 def _after(view: RunView, record: Record) -> tuple[RunView, str]:
@@ -72,9 +105,12 @@ def _after(view: RunView, record: Record) -> tuple[RunView, str]:
     if isinstance(record, EvalRecord):
         losses = ", ".join([f"held-out loss {record.loss:.4f}", *metric_texts(record.metrics)])
         return replace(view, held_out=record.loss), f"step {record.step}: {losses}"
+    if isinstance(record, MeasurementRecord):
+        return replace(view, measured=(*view.measured, record)[-_NUM_MEASUREMENTS:]), ""
     if isinstance(record, CommitRecord):
-        return replace(view, committed_step=record.step), f"step {record.step}: committed in {record.seconds:.2f} s"
-    return view, record.message
+        event = f"step {record.step}: the commit {commit_text(record.seconds, record.write_s)}"
+        return replace(view, committed_step=record.step), event
+    return (view, record.message) if isinstance(record, EventRecord) else (view, "")
 
 
 def _after_step(view: RunView, record: StepRecord) -> RunView:
@@ -96,9 +132,13 @@ def _after_generation(view: RunView, record: GenerationRecord) -> tuple[RunView,
         total_steps=record.total_steps,
         global_batch=record.identity.global_batch,
         samples_per_s=0.0,
-        committed_step=record.step,
+        measured=(),
+        # A held step is not durable. Its generation commits it at once.
+        committed_step=min(view.committed_step, record.step) if record.parent_is_held else record.step,
+        held_step=record.step if record.parent_is_held else min(view.held_step, record.step),
     )
-    begins = "begins" if not record.parent else f"goes on from step {record.step}"
+    resumed = f"resumed from {'memory at' if record.parent_is_held else 'the commit of'} step {record.step}"
+    begins = resumed if record.parent else "begins"
     line = (
         f"generation {record.generation} {begins}: {counted(record.world_size, 'worker')}, split {view.split}, "
         f"{counted(view.rounds, 'round')}, global batch {view.global_batch}"

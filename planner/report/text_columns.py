@@ -1,5 +1,6 @@
 """Lays out plain text: aligned columns, and texts that are wrapped to a terminal's width."""
 
+import time
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 from unicodedata import category, east_asian_width
@@ -8,6 +9,8 @@ from planner.base.text import duration
 
 _GAP = "  "
 _DAY_S = 24 * 3600.0
+# The year 5138. A damaged file may hold any number.
+_LATEST_S = 1e11
 # A text in a narrower column is hard to read, so it moves below its row.
 _LEAST_COLUMNS = 40
 _BELOW = " " * 6
@@ -107,3 +110,8 @@ def ago(then_s: float | None, now_s: float) -> str:
         return "-"
     seconds = max(now_s - then_s, 0.0)
     return f"{seconds / _DAY_S:.0f} days ago" if seconds > 2 * _DAY_S else f"{duration(seconds)} ago"
+
+
+def utc(time_s: float) -> str:
+    """Return `2026-11-21 13:30:00 UTC` for seconds since the epoch. The nearest valid time if it is out of range."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(max(time_s, 0.0), _LATEST_S)))

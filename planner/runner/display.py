@@ -24,6 +24,10 @@ class StartedRun:
     """0 if not known"""
     state: Callable[[], str]
     """returns what happens while no step is done, or empty if that is not known"""
+    why: Callable[[], str]
+    """returns the same with the time that is left now, at most some seconds old, or empty if that is not known"""
+    held_step: Callable[[], int]
+    """returns the newest step that is held or durable, or 0 if that is not known"""
     cluster: EmbeddedCluster | None
     """the local cluster, or None on another cluster"""
 

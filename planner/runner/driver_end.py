@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -134,10 +134,17 @@ class ListenerConnections:
     def __init__(self) -> None:
         self._held: dict[str, socket.socket] = {}
 
+    @property
+    def held(self) -> tuple[socket.socket, ...]:
+        """The open connections. The end of one can be read from it."""
+        return tuple(self._held.values())
+
     def is_there(self, address: str) -> bool:
         """Whether a process listens at `host:port`, or at the path of a Unix socket."""
         if address in self._held and not _has_ended(self._held[address]):
             return True
+        if address in self._held:
+            self._held.pop(address).close()
         try:
             self._held[address] = _connection(address)
         except (ConnectionRefusedError, FileNotFoundError):
@@ -182,38 +189,69 @@ class _DriverMessages:
         self.has_ended = False
         self._received = b""
 
+    def has_left(self) -> bool:
+        """Whether it has ended normally, or before it said what it runs."""
+        return _FAREWELL.strip() in self.lines or (self.has_ended and not self.lines)
+
     @property
     def head(self) -> RayListeners | None:
         """The head that the driver is connected to. None while it is not connected."""
         facts = json.loads(self.lines[-1]) if len(self.lines) > 1 else {}
         return RayListeners(**facts) if facts else None
 
-    def wait(self, seconds: float) -> None:
-        """Wait until the driver sends something or ends, at most `seconds`."""
-        if select.select([0], [], [], seconds)[0]:
+    def wait(self, seconds: float, others: Sequence[socket.socket] = ()) -> bool:
+        """Wait until the driver sends something or ends, or until another connection can be read, at most `seconds`.
+
+        Returns:
+            whether another connection can be read.
+        """
+        sources: list[int | socket.socket] = [0, *others]
+        ready = select.select(sources, [], [], seconds)[0]
+        if 0 in ready:
+            self._receive()
+        elif self.lines and not ready:  # a process that the driver forked may keep the pipe open
+            self.has_ended = os.getppid() != json.loads(self.lines[0])["driver"]
+        return any(source in ready for source in others)
+
+    def _receive(self) -> None:
+        """Read all that the driver has sent, up to its end."""
+        while not self.has_ended and select.select([0], [], [], 0)[0]:
             chunk = os.read(0, 65536)
             self.has_ended = not chunk
             *lines, self._received = (self._received + chunk).split(b"\n")
             self.lines += lines
-        elif self.lines:  # a process that the driver forked may keep the pipe open
-            self.has_ended = os.getppid() != json.loads(self.lines[0])["driver"]
 
 
 def _ending(driver: _DriverMessages, say: Callable[[str], None]) -> str:
     """Wait until the driver or its head ends, and return what happened. Empty if the driver ended normally."""
-    num_missed, lines = 0, ListenerConnections()
+    num_missed, is_woken, lines = 0, False, ListenerConnections()
     while True:
-        driver.wait(_LOOK_S)
-        if _FAREWELL.strip() in driver.lines or (driver.has_ended and not driver.lines):
+        # With a look at once when a connection ends, it is known which of the driver and the raylet ended first. Not
+        # twice in a row: something between may accept connections and close them.
+        is_woken = driver.wait(_LOOK_S, lines.held if driver.head and not (num_missed or is_woken) else ())
+        if driver.has_left():
             return ""
         lost = ended_process(driver.head, lines.is_there) if driver.head else None
         num_missed = num_missed + 1 if lost else 0
+        if lost:
+            driver.wait(0.0)  # a driver that has not ended by now has outlived the process that it lost
+        if driver.has_left():
+            return ""
         if driver.has_ended:
-            return lost.description if lost else "this driver was ended from outside (killed, or out of memory)"
+            return _of_driver(driver.head, lost, was_lost_before=num_missed > 1)
         if lost and num_missed == _LOOKS_UNTIL_GONE:
             if lost.is_final:
                 return lost.description
             say(f"{lost.description}. Ray waits a minute for another one and then ends this driver")
+
+
+def _of_driver(head: RayListeners | None, lost: EndedProcess | None, *, was_lost_before: bool) -> str:
+    """What is known of a driver that has ended without a word. A local cluster ends with its driver."""
+    if lost is None or head is None:
+        return "this driver was ended from outside (killed, or out of memory)"
+    if was_lost_before or not head.is_embedded:
+        return lost.description
+    return "this driver and its local Ray cluster have ended (killed, or out of memory)"
 
 
 def main() -> None:

@@ -4,14 +4,18 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planner.base.host_memory import available_bytes
 from planner.base.text import counted
 from planner.data.user_dataset import function_of
 from planner.dispatch import connection, launch
-from planner.dispatch.resources import alive_nodes, room_for
+from planner.dispatch.resources import alive_nodes
 from planner.errors import AnotherDriver, StoreError
 from planner.job import Job, batch_sizes, workers_of
 from planner.job.step_schedule import conversions
-from planner.plan import Plan, make_plan
+from planner.plan import Plan, make_plan, workers_on_node
+from planner.plan.accumulator_placement import FLOAT_BYTES, INTEGER_BYTES, placement_text
+from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
+from planner.runner.commit_size import commit_size
 from planner.runner.execute import resource_warning
 from planner.runner.local import local_cluster
 from planner.runner.prepare import Prepared
@@ -46,21 +50,38 @@ class DryRun:
     """what the local cluster lacks and what the run would do without it, or empty"""
     plan: Plan
     """of the first world size"""
+    commits: CommitSize | NotKnown
+    """the size of a commit"""
+    node_workers: int
+    """workers on the node that has the most of them, at the first world size"""
+    available_bytes: int | None
+    """memory that is available on this machine, if the job would run here"""
+    copies_fit: int
+    """how many copies of each worker's state fit into `available_bytes`, at most those of the job (`most_copies`). All
+    of them if that is not known"""
+    storage_gbps: float | None
+    """what the user says that the storage takes, in 10^9 bytes per second"""
     notes: tuple[str, ...]
     """what was found on the way, could not be checked, or would take a while"""
 
 
-def gradient_text(job: Job) -> tuple[str, ...]:
+def gradient_text(job: Job, num_parameters: int | None) -> tuple[str, ...]:
     """Everything that planner does to a step's gradient, in order, from the backward passes to the optimizer step.
 
-    `planner.train.optimizer_step`, `planner.train.exact.gradient_sums` and `planner.train.loop.Loop._update` do it.
+    `planner.train.optimizer_step`, `planner.train.exact.gradient_sums` and `planner.train.step_update` do it.
+
+    Args:
+        job: the job.
+        num_parameters: that are trained. None if that is not known.
     """
     losses, clip = "Each loss sum of your loop" if job.is_own else "The loss sum", job.train.clip_norm
-    sums = "are summed in int64 fixed point" if job.batch.equality == "bitwise" else "are summed by FSDP"
+    is_bitwise = job.batch.equality == "bitwise"
+    sums = "are summed in int64 fixed point" if is_bitwise else "are summed by FSDP"
     end = "the step is skipped" if job.train.non_finite == "skip" else "the run stops before the optimizer's step"
     return (
         f"{losses} is divided by its count over the whole global batch.",
         f"Gradients {sums} over rounds and workers, never averaged.",
+        placement_text(INTEGER_BYTES if is_bitwise else FLOAT_BYTES, num_parameters),
         f"If a gradient is not finite, {end} (train.non_finite: {job.train.non_finite}).",
         "The gradient is not clipped (train.clip_norm: null)."
         if clip is None
@@ -68,8 +89,35 @@ def gradient_text(job: Job) -> tuple[str, ...]:
     )
 
 
-def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a job would run."""
+
+    text: str
+    waits: str
+    """what it would wait for, or empty"""
+    warning: str
+    rooms: tuple[int, ...]
+    """workers that fit on each node. All nodes of a local cluster are this machine"""
+    available_bytes: int | None = None
+    """memory that is available here. None on another cluster"""
+    has_gpus: bool = True
+    """whether the state itself is in GPU memory"""
+
+    @property
+    def room(self) -> int:
+        """Workers that fit on all nodes."""
+        return sum(self.rooms)
+
+
+def check_start(prepared: Prepared, *, address: str, nodes: int, storage_gbps: float | None = None) -> DryRun:
     """Check the store, the lease and the cluster. With an address, ask that cluster for its nodes.
+
+    Args:
+        prepared: the checked job.
+        address: of the cluster, or empty for a local one.
+        nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
+        storage_gbps: what the storage takes, in 10^9 bytes per second. None if not known.
 
     Raises:
         PlannerError: the start would be refused.
@@ -85,7 +133,10 @@ def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
     ]
     if not prepared.num_samples:
         notes.append("the data cannot be read from here, so only the workers would check it")
-    cluster, waits, warning, room = _at(job, address) if address else _here(job, nodes)
+    place = _at(job, address) if address else _here(job, nodes)
+    plan = make_plan(batch_sizes(job), workers_of(job).nearest(place.room))
+    commits = commit_size(job, may_build=True)
+    node_workers = min(max(1, *place.rooms), plan.world_size)
     return DryRun(
         run=prepared.url,
         begins=prepared.resume_text,
@@ -93,13 +144,29 @@ def check_start(prepared: Prepared, *, address: str, nodes: int) -> DryRun:
         total_steps=prepared.total_steps,
         changes=prepared.changes,
         conversions=conversions(job, prepared.num_samples),
-        gradient=gradient_text(job),
-        cluster=cluster,
-        waits=waits,
-        warning=warning,
-        plan=make_plan(batch_sizes(job), workers_of(job).nearest(room)),
+        gradient=gradient_text(job, None if isinstance(commits, NotKnown) else commits.shapes.num_parameters),
+        cluster=place.text,
+        waits=place.waits,
+        warning=place.warning,
+        plan=plan,
+        commits=commits,
+        node_workers=node_workers,
+        available_bytes=place.available_bytes,
+        copies_fit=_copies_that_fit(job, commits, node_workers, plan.world_size, place),
+        storage_gbps=storage_gbps,
         notes=tuple(notes),
     )
+
+
+def _copies_that_fit(
+    job: Job, commits: CommitSize | NotKnown, node_workers: int, world_size: int, place: _Place
+) -> int:
+    """How many copies fit into the memory here. On the CPU, the state itself takes as much as one more."""
+    most = most_copies(in_memory=job.checkpoint.memory != "off")
+    if isinstance(commits, NotKnown) or place.available_bytes is None:
+        return most
+    here = place.available_bytes // max(commits.node_bytes(world_size, node_workers), 1) - (not place.has_gpus)
+    return next((copies for copies in COPIES if copies <= min(here, most)), 0)
 
 
 def _as_found(prepared: Prepared) -> tuple[Prepared, list[str]]:
@@ -122,22 +189,34 @@ def _as_found(prepared: Prepared) -> tuple[Prepared, list[str]]:
     return prepared, gone
 
 
-def _here(job: Job, nodes: int) -> tuple[str, str, str, int]:
-    """The local cluster as text, what it waits for, its warning, and its room in workers."""
+def _here(job: Job, nodes: int) -> _Place:
+    """The local cluster."""
     local = local_cluster(job, nodes)
     on = counted(local.gpus, "GPU") if local.gpus else "CPU"
-    cluster = f"local Ray cluster, {counted(local.num_workers, 'worker')} ({on})"
-    return cluster, "", local.warning, local.num_workers
+    return _Place(
+        text=f"local Ray cluster, {counted(local.num_workers, 'worker')} ({on})",
+        waits="",
+        warning=local.warning,
+        rooms=(local.num_workers,),
+        available_bytes=available_bytes(),
+        has_gpus=bool(local.gpus),
+    )
 
 
-def _at(job: Job, address: str) -> tuple[str, str, str, int]:
-    """The cluster at the address as text, what it waits for, its warning, and its room in workers."""
+def _at(job: Job, address: str) -> _Place:
+    """The cluster at the address."""
     launch.set_environment(launch.CLUSTER, embedded=False)
     with connection.connected(address, verbose=False):
         found = alive_nodes()
-    room = room_for(job.workers.taken, found)
-    cluster = f"{address}: {counted(len(found), 'node')} with room for {counted(room, 'worker')}"
-    return cluster, resource_warning(job, found), "", room
+    place = _Place(
+        text=address,
+        waits=resource_warning(job, found),
+        warning="",
+        rooms=tuple(workers_on_node(node, job.workers.taken) for node in found),
+    )
+    return replace(
+        place, text=f"{address}: {counted(len(found), 'node')} with room for {counted(place.room, 'worker')}"
+    )
 
 
 def _check_driver(storage: Storage) -> list[str]:

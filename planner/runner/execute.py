@@ -11,6 +11,7 @@ from functools import partial
 from planner.base.text import counted
 from planner.dispatch import connection
 from planner.dispatch import launch as dispatch
+from planner.dispatch.metrics_exporter import MetricsExporter
 from planner.dispatch.resources import alive_nodes, room_for, shortage
 from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, DiskFull, RunError, StoreError, TrainingFailed
@@ -22,9 +23,11 @@ from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary, dri
 from planner.runner.local import LocalShape, embedded, local_cluster
 from planner.runner.prepare import Prepared, disk_watch
 from planner.runner.signals import ended_like_ctrl_c
+from planner.runner.tracking_child import TrackingChild
 from planner.store.lease import DriverLease
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
+from planner.store.run_status import StatusWriter
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
@@ -140,6 +143,7 @@ def _train(start: _Start, display: Display) -> None:
         stack.enter_context(ended_like_ctrl_c())
         stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` ignore SIGINT
         stack.enter_context(DriverLease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
+        stack.enter_context(TrackingChild(prepared.job, prepared.url, display.say))
         watch = stack.enter_context(DriverWatch(start.subject))
         display.say("\n".join((start.opening, *(f"data: {note}" for note in prepared.notes))))
         cluster = stack.enter_context(embedded(local, display.say)) if local else None
@@ -147,14 +151,20 @@ def _train(start: _Start, display: Display) -> None:
         stack.enter_context(_connected(place, watch, verbose=start.verbose, is_embedded=cluster is not None))
         if warning := resource_warning(prepared.job, alive_nodes()):
             display.say(warning)
+        if exported := connection.metrics_url():
+            display.say(f"metrics for Prometheus: {exported}")
+        stack.enter_context(StatusWriter(prepared.run.storage, partial(dispatch.status_of, launch)))
         started = StartedRun(
             run=prepared.run,
             step=prepared.step,
             total_steps=prepared.total_steps,
             state=partial(dispatch.state_of, launch),
+            why=partial(dispatch.why_of, launch),
+            held_step=partial(dispatch.held_step_of, launch),
             cluster=cluster,
         )
         say = stack.enter_context(display.watch(started))
+        stack.enter_context(MetricsExporter(prepared.run, launch, say))
         on_cpu = local is not None and not local.gpus
         dispatch.train_on_ray(launch, start.timings, on_cpu=on_cpu, embedded=cluster is not None, say=say)
 

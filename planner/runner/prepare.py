@@ -14,6 +14,7 @@ from planner.job.step_schedule import repeated_data_note, schedule_change_note, 
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
+from planner.runner.tracking_child import check_trackers
 from planner.store.newest import newest_readable
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
@@ -75,6 +76,7 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
         PlannerError: the store, the model or the data cannot be used, or the run belongs to another job.
     """
     url = absolute_url(job.run_path)
+    check_trackers(job, url)
     job = absolute(job, url)
     run = RunFolder(Storage(url))
     with disk_watch(url, display.warn):

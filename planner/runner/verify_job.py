@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from planner.data import model_files
 from planner.dispatch.launch import absolute, new_launch
@@ -32,9 +31,6 @@ from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
-if TYPE_CHECKING:
-    from planner.rehearsal.on_processes import Worker  # torch
-
 
 @dataclass(frozen=True, kw_only=True)
 class Histories:
@@ -49,12 +45,18 @@ class Histories:
     """one text per comparison"""
 
 
-def rehearsal_of(job: Job, steps: int) -> Job:
-    """The job with `steps` steps, on the CPU, with a commit every 2 steps so that a lost node costs little."""
+def rehearsal_of(job: Job, steps: int, *, on_gpus: bool = False) -> Job:
+    """The job with `steps` steps, and a commit every 2 steps so that a lost node costs little.
+
+    On the CPU it trains without kernels that need a GPU. No GPU is asked of Ray in either case.
+    """
     job = absolute(job, "")
+    kernels = job.train.kernels if on_gpus else "own"
     return job.model_copy(
         update={
-            "train": job.train.model_copy(update={"steps": steps, "epochs": None, "examples": None}),
+            "train": job.train.model_copy(
+                update={"steps": steps, "epochs": None, "examples": None, "kernels": kernels}
+            ),
             "workers": job.workers.model_copy(update={"gpus": 0}),
             "checkpoint": job.checkpoint.model_copy(update={"every": "2 steps"}),
         }
@@ -79,33 +81,32 @@ def histories(job: Job, sizes: Sequence[int], *, through_ray: bool) -> Histories
     )
 
 
-def verify(job: Job, sizes: Sequence[int], *, through_ray: bool, say: Say = silent) -> list[Check]:
+def verify(
+    job: Job, sizes: Sequence[int], *, through_ray: bool, on_gpus: bool = False, say: Say = silent
+) -> list[Check]:
     """Train a job from `rehearsal_of` through both histories in a temporary folder, and compare them.
 
     Raises:
-        PlannerError: a history did not finish.
+        PlannerError: a history did not finish, or there is no GPU here.
     """
-    through = through_nodes if through_ray else through_processes
     with _scratch() as folder:
-        return through(job, sizes, folder, say=say)
+        if through_ray:
+            return through_nodes(job, sizes, folder, say=say)
+        return through_processes(job, sizes, folder, on_gpus=on_gpus, say=say)
 
 
 def through_processes(
-    job: Job,
-    sizes: Sequence[int],
-    folder: Path,
-    *,
-    worker: "Worker | None" = None,
-    say: Say = silent,
+    job: Job, sizes: Sequence[int], folder: Path, *, on_gpus: bool = False, say: Say = silent
 ) -> list[Check]:
-    """Train both histories in local processes. `worker` replaces the second history's worker, to plant faults."""
-    from planner.rehearsal.on_processes import rehearse, train_observed  # torch
+    """Train both histories in local processes, one after the other, and compare them."""
+    from planner.rehearsal.on_processes import gpu_backend, rehearse, train_observed, train_on_gpu  # torch
 
     start, parts = _stages(job, sizes)
     fixed, history = folder / "fixed", folder / "history"
-    with LocalWorkers(max(sizes)) as workers:
-        rehearse(workers, Launch(job=job, url=str(fixed)), start, train_observed, say)
-        rehearse(workers, Launch(job=job, url=str(history)), parts, worker or train_observed, say)
+    worker = train_on_gpu if on_gpus else train_observed
+    with LocalWorkers(max(sizes), gpu_backend(max(sizes)) if on_gpus else "gloo") as workers:
+        rehearse(workers, Launch(job=job, url=str(fixed)), start, worker, say)
+        rehearse(workers, Launch(job=job, url=str(history)), parts, worker, say)
     return compare(job, fixed, history, sizes)
 
 

@@ -6,8 +6,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.store.ledger import commits_among, header_among, segment_name
-from planner.store.run_folder import RunFolder
+from planner.store.ledger import commits_among, header_among, readable, segment_name
+from planner.store.records import CommitRecord, StepRecord
+from planner.store.run_folder import RunFolder, commit_of
 from planner.store.storage import Storage
 
 # Only the newest: old losses say little, and a run of a thousand generations must start as fast as a new one.
@@ -15,18 +16,32 @@ _MOST_GENERATIONS = 32
 # About 700 steps of a ledger. A header is a hundredth of it.
 _TAIL_BYTES = 2**18
 _NUM_SAVES = 3
+# Quotes in messages are escaped, so no message matches.
+_STEP = b'"kind":"step"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitCost:
+    """How long a commit on record took."""
+
+    seconds: float
+    """until it was durable. For commits of version 0.1.0, which were synchronous, the pause of training"""
+    world_size: int
+    """the workers that wrote it"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierGenerations:
     """Losses and save times before a generation began."""
 
-    losses: int
-    """generations that ended without notice: they left uncommitted steps"""
-    observed_s: float
+    losses: int = 0
+    """generations that ended without notice: they left steps that no commit has, and nobody resumed in memory"""
+    observed_s: float = 0.0
     """seconds since the oldest generation that was read began, pauses included"""
-    save_times: tuple[float, ...]
-    """seconds that the last commits took, oldest first, or empty if there are none"""
+    save_times: tuple[float, ...] = ()
+    """seconds that the last commits cost training, oldest first, or empty if there are none"""
+    write_times: tuple[float, ...] = ()
+    """seconds until they were durable, likewise. Not known for commits of version 0.1.0"""
 
 
 def read_earlier(run: RunFolder, *, before: int, now_s: float) -> EarlierGenerations:
@@ -38,30 +53,67 @@ def read_earlier(run: RunFolder, *, before: int, now_s: float) -> EarlierGenerat
     numbers = [number for number in run.segments() if number < before][-_MOST_GENERATIONS:]
     tails = [_tail(run.storage, number) for number in numbers]
     head = run.storage.read_first(segment_name(numbers[0]), _TAIL_BYTES) if numbers else b""
-    return summarize_earlier(head, tails, now_s)
+    held_steps = {generation: step for step, generation in map(commit_of, run.held_steps())}
+    return summarize_earlier(head, tails, now_s, [held_steps.get(number, -1) for number in numbers])
 
 
-def summarize_earlier(head: bytes, tails: Sequence[bytes], now_s: float) -> EarlierGenerations:
+def last_commit_cost(run: RunFolder) -> CommitCost | None:
+    """What the run's last recorded commit took. None if none is on record in the newest 32 generations.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    for number in reversed(run.segments()[-_MOST_GENERATIONS:]):
+        if commits := commits_among(_tail(run.storage, number)):
+            header = header_among(run.storage.read_first(segment_name(number), _TAIL_BYTES))
+            seconds = commits[-1].write_s or commits[-1].seconds
+            return CommitCost(seconds=seconds, world_size=header.world_size) if header else None
+    return None
+
+
+def summarize_earlier(
+    head: bytes, tails: Sequence[bytes], now_s: float, held_steps: Sequence[int] = ()
+) -> EarlierGenerations:
     """Summarize the generations whose segments have these ends.
 
     Args:
         head: the first bytes of the oldest segment.
         tails: the last bytes of each segment, oldest first. Lines may be torn or missing.
         now_s: the time in seconds since the epoch.
+        held_steps: for each segment, the newest step from which a generation resumed in memory, or -1. Empty: none.
     """
     header = header_among(head)
-    save_times = [commit.seconds for tail in tails for commit in commits_among(tail)]
+    commits = [commit for tail in tails for commit in commits_among(tail)]
+    write_times = [commit.write_s for commit in commits if commit.write_s]
     return EarlierGenerations(
-        losses=sum(map(_left_steps_behind, tails)),
+        losses=sum(map(_left_steps_behind, tails, held_steps or [-1] * len(tails))),
         # Another machine's clock may be ahead.
         observed_s=max(now_s - header.time_s, 0.0) if header else 0.0,
-        save_times=tuple(save_times[-_NUM_SAVES:]),
+        save_times=tuple(_costs(commits)[-_NUM_SAVES:]),
+        write_times=tuple(write_times[-_NUM_SAVES:]),
     )
 
 
-def _left_steps_behind(tail: bytes) -> bool:
-    """Whether a step follows the last commit. Quotes in messages are escaped, so no message matches."""
-    return tail.rfind(b'"kind":"step"') > tail.rfind(b'"kind":"commit"')
+def _left_steps_behind(tail: bytes, held_step: int) -> bool:
+    """Whether a step was done that neither a commit nor the next generation has.
+
+    After a hand-over in memory at the last step nothing is left behind. After a death, the copies that the next
+    generation resumes from may be older. The record of a commit may stand behind those of later steps.
+    """
+    at = tail.rfind(_STEP)
+    if at < 0:
+        return False
+    line = tail[tail.rfind(b"\n", 0, at) + 1 :].partition(b"\n")[0]
+    last_step, commits = readable(line.decode(errors="replace")), commits_among(tail)
+    if not isinstance(last_step, StepRecord):  # a torn line is the last one of a crash
+        return True
+    return last_step.step >= max(held_step, commits[-1].step if commits else -1)
+
+
+def _costs(commits: Sequence[CommitRecord]) -> list[float]:
+    """What commits cost training: the pauses of those that were written in the background, or of all if none was."""
+    beside = [commit.seconds for commit in commits if commit.seconds < commit.write_s]
+    return beside or [commit.seconds for commit in commits]
 
 
 def _tail(storage: Storage, generation: int) -> bytes:

@@ -20,6 +20,8 @@ from planner.store.storage import MAX_BLOB_BYTES, Storage
 
 # A local append takes microseconds. An object store rewrites the object, so records wait there.
 _REMOTE_FLUSH_S = 5.0
+_START, _MIDDLE = '{"head":"', '","record":'
+_BODY_AT = len(_START) + len(NO_HEAD) + len(_MIDDLE)
 
 
 def segment_name(generation: int) -> str:
@@ -73,8 +75,8 @@ class LedgerWriter:
         self.head = chained(self.head, line)
         return f'{{"head":"{self.head}","record":{line}}}\n'
 
-    def flush(self, *, durable: bool = False) -> None:
-        """Write all waiting records. If `durable`, they survive a power cut when this returns.
+    def flush(self) -> None:
+        """Write all waiting records.
 
         Raises:
             StoreError: they could not be written, now or earlier.
@@ -87,8 +89,14 @@ class LedgerWriter:
             self.is_torn = False
             self._waiting.clear()
             self._flushed_s = self._clock()
-        if durable:
-            self._storage.sync(self._name)
+
+    def sync(self) -> None:
+        """Make all written records survive a power cut. Any thread may call it.
+
+        Raises:
+            StoreError: the store cannot be used.
+        """
+        self._storage.sync(self._name)
 
 
 def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[ChainedRecord]:
@@ -158,24 +166,25 @@ def commits_among(content: bytes) -> list[CommitRecord]:
     """The commits in the readable lines of a segment, or of a part of one. The chain is not checked."""
     # Only these lines are parsed, because a segment may have a million others.
     lines = (line for line in content.decode(errors="replace").split("\n") if '"kind":"commit"' in line)
-    return [record for line in lines if isinstance(record := _readable(line), CommitRecord)]
+    return [record for line in lines if isinstance(record := readable(line), CommitRecord)]
 
 
 def header_among(content: bytes) -> GenerationRecord | None:
     """The header at the start of a segment. None if it cannot be read."""
-    record = _readable(content.decode(errors="replace").partition("\n")[0])
+    record = readable(content.decode(errors="replace").partition("\n")[0])
     return record if isinstance(record, GenerationRecord) else None
 
 
 def records_among(content: bytes) -> list[Record]:
     """The records in the readable lines of a segment, or of a part of one. The chain is not checked."""
     lines = content.decode(errors="replace").split("\n")
-    return [record for line in lines if (record := _readable(line)) is not None]
+    return [record for line in lines if (record := readable(line)) is not None]
 
 
-def _readable(line: str) -> Record | None:
+def readable(line: str) -> Record | None:
+    """The record of a line. None if it cannot be read. The chain is not checked."""
     try:
-        return parse_record(split_line(line, "ledger")[1], "ledger")
+        return parse_record(_parts_of(line, "ledger")[1], "ledger")
     except StoreError:
         return None
 
@@ -186,14 +195,22 @@ def split_line(line: str, where: str) -> tuple[str, str]:
     Raises:
         StoreError: `LedgerWriter` did not write this line, or the line was altered or torn.
     """
-    start, middle = '{"head":"', '","record":'
-    head, body = (
-        line[len(start) : len(start) + len(NO_HEAD)],
-        line[len(start) + len(NO_HEAD) + len(middle) : -1],
-    )
-    if line != f"{start}{head}{middle}{body}}}" or not _is_json(body):
-        raise StoreError(f"{where}: not a ledger line. It was altered or torn")
+    head, body = _parts_of(line, where)
+    if not _is_json(body):
+        raise _not_a_line(where)
     return head, body
+
+
+def _parts_of(line: str, where: str) -> tuple[str, str]:
+    """A line's head and body. The body may be any text."""
+    head, body = line[len(_START) : len(_START) + len(NO_HEAD)], line[_BODY_AT:-1]
+    if line != f"{_START}{head}{_MIDDLE}{body}}}":
+        raise _not_a_line(where)
+    return head, body
+
+
+def _not_a_line(where: str) -> StoreError:
+    return StoreError(f"{where}: not a ledger line. It was altered or torn")
 
 
 def _is_json(text: str) -> bool:

@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from planner.base.format_versions import STORED, refusal
 from planner.errors import NewerFormat, StoreError
@@ -15,7 +15,8 @@ NO_HEAD = "0" * 64
 """the value of the hash chain before the first record of a run"""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0)]
+ShardDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class StoredModel(BaseModel):
@@ -87,7 +88,9 @@ class GenerationRecord(StoredModel):
     generation: int
     run_id: str
     parent: str
-    """the commit that it resumed from, or empty for a fresh start"""
+    """the commit or the held step that it resumed from, or empty for a fresh start"""
+    parent_is_held: bool = False
+    """it resumed from copies in memory of a step that was not durable: the parent's manifest is in `held/`"""
     parent_sha256: str = Field(pattern=r"^([0-9a-f]{64})?$")
     """digest of the parent's manifest, so that the chain covers every manifest of the lineage except the newest"""
     step: Count
@@ -99,11 +102,15 @@ class GenerationRecord(StoredModel):
     plan_digest: str
     identity: TrainingIdentity
     job_digest: Digest
-    total_steps: int
-    num_samples: int
+    total_steps: Count
+    num_samples: Count
     facts: dict[str, Any]
     changed: tuple[str, ...] = Field(strict=False)
     """what differs from the parent's job, as text for people"""
+    launch_id: str = ""
+    """of its driver. All generations of one launch share it"""
+    launched_s: float = 0.0
+    """when its driver started, in seconds since the epoch. 0 if not known"""
     time_s: float
 
 
@@ -144,7 +151,10 @@ class EvalRecord(StoredModel):
 
 
 class CommitRecord(StoredModel):
-    """A manifest was written. The manifest names the chain's head before this record."""
+    """A step became durable: its manifest was written. It may stand behind the records of later steps.
+
+    The manifest names the chain's head at its own step.
+    """
 
     kind: Literal["commit"] = "commit"
     step: Count
@@ -152,6 +162,9 @@ class CommitRecord(StoredModel):
     sha256: Digest
     """digest of the manifest"""
     seconds: float
+    """for which training paused"""
+    write_s: float = 0.0
+    """from the begin of the commit until it was durable. 0 if not known"""
 
 
 class EventRecord(StoredModel):
@@ -159,10 +172,61 @@ class EventRecord(StoredModel):
 
     kind: Literal["event"] = "event"
     message: str
+    waited_s: float = Field(default=0.0, ge=0)
+    """seconds before this generation in which there was room for fewer workers than `workers.min`"""
     time_s: float
 
 
-Record = GenerationRecord | StepRecord | EvalRecord | CommitRecord | EventRecord
+class MeasurementRecord(StoredModel):
+    """Speed, memory and the division of time of some steps in a row, between two such records or from the first step.
+
+    rank 0 writes about one per second, and one more at the end of a generation.
+    """
+
+    kind: Literal["measurement"] = "measurement"
+    step: Count
+    """half open: the first step that it does not cover"""
+    num_steps: Count
+    seconds: float
+    """of these steps together, as in their step records"""
+    input_tokens: Count
+    """tokens of the samples (both completions of a pair), without padding and ghosts, over all workers. Each once,
+    however many passes it is in. 0 if not known"""
+    padded_tokens: Count
+    """the same tokens with padding and ghosts. 0 if not known"""
+    flops: float
+    """model FLOPs of these steps over all workers (`planner.train.flops`). 0 if not known"""
+    peak_flops_per_s: float
+    """of all workers' devices together, from the table of `planner.train.device_peaks`. 0 if not known"""
+    peak_memory_bytes: Count
+    """the most of any worker's process so far: allocated on CUDA, resident on the CPU"""
+    data_s: float
+    """mean over workers, as all times below: waiting for the next samples"""
+    forward_s: float
+    """forward passes, those without gradient included. Repetitions of a step are in all times"""
+    backward_s: float
+    """backward passes and sums of gradients"""
+    update_s: float
+    """clipping and the optimizer. On CUDA, the last step's is in the next record"""
+    communication_s: float
+    """time in which training waited in collectives of gloo, or for slower workers in them. 0 if not known, as with
+    NCCL. It overlaps with the times above and must not be added to them"""
+    time_s: float
+    """when it was written, in seconds since the epoch"""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Input tokens per second, over all workers. 0 if not known."""
+        return self.input_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization: achieved FLOPs per second, as a fraction of the devices' peak. 0 if not known."""
+        available = self.seconds * self.peak_flops_per_s
+        return self.flops / available if available > 0 else 0.0
+
+
+Record = GenerationRecord | StepRecord | EvalRecord | CommitRecord | EventRecord | MeasurementRecord
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 
@@ -190,10 +254,10 @@ class Manifest(Sealed):
     name: str
     generation: int
     parent: str
-    """the commit that the generation resumed from, or empty for a fresh start"""
+    """the commit or the held step that the generation resumed from, or empty for a fresh start"""
     step: Count
     cursor: Count
-    total_steps: int
+    total_steps: Count
     identity: TrainingIdentity
     plan_digest: str
     world_size: int
@@ -203,14 +267,61 @@ class Manifest(Sealed):
     files: tuple[FileDigest, ...] = Field(strict=False)
     tensors: dict[str, Digest]
     """name -> digest of the unsharded tensor, in the last commit of a `bitwise` run, else empty"""
+    shards: dict[str, ShardDigest] = {}
+    """of a held step, else empty: "<rank>/<tensor name>" -> XXH3-128 of the shard in memory, 32 hex digits"""
     versions: dict[str, str]
     time_s: float
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it describes a step that was only held in memory."""
+        return bool(self.shards)
+
+    @property
+    def title(self) -> str:
+        """What it is and its name, for messages."""
+        return f"{'held step' if self.is_held else 'commit'} {self.name}"
+
+    @property
+    def folder(self) -> str:
+        """Where its files are, within the run's folder."""
+        return f"checkpoints/{self.name}"
 
     @property
     def weights_digest(self) -> str:
         """One digest over all weights, 64 hex digits. Empty if the manifest names no tensors."""
         weights = {name: digest for name, digest in self.tensors.items() if name.startswith("model/")}
         return joint_digest(weights) if weights else ""
+
+
+class HeldManifest(Manifest):
+    """A step that was held in memory when a generation resumed from it. It has digests of shards, and no files."""
+
+    stored_as: ClassVar[str] = "held"
+
+    format: int = STORED["held"]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """The same facts as a held step's.
+
+        Raises:
+            ValueError: it has files, or no shards.
+        """
+        return cls(**{**dict(manifest), "format": STORED["held"]})
+
+    @model_validator(mode="after")
+    def _require_shards(self) -> Self:
+        if self.files or self.tensors or not self.shards:
+            raise ValueError("a held step has shards, and neither files nor a certificate")
+        if not all(_is_shard(name, self.world_size) for name in self.shards):
+            raise ValueError("a shard is named RANK/TENSOR, with a rank below the world size")
+        return self
+
+
+def _is_shard(name: str, world_size: int) -> bool:
+    rank, _, tensor = name.partition("/")
+    return bool(tensor) and len(rank) < 10 and rank.isdecimal() and int(rank) < world_size
 
 
 def canonical_json(value: object) -> str:

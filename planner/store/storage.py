@@ -4,7 +4,8 @@ import hashlib
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,23 @@ class Storage:
         self._fs, self._root = _opened(url)
         self.is_local = isinstance(self._fs, LocalFileSystem)
 
+    @property
+    def file_system(self) -> Any:
+        """The fsspec file system, for a library that opens files itself."""
+        return self._fs
+
     def path(self, name: str) -> str:
         """The path or URL of a blob, for a library that opens files itself."""
         return self._at(name) if self.is_local else str(self._fs.unstrip_protocol(self._at(name)))
 
+    def key(self, name: str) -> str:
+        """The path of a blob within its file system, without a protocol."""
+        return self._at(name)
+
     def exists(self, name: str) -> bool:
         """Whether there is a blob or a folder of that name."""
         with _translated(self.url, name):
-            return bool(self._fs.exists(self._at(name)))
+            return self._is_there(name)
 
     def names(self, folder: str) -> list[str]:
         """The names directly in a folder, sorted, without those that begin with a dot. Empty if there is no folder."""
@@ -54,6 +64,13 @@ class Storage:
                 return []
         names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
         return sorted(name for name in names if not name.startswith("."))
+
+    def names_of(self, *folders: str) -> list[list[str]]:
+        """`names` of several folders. A remote store is asked for all at once: each answer takes a while."""
+        if self.is_local:
+            return [self.names(folder) for folder in folders]
+        with ThreadPoolExecutor(len(folders)) as pool:
+            return list(pool.map(self.names, folders))
 
     def read(self, name: str, most_bytes: int = _MAX_DOCUMENT_BYTES) -> bytes:
         """The whole content of a blob.
@@ -83,6 +100,14 @@ class Storage:
             except FileNotFoundError:
                 return b""
 
+    def read_part(self, name: str, offset: int, most_bytes: int) -> bytes:
+        """At most `most_bytes` of a blob from `offset` on. Empty if there is no blob or nothing after `offset`."""
+        with _translated(self.url, name):
+            try:
+                return self._part(name, offset, most_bytes)
+            except FileNotFoundError:
+                return b""
+
     def write(self, name: str, content: bytes) -> None:
         """Write a blob atomically: a reader sees the old content or the new content, never a part."""
         with self._written(name, len(content)):
@@ -101,13 +126,16 @@ class Storage:
             # `_made` is not around this, because a file in the place of a folder also raises FileExistsError.
             with self._temporary(name, content) as temporary:
                 # A hard link is atomic and fails if the name is taken, also on NFS.
-                return _made(lambda: os.link(temporary, self._at(name)))
+                is_new = _made(lambda: os.link(temporary, self._at(name)))
+            if is_new:
+                sync_folder(Path(self._at(name)).parent)
+            return is_new
 
     def append(self, name: str, content: bytes) -> None:
         """Append to a blob. Only one process may write it."""
         with self._written(name, len(content)):
             if self.is_local:
-                make_folder(Path(self._at(name)).parent, Path(self._root))
+                self._make_folder(Path(self._at(name)).parent)
             with self._opened_to_append(name) as stream:
                 stream.write(content)
 
@@ -130,13 +158,19 @@ class Storage:
         """Make a folder that another library writes to, with the run's permissions. Object stores need none."""
         if self.is_local:
             with _translated(self.url, name):
-                make_folder(Path(self._at(name)), Path(self._root))
+                self._make_folder(Path(self._at(name)))
 
     def sync(self, name: str) -> None:
         """Make appended bytes survive a power cut. Object stores need no call for that."""
         if self.is_local:
             with _translated(self.url, name), Path(self._at(name)).open("rb") as stream:
                 os.fsync(stream.fileno())
+
+    def sync_folder(self, name: str) -> None:
+        """Make the names in a folder survive a power cut. Object stores need no call for that."""
+        if self.is_local:
+            with _translated(self.url, name):
+                sync_folder(Path(self._at(name)))
 
     def size_bytes(self, name: str) -> int:
         """The size of a blob in bytes, or -1 if it does not exist."""
@@ -146,20 +180,28 @@ class Storage:
             except FileNotFoundError:
                 return -1
 
-    def sha256(self, name: str) -> str:
-        """The SHA-256 of a blob, 64 hex digits. It is read in pieces."""
+    def sha256(self, name: str, on_piece: Callable[[], None] = progress_counter.count_work) -> str:
+        """The SHA-256 of a blob, 64 hex digits. It is read in pieces, and `on_piece` is called after each."""
         digest = hashlib.sha256()
         with _translated(self.url, name), self._opened(name) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
-                progress_counter.count_work()
+                on_piece()
         return digest.hexdigest()
 
     def delete(self, name: str) -> None:
         """Remove a blob, or a folder with its content. A missing one is no error."""
         with _translated(self.url, name):
-            if self._fs.exists(self._at(name)):
+            if self._is_there(name):
                 self._fs.rm(self._at(name), recursive=True)
+
+    def _is_there(self, name: str) -> bool:
+        # fsspec's own `exists` takes every error for a missing file: Ctrl-C, and a store that cannot be reached.
+        try:
+            self._fs.info(self._at(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def _opened(self, name: str) -> Any:
         return open_regular(self._at(name)) if self.is_local else self._fs.open(self._at(name), "rb")
@@ -194,10 +236,18 @@ class Storage:
             return self._fs.open(self._at(name), "ab")
         return open(self._at(name), "ab", opener=opener_within(Path(self._root)))
 
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder whose name, and those of its new parents, survive a power cut."""
+        for made in make_folder(folder, Path(self._root)):
+            # The user may not list a folder above the run's, and its file system may sync no folders.
+            is_ours = is_within(str(made.parent), self._root)
+            with suppress(PermissionError if is_ours else OSError):
+                sync_folder(made.parent)
+
     @contextmanager
     def _temporary(self, name: str, content: bytes) -> Iterator[str]:
         folder, root = Path(self._at(name)).parent, Path(self._root)
-        make_folder(folder, root)
+        self._make_folder(folder)
         temporary = folder / f".{Path(name).name}.{uuid.uuid4().hex[:8]}"
         try:
             with open(temporary, "wb", opener=opener_within(root)) as stream:  # Path.open takes no opener

@@ -15,8 +15,9 @@ from planner.store.lease import newest_lease
 from planner.store.lease_record import FoundLease, LeaseRecord, this_driver
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
 from planner.store.newest import newest_of
-from planner.store.records import CommitRecord, GenerationRecord, Manifest, Record
+from planner.store.records import CommitRecord, EventRecord, GenerationRecord, Manifest, Record
 from planner.store.run_folder import RunFolder, commit_of
+from planner.store.run_status import RunStatus, read_status
 from planner.store.storage import Storage
 
 # A header has about 2 KB, a step 350 bytes: the tail holds about 180 steps.
@@ -25,7 +26,7 @@ MOST_GENERATIONS = 32
 """how many of the newest generations a detailed survey reads, since a run on spot nodes may have a thousand"""
 # An object store answers in about 30 ms, and a run takes a dozen requests.
 _AT_ONCE = 16
-_OF_A_RUN = frozenset({"run.json", "drivers", "generations", "ledger", "manifests"})
+_OF_A_RUN = frozenset({"run.json", "drivers", "generations", "held", "ledger", "manifests"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,10 @@ class SegmentEnds:
     """the last records after the header, oldest first"""
     committed_step: int
     """of its last commit, by the names of manifests, or -1 if it has none"""
+    begin: tuple[EventRecord, ...] = ()
+    """events between the header and the tail, as far as the first records were read"""
+    held_step: int = -1
+    """the newest of its steps from which a generation resumed in memory, by the names of manifests, or -1"""
     refusal: str = ""
     """why its records are not read if another version of planner wrote them, else empty"""
 
@@ -54,6 +59,8 @@ class Survey:
     """of the driver that runs it or ran it last, or None if there is no readable lease"""
     driver: Literal["none", "alive", "ended", "unknown"] = "none"
     """unknown: on another machine, so only watching the lease would show it"""
+    live: RunStatus | None = None
+    """what the controller of that driver says. None if the driver is not alive here, or if there is no status"""
     newest: Manifest | None = None
     """the newest commit that can be read and whose files exist"""
     num_commits: int = 0
@@ -104,11 +111,12 @@ def survey(url: str, most_generations: int = 1) -> Survey:
         StoreError: its folder cannot be read.
     """
     run = RunFolder(Storage(url))
-    names, numbers = run.commits(), run.segments()
+    names, held, numbers = run.commits(), run.held_steps(), run.segments()
     there = set(run.storage.names("checkpoints"))
     kept = tuple(name for name in names if name in there)
-    segments = tuple(_segment(run.storage, number, names) for number in numbers[-most_generations:])
+    segments = tuple(_segment(run.storage, number, names, held) for number in numbers[-most_generations:])
     lease = newest_lease(run.storage)
+    driver = driver_state(lease)
     damaged = _identity_problem(run, names) or _format_problem(segments, lease)
     newest, no_commit = (None, "") if damaged else _newest(run, names, kept, segments)
     header = segments[-1].header if segments else None
@@ -117,7 +125,8 @@ def survey(url: str, most_generations: int = 1) -> Survey:
         url=url,
         problem=damaged or no_commit,
         lease=lease.holder if lease else None,
-        driver=driver_state(lease),
+        driver=driver,
+        live=_live(run.storage, lease) if driver == "alive" else None,
         newest=newest,
         num_commits=len(names),
         kept=kept,
@@ -128,18 +137,32 @@ def survey(url: str, most_generations: int = 1) -> Survey:
     )
 
 
-def _segment(storage: Storage, generation: int, commits: Sequence[str]) -> SegmentEnds:
+def _live(storage: Storage, lease: FoundLease | None) -> RunStatus | None:
+    """The status that the driver with the lease has published. None if there is none."""
+    status, holder = read_status(storage), lease.holder if lease else None
+    return status if status and holder and status.launch == holder.launch else None
+
+
+def _segment(storage: Storage, generation: int, commits: Sequence[str], held: Sequence[str]) -> SegmentEnds:
     name = segment_name(generation)
     size_bytes = storage.size_bytes(name)
     head = storage.read_first(name, _HEAD_BYTES)
-    tail = records_among(storage.read_from(name, max(size_bytes - _TAIL_BYTES, 0)))
+    tail_from = max(size_bytes - _TAIL_BYTES, 0)
+    tail = records_among(storage.read_from(name, tail_from))
     return SegmentEnds(
         generation=generation,
         header=header_among(head),
+        begin=tuple(record for record in records_among(head[:tail_from]) if isinstance(record, EventRecord)),
         tail=tuple(record for record in tail if not isinstance(record, GenerationRecord)),
-        committed_step=max((step for step, by in map(commit_of, commits) if by == generation), default=-1),
+        committed_step=_last_step(commits, generation),
+        held_step=_last_step(held, generation),
         refusal=_format_refusal(head, name),
     )
+
+
+def _last_step(names: Sequence[str], generation: int) -> int:
+    """The newest step of a generation among names of steps, or -1 if it has none."""
+    return max((step for step, by in map(commit_of, names) if by == generation), default=-1)
 
 
 def _identity_problem(run: RunFolder, names: Sequence[str]) -> str:

@@ -16,9 +16,9 @@ OLDEST_RAY = (2, 60)
 """the oldest Ray that a cluster may run. Older ones are not tested (docs/elastic.md)"""
 _DASHBOARD_PORT = 8265
 _GCS_PORT = 6379
-# By default Ray kills a stopped job after 3 s. An orderly end may take longer, and a killed driver leaves a
+# By default Ray kills a stopped job after 3 s. An orderly end waits for a durable commit, and a killed driver leaves a
 # reservation that blocks the next run for three minutes.
-_STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "60"}
+_STOP_WAIT = {"RAY_JOB_STOP_WAIT_TIME_S": "3600"}
 
 
 @dataclass(frozen=True, kw_only=True)

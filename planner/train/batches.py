@@ -19,6 +19,31 @@ from planner.order.order import Order
 from planner.plan import Plan
 
 
+@dataclass(frozen=True, kw_only=True)
+class TokenCounts:
+    """Tokens of some micro-batches. All 0 if they are not known."""
+
+    inputs: int = 0
+    """of the samples (both completions of a pair), without padding and ghosts. Each once, however many passes use it"""
+    padded: int = 0
+    """the same with padding and ghosts"""
+    squares: int = 0
+    """the sum over the samples' documents of the square of their length, for the cost of attention"""
+    mismatched: int = 0
+    """of the mismatched sequences of `kto`, without padding and ghosts. They are not in `inputs`"""
+    mismatched_squares: int = 0
+
+    def __add__(self, other: "TokenCounts") -> "TokenCounts":
+        """The tokens of both."""
+        return TokenCounts(
+            inputs=self.inputs + other.inputs,
+            padded=self.padded + other.padded,
+            squares=self.squares + other.squares,
+            mismatched=self.mismatched + other.mismatched,
+            mismatched_squares=self.mismatched_squares + other.mismatched_squares,
+        )
+
+
 class MicroBatch(Protocol):
     """The samples of one forward pass."""
 
@@ -35,6 +60,11 @@ class MicroBatch(Protocol):
     @property
     def content(self) -> Any:
         """The value that the objective or the user's loop gets."""
+        ...
+
+    @property
+    def token_counts(self) -> TokenCounts:
+        """How many tokens it has."""
         ...
 
     def check_sum(self) -> int:
@@ -57,6 +87,8 @@ class TokenBatch:
     """`(m, T)` int64, on the CPU"""
     labels: Tensor
     """`(m, T)` int64, `NO_LOSS` at tokens without loss"""
+    lengths: tuple[int, ...]
+    """the rows' lengths without padding. None for a ghost"""
 
     def pinned(self) -> "TokenBatch":
         """A copy in page-locked memory."""
@@ -71,6 +103,12 @@ class TokenBatch:
     def num_tokens(self) -> int:
         """The number of tokens with loss."""
         return int((self.labels != NO_LOSS).sum())
+
+    @property
+    def token_counts(self) -> TokenCounts:
+        """How many tokens it has."""
+        squares = sum(length * length for length in self.lengths)
+        return TokenCounts(inputs=sum(self.lengths), padded=self.inputs.numel(), squares=squares)
 
     def check_sum(self) -> int:
         """Sum of `planner.data.base.check_sum` over the rows, computed from the tensors. Below 2^64 * m."""
@@ -91,7 +129,8 @@ def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) 
     for i, t in enumerate(tokens):
         inputs[i, : len(t) - 1] = torch.from_numpy(t[:-1].astype(np.int64))
         labels[i, : len(t) - 1] = torch.from_numpy(t[1:].astype(np.int64))
-    return TokenBatch(rows=tuple(rows), position=position, inputs=inputs, labels=labels)
+    lengths = tuple(len(t) - 1 for t in tokens)
+    return TokenBatch(rows=tuple(rows), position=position, inputs=inputs, labels=labels, lengths=lengths)
 
 
 MakeBatch = Callable[[Any, list[int], int], MicroBatch]

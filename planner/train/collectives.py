@@ -8,6 +8,7 @@ machine with one GPU. To use it, initialise the process group with `gloo` alone.
 Shapes: W workers, n elements.
 """
 
+import time
 from typing import Any
 
 import torch
@@ -44,15 +45,38 @@ def is_gloo(tensor: Tensor, group: dist.ProcessGroup) -> bool:
     return tensor.device.type == "cpu" or is_staged(tensor, group)
 
 
+class _BlockedTime:
+    """Seconds that this process's training thread has waited in collectives of gloo."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began_s = 0.0
+
+    def __enter__(self) -> None:
+        """Begin to count. Enter it around a collective that returns when it is done, and nothing else."""
+        self._began_s = time.perf_counter()
+
+    def __exit__(self, *_error: object) -> None:
+        """Add the time since it was entered."""
+        self.seconds += time.perf_counter() - self._began_s
+
+
+blocked = _BlockedTime()
+"""`with blocked:` counts. NCCL's collectives return before they are done, so for those it says nothing"""
+
+
 def all_gather(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
     """Gather `(n,)` of each worker into `output`, `(W * n,)`, in the order of ranks."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     if not is_staged(tensor, group):
-        gather(output, tensor, group=group)
+        with blocked:
+            gather(output, tensor, group=group)
         return
     # As bytes, since older versions of gloo do not support every type.
     received = torch.empty(output.nbytes, dtype=torch.uint8)
-    gather(received, tensor.cpu().contiguous().view(-1).view(torch.uint8), group=group)
+    sent = tensor.cpu().contiguous().view(-1).view(torch.uint8)
+    with blocked:
+        gather(received, sent, group=group)
     output.copy_(received.view(output.dtype).view(output.shape))
 
 
@@ -61,10 +85,13 @@ def reduce_scatter(output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> 
     # torch 2.13 deprecates the older name, 2.9 has only that.
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     if not is_staged(tensor, group):
-        scatter(output, tensor, op=dist.ReduceOp.SUM, group=group)
+        with blocked:
+            scatter(output, tensor, op=dist.ReduceOp.SUM, group=group)
         return
     received = torch.empty(output.shape, dtype=output.dtype)
-    scatter(received, tensor.cpu(), op=dist.ReduceOp.SUM, group=group)
+    sent = tensor.cpu()
+    with blocked:
+        scatter(received, sent, op=dist.ReduceOp.SUM, group=group)
     output.copy_(received)
 
 
@@ -72,7 +99,8 @@ def all_to_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Send each worker its n of `(W * n,)` elements. Returns `(W, n)`: this worker's elements from every worker."""
     sent = tensor.cpu() if is_staged(tensor, group) else tensor
     received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
+    with blocked:
+        dist.all_to_all_single(received, sent, group=group)
     return received.view(group.size(), -1).to(tensor.device)
 
 
@@ -81,24 +109,23 @@ def shard_of(tensor: Tensor) -> Tensor:
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that FSDP has sharded by rows. Other tensors are returned unchanged. Collective."""
+def whole_on(tensor: Tensor, owner: int, group: dist.ProcessGroup) -> Tensor | None:
+    """The whole of a tensor on the CPU of rank `owner`, None elsewhere. Collective, in a gloo group of all workers."""
     if not isinstance(tensor, DTensor):
-        return tensor
-    group = tensor.device_mesh.get_group()
-    return gather_rows(tensor, group) if is_staged(tensor, group) else tensor.full_tensor()
-
-
-def gather_rows(tensor: DTensor, group: dist.ProcessGroup) -> Tensor:
-    """All rows of a sharded tensor, on the CPU. Each worker has `ceil(rows / W)` rows, the last ones fewer or none."""
+        return tensor.cpu() if group.rank() == owner else None
     assert tensor.placements == (Shard(0),)
     shard, num_rows = shard_of(tensor).cpu(), tensor.shape[0]
     rows_each = -(-num_rows // group.size())
+    # As bytes, since gloo does not support every type.
     padded = torch.zeros((rows_each, *tensor.shape[1:]), dtype=tensor.dtype)
     padded[: shard.shape[0]] = shard
-    gathered = torch.empty((group.size() * rows_each, *tensor.shape[1:]), dtype=tensor.dtype)
-    all_gather(gathered.view(-1), padded.view(-1), group)
-    return gathered[:num_rows]
+    sent = padded.view(-1).view(torch.uint8)
+    parts = [torch.empty_like(sent) for _ in range(group.size())] if group.rank() == owner else None
+    with blocked:
+        dist.gather(sent, parts, dst=owner, group=group)
+    if parts is None:
+        return None
+    return torch.cat(parts).view(tensor.dtype).view(-1, *tensor.shape[1:])[:num_rows]
 
 
 def let_fsdp_sum_gradients(model: nn.Module) -> None:
@@ -110,8 +137,11 @@ def let_fsdp_sum_gradients(model: nn.Module) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def stage(model: nn.Module) -> None:
-    """Make FSDP gather weights and sum gradients through the CPU, in every module that it has sharded."""
+def use_own_collectives(model: nn.Module) -> None:
+    """Make FSDP gather weights and sum gradients by the functions of this file, in every module that it has sharded.
+
+    They pass through the CPU where that is necessary, and count the time that they take.
+    """
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # FSDP does not export its protocols for these, so mypy cannot check them.

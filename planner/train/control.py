@@ -1,8 +1,8 @@
 """The control message: one asynchronous int64 all-reduce per step.
 
 It starts when a step's gradients are done, and runs while the optimizer updates the weights. It carries that step's
-evidence (samples, loss, checksum) and the next step's denominators. All values are integers, so the sums do not depend
-on the order of the workers.
+evidence (samples, loss, checksum), the next step's denominators, and how far the commit in flight is. All values are
+integers, so the sums do not depend on the order of the workers.
 """
 
 import math
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from planner.train.collectives import blocked
 from planner.train.world import World
 
 # A loss is sent in units of 2^-36 (1.5e-11). The sum over workers stays below 2^62, so it never overflows.
@@ -39,6 +40,18 @@ class Tally:
     """whether metrics are due"""
     commit: int = 0
     """whether a commit is due before the next step. Rank 0 decides it"""
+    written: int = 0
+    """workers that have written their part of the commit in flight"""
+    sealed: int = 0
+    """whether its manifest is written. Rank 0 knows it"""
+    silent: int = 0
+    """workers whose storage takes nothing more. Then all wait for the commit, so that the controller sees the hang"""
+    copy: int = 0
+    """whether a copy in the keepers' memory is due before the next step. Rank 0 decides it"""
+    publishing: int = 0
+    """workers whose last copy is not yet published (`planner.train.copies`)"""
+    must_commit: int = 0
+    """workers that may not stop with their last step only in memory"""
 
 
 def exact_sums(parts: torch.Tensor) -> tuple[float, ...]:
@@ -60,7 +73,8 @@ class Pending:
     def wait(self) -> Tally:
         """Wait for the sum over all workers and return it."""
         if self._work is not None:
-            self._work.wait()
+            with blocked:
+                self._work.wait()
         return _decode(self._tensor.tolist(), self._num_metrics)
 
 
@@ -87,6 +101,12 @@ def _encode(tally: Tally, world_size: int) -> list[int]:
         tally.failed,
         tally.report,
         tally.commit,
+        tally.written,
+        tally.sealed,
+        tally.silent,
+        tally.copy,
+        tally.publishing,
+        tally.must_commit,
         *_fixed(tally.loss, world_size),
         *(number for metric in tally.metrics for number in _fixed(metric, world_size)),
         *tally.denominators,
@@ -94,7 +114,7 @@ def _encode(tally: Tally, world_size: int) -> list[int]:
 
 
 def _decode(values: list[int], num_metrics: int) -> Tally:
-    samples, high, low, stop, failed, report, commit, *rest = values
+    samples, high, low, stop, failed, report, commit, written, sealed, silent, copy, publishing, must, *rest = values
     reals, denominators = rest[: 2 + 2 * num_metrics], rest[2 + 2 * num_metrics :]
     loss, *metrics = map(_real, reals[::2], reals[1::2])
     return Tally(
@@ -107,6 +127,12 @@ def _decode(values: list[int], num_metrics: int) -> Tally:
         failed=failed,
         report=report,
         commit=commit,
+        written=written,
+        sealed=sealed,
+        silent=silent,
+        copy=copy,
+        publishing=publishing,
+        must_commit=must,
     )
 
 

@@ -25,8 +25,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from planner.data.user_dataset import OwnDataset, check_sum, function_of
 from planner.errors import DataError, TrainingFailed
 from planner.job import Job
-from planner.train.collectives import let_fsdp_sum_gradients, stage
+from planner.train.batches import TokenCounts
+from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
 from planner.train.exact.determinism import require_shard_invariant
+from planner.train.flops import StepFlops
 from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.lifecycle import Generation, begin, looping, make_sums
 from planner.train.optimizer_step import Step
@@ -131,12 +133,12 @@ class Run:
         generation = self._generation
         generation.world.agree(partial(_require_usable, generation, model, optimizer, objective))
         let_fsdp_sum_gradients(model)
-        if generation.world.is_staged:
-            stage(model)
+        if generation.world.is_gloo:
+            use_own_collectives(model)
         state = TrainState.of(model, optimizer, make_sums(generation, model))
         make_batch = _MakeBatch(collate)
-        with looping(generation, state, lambda _note: objective, make_batch) as loop:
-            yield from loop.steps(generation.start.step, generation.start.cursor)
+        with looping(generation, state, lambda _note: (objective, StepFlops()), make_batch) as loop:
+            yield from loop.steps()
             self._outcome = loop.outcome
 
     @property
@@ -196,6 +198,11 @@ class _OwnBatch:
     def pinned(self) -> "_OwnBatch":
         """A copy whose tensors are in page-locked memory."""
         return replace(self, content=pin_memory(self.content))  # type: ignore[no-untyped-call]
+
+    @property
+    def token_counts(self) -> TokenCounts:
+        """Not known: a sample may be anything."""
+        return TokenCounts()
 
     def check_sum(self) -> int:
         """The sum computed when the samples were read, since the loop may change them afterwards."""

@@ -15,8 +15,9 @@ from planner.data.base import SampleDataset
 from planner.job import HfModel, Job, OwnModel
 from planner.train.batches import MakeBatch, token_batch
 from planner.train.custom_loop import train_own
+from planner.train.flops import StepFlops, step_flops
 from planner.train.hooks import GenerationEnd, Hooks
-from planner.train.lifecycle import Generation, Note, begin, looping, make_sums
+from planner.train.lifecycle import Generation, WriteNote, begin, looping, make_sums
 from planner.train.models.hf import HfCausal, require_packed
 from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
@@ -39,18 +40,24 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         return train_own(generation)
     state = make_state(generation)
 
-    def objective(note: Note) -> Objective:
+    def objective(note: WriteNote) -> tuple[Objective, StepFlops]:
         config, world, setup = launch.job.objective, generation.world, generation.setup
         world.from_first(lambda: check_rows(config, cast("SampleDataset", setup.dataset), setup.order))
         reference = _reference(generation, state, note)
-        return world.agree(lambda: make_objective(config, reference))
+        assert not isinstance(launch.job.model, OwnModel)  # it has a loop of its own
+        flops = step_flops(state.model, launch.job.model.context, reference)
+        return world.agree(lambda: make_objective(config, reference)), flops
 
     try:
         with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
-            return loop.run(generation.start.step, generation.start.cursor)
-    except StopRequested:
+            return loop.run()
+    except StopRequested:  # before its first step
+        start = generation.claim.start
         return GenerationEnd(
-            step=generation.start.step, total_steps=generation.setup.lengths.total_steps, repeated_steps=0
+            step=start.step,
+            total_steps=generation.setup.lengths.total_steps,
+            repeated_steps=0,
+            is_held=start.is_held,
         )
 
 
@@ -66,18 +73,18 @@ def make_batch_of(job: Job) -> MakeBatch:
     return token_batch
 
 
-def _reference(generation: Generation, state: TrainState, note: Note) -> Reference:
+def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Reference:
     """The reference of the job: a frozen model, or a table in the run's folder, whose missing parts are computed.
 
     Raises:
         StopRequested: on every worker, if one is asked to stop before the table is complete.
         PlannerError: the same error on every worker.
     """
-    job, world, setup, start = generation.job, generation.world, generation.setup, generation.start
+    job, world, setup, start = generation.job, generation.world, generation.setup, generation.claim.start
     if job.reference.source != "cached":
         return make_reference(job, world)
     dataset = cast("SampleDataset", setup.dataset)
-    has_first_weights = generation.manifest is None and job.reference.model is None
+    has_first_weights = generation.is_fresh and job.reference.model is None
     computing = TableBuilder(
         world=world,
         parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
@@ -97,12 +104,12 @@ def make_state(generation: Generation) -> TrainState:
         UserError: on every worker, if the model cannot be made or cannot use the data.
     """
     job, world = generation.job, generation.world
-    is_fresh = generation.manifest is None
+    is_fresh = generation.is_fresh
     model = make_model(job.model, job.train, world, first_weights=is_fresh)
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
     if is_fresh and isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
         world.agree(partial(require_packed, cast("HfCausal", model)))
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
-    optimizer = make_optimizer(job.train.optimizer, model)
+    optimizer = make_optimizer(job.train.optimizer, model, is_bitwise=job.batch.equality == "bitwise")
     return TrainState.of(model, optimizer, make_sums(generation, model), only_trained=True)

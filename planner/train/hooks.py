@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from planner.keeper.addresses import Keepers
+
 if TYPE_CHECKING:  # drivers import this file without torch
     from planner.train.state import TrainState
 
@@ -19,6 +21,15 @@ class PassCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Note:
+    """A message for the ledger."""
+
+    text: str
+    waited_s: float = 0.0
+    """seconds before this generation in which there was room for fewer workers than `workers.min`"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hooks:
     """The callbacks by which the caller of a generation observes and stops its loop."""
 
@@ -26,7 +37,12 @@ class Hooks:
     """called on every worker at the same step, about once a second"""
     should_stop: Callable[[int], bool] = lambda _step: False
     """called before every step with its number. If it returns true on one worker, all stop before that step"""
-    messages: Callable[[], Sequence[str]] = lambda: ()
+    may_hold: Callable[[], bool] = lambda: False
+    """whether a stop that this worker knows of may leave its last step in memory (`keepers`), without a commit. True
+    while it knows of none. The step stays in memory only if this is true on all workers"""
+    keepers: Callable[[], Keepers | None] = lambda: None
+    """called at the begin of a generation, and again in a thread while a keeper is missing. None: keeps nothing"""
+    messages: Callable[[], Sequence[Note]] = lambda: ()
     """called on every worker after every step. The returned messages go into the ledger"""
     observe: Callable[[int, "TrainState", PassCounts], None] = lambda _step, _state, _work: None
     """called on every worker after a step's gradient is computed and before the weights are updated. If the step is
@@ -43,6 +59,11 @@ class GenerationEnd:
     """steps done again because a gradient exceeded its fixed point (a run's first always, to learn the magnitudes)"""
     commit_s: float = 0.0
     """seconds of the last commit. 0 if none was made"""
+    durable_after_s: float = 0.0
+    """seconds from the end of the last step until it was durable. A commit in flight is waited for first"""
+
+    is_held: bool = False
+    """whether its last step is only in the keepers' memory, and no commit has it"""
 
     @property
     def finished(self) -> bool:

@@ -1,4 +1,4 @@
-"""Writes a generation's records to the run's folder: rank 0 writes the ledger, all ranks write checkpoints."""
+"""Writes a generation's records to the ledger. Only the training thread of rank 0 writes."""
 
 import math
 import platform
@@ -10,9 +10,10 @@ from importlib import metadata
 import torch
 
 from planner.base.version import VERSION
-from planner.errors import DiskFull, PlannerError, StoreError
+from planner.errors import PlannerError, StoreError
 from planner.job import Job, batch_sizes
 from planner.plan import make_plan
+from planner.store.jobs import job_digest
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     CommitRecord,
@@ -21,23 +22,22 @@ from planner.store.records import (
     FileDigest,
     GenerationRecord,
     Manifest,
+    MeasurementRecord,
     Record,
     StepRecord,
-    digest_of,
 )
-from planner.store.run_folder import RunFolder, commit_name
+from planner.store.run_folder import RunFolder
 from planner.train.batches import Loader
-from planner.train.checkpoints import checkpoint
 from planner.train.evaluate import evaluate
 from planner.train.objectives import Objective
-from planner.train.resume import ResumePoint
+from planner.train.resume_point import ResumePoint
 from planner.train.setup import Setup
 from planner.train.state import TrainState
 from planner.train.world import World
 
 
 class Journal:
-    """The ledger and the commits of one generation. All workers call each method but `note` and `close` together."""
+    """The ledger of one generation, and its evaluations. All workers call each method, if it says nothing else."""
 
     def __init__(
         self,
@@ -51,10 +51,9 @@ class Journal:
     ) -> None:
         self._job, self._world, self._run, self._setup, self._start = job, world, run, setup, start
         self._state, self._loader = state, loader
-        self._job_digest = world.from_first(lambda: run.keep_job(job))
+        self._job_digest = job_digest(job) if start.has_job else world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
-        self._committed = f"step {start.step}" if start.parent else "none"
         world.from_first(self._open_ledger)
         if job.eval.samples:
             self._eval_plan = make_plan(replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size)
@@ -65,6 +64,7 @@ class Journal:
             generation=start.generation,
             run_id=start.run_id,
             parent=start.parent,
+            parent_is_held=start.is_held,
             parent_sha256=start.parent_sha256,
             step=start.step,
             cursor=start.cursor,
@@ -78,6 +78,8 @@ class Journal:
             num_samples=setup.order.num_samples,
             facts=setup.facts,
             changed=start.changed,
+            launch_id=start.launch_id,
+            launched_s=start.launched_s,
             time_s=time.time(),
         )
         self._ledger = LedgerWriter(self._run.storage, header, start.head)
@@ -99,9 +101,9 @@ class Journal:
         except StoreError as error:
             self._failure = error
 
-    def note(self, message: str) -> None:
+    def note(self, message: str, waited_s: float = 0.0) -> None:
         """Write a message for people into the ledger. Any worker may call it. Only rank 0 writes."""
-        self._write(EventRecord(message=message, time_s=time.time()))
+        self._write(EventRecord(message=message, waited_s=waited_s, time_s=time.time()))
 
     def close(self) -> None:
         """Flush the last records to the store."""
@@ -110,6 +112,10 @@ class Journal:
 
     def record_step(self, record: StepRecord) -> None:
         """Write the record of a completed step."""
+        self._write(record)
+
+    def record_measurement(self, record: MeasurementRecord) -> None:
+        """Write the record of some steps' speed and memory."""
         self._write(record)
 
     def evaluate(self, step: int, objective: Objective) -> None:
@@ -137,69 +143,55 @@ class Journal:
             )
         )
 
-    def commit(self, step: int, cursor: int) -> None:
-        """Write shards, then digests, then the manifest, which completes the commit. Then remove old commits' files.
+    # -- for commits
+
+    @property
+    def generation(self) -> int:
+        """The number of this generation."""
+        return self._start.generation
+
+    @property
+    def total_steps(self) -> int:
+        """The optimizer steps of the whole job."""
+        return self._setup.lengths.total_steps
+
+    def stored_head(self) -> str:
+        """Store all records, and return the head of their chain. Empty on other ranks, and after a failure."""
+        if self._ledger is None or self._failure is not None:
+            return ""
+        try:
+            self._ledger.flush()
+        except StoreError as error:
+            self._failure = error
+            return ""
+        return self._ledger.head
+
+    def sync(self) -> None:
+        """Make all stored records survive a power cut. Only rank 0, any thread.
 
         Raises:
-            PlannerError: on every worker, if the commit cannot be written or another driver has taken over the run.
+            StoreError: the store cannot be used.
         """
-        try:
-            self._commit(step, cursor)
-        except DiskFull as error:
-            raise DiskFull(f"step {step} cannot be committed (last commit: {self._committed}): {error}") from error
-        self._committed = f"step {step}"
+        assert self._ledger is not None  # this is rank 0
+        self._ledger.sync()
 
-    def _commit(self, step: int, cursor: int) -> None:
-        started_s = time.monotonic()
-        name = commit_name(step, self._start.generation)
-        folder = f"checkpoints/{name}"
-        self._world.from_first(lambda: self._run.require_current(self._start.generation))
-        is_certificate = self._job.batch.equality == "bitwise" and step == self._setup.lengths.total_steps
-        tensors = self._state.digests(self._world.rank) if is_certificate else {}
-        self._save(folder)
-        files = checkpoint.file_digests(self._world, self._run.storage, folder)
+    def record_commit(self, record: CommitRecord) -> None:
+        """Write the record of a commit that is durable."""
+        self._write(record)
 
-        def write_manifest() -> None:
-            if self._failure is not None:
-                raise self._failure
-            assert self._ledger is not None  # this is rank 0
-            self._ledger.flush(durable=True)
-            manifest = self._manifest(name, step, cursor, files, tensors, self._ledger.head)
-            self._run.put_manifest(manifest)
-            seconds = time.monotonic() - started_s
-            self._write(CommitRecord(step=step, name=name, sha256=digest_of(manifest), seconds=seconds))
-            self._run.prune(self._job.checkpoint.keep, self._start.generation)
-
-        self._world.from_first(write_manifest)
-
-    def _save(self, folder: str) -> None:
-        """Write the shards. If the disk is full, remove them again, to make room for the ledger's last lines.
-
-        Raises:
-            PlannerError: on every worker, if they cannot be written.
-        """
-        storage = self._run.storage
-
-        def remove() -> None:
-            with suppress(StoreError):
-                storage.delete(folder)
-
-        try:
-            checkpoint.save(storage, folder, self._state)
-        except OSError as error:
-            self._world.from_first(remove)
-            needed_bytes = sum(tensor.numel() * tensor.element_size() for tensor in self._state.tensors().values())
-            raise DiskFull(storage.disk_full_text(error, "a commit", needed_bytes)) from error
-
-    def _manifest(
-        self,
-        name: str,
-        step: int,
-        cursor: int,
-        files: tuple[FileDigest, ...],
-        tensors: dict[str, str],
-        head: str,
+    def manifest(
+        self, name: str, step: int, cursor: int, *, files: tuple[FileDigest, ...], tensors: dict[str, str], head: str
     ) -> Manifest:
+        """The manifest of a commit. Any thread.
+
+        Args:
+            name: of the commit.
+            step: all steps before it are in the commit.
+            cursor: samples consumed.
+            files: of all workers.
+            tensors: the certificate, or empty.
+            head: of the ledger when the step was held.
+        """
         return Manifest(
             run_id=self._start.run_id,
             name=name,

@@ -5,42 +5,59 @@ before the first step. On any error, all workers raise the same one.
 """
 
 import contextlib
-import os
 import socket
+import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import nn
 
+from planner.base.host_memory import available_bytes
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
 from planner.job.step_schedule import StepSchedule, conversions, repeated_data_note
-from planner.plan.accumulator_placement import accumulator_placement
-from planner.store.earlier_generations import read_earlier
-from planner.store.records import Manifest
+from planner.keeper.addresses import Keepers
+from planner.plan.accumulator_placement import FLOAT_BYTES, INTEGER_BYTES, accumulator_placement
+from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
+from planner.store.earlier_generations import EarlierGenerations, read_earlier
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.train import host_room
 from planner.train.batches import Loader, MakeBatch, token_batch
 from planner.train.checkpoints import checkpoint
+from planner.train.checkpoints.from_memory import load as load_held
+from planner.train.checkpoints.from_memory import newest_held
+from planner.train.checkpoints.layout import pieces_of
+from planner.train.commits import Commits
+from planner.train.copies import Copies, Owner, next_node
+from planner.train.device_peaks import peak_flops_per_s
 from planner.train.exact import determinism
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums, GradientSums
+from planner.train.flops import StepFlops
 from planner.train.hooks import Hooks
+from planner.train.host_room import Room
 from planner.train.journal import Journal
+from planner.train.keeper_links import KeeperLinks
 from planner.train.loop import Loop
+from planner.train.memory_copies import MemoryCopies
+from planner.train.meter import Meter
 from planner.train.models.hf import HfCausal, adapters_text
 from planner.train.objectives import Objective
 from planner.train.pace import EverySteps, MeasuredPace, Pace
-from planner.train.resume import ResumePoint, claim
+from planner.train.resume import claim
+from planner.train.resume_point import Claim, ResumePoint
+from planner.train.saves import Saves
 from planner.train.setup import Launch, Setup, set_up
+from planner.train.shared_storage import require_shared_storage
 from planner.train.state import TrainState
 from planner.train.world import World
 
-Note = Callable[[str], None]
+WriteNote = Callable[[str], None]
 """writes an event into the ledger"""
 
 
@@ -52,10 +69,16 @@ class Generation:
     world: World
     run: RunFolder
     setup: Setup
-    start: ResumePoint
-    manifest: Manifest | None
-    """of the commit to resume from. None for a new run"""
+    claim: Claim
+    """what to resume from"""
     hooks: Hooks
+    keepers: Keepers | None
+    """of the launch. None: nothing is kept in memory"""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this is a new run, so that the model begins with its first weights."""
+        return self.claim.manifest is None
 
 
 def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:
@@ -66,7 +89,10 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     """
     world = World.join(choose_device)
     run = world.agree(lambda: RunFolder(Storage(launch.url)))
-    _require_shared_storage(world, run.storage)
+    keepers = hooks.keepers() if launch.job.checkpoint.memory != "off" else None
+    held = newest_held(world, keepers)
+    if held is None:  # otherwise the first commit does it, so that no resize waits for storage
+        require_shared_storage(world, run.storage)
     setup = world.agree(lambda: set_up(launch.job, world.world_size))
     world.require_equal("the version of planner", VERSION)
     world.require_equal("the data", setup.identity.data)
@@ -77,29 +103,28 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         setup = replace(setup, device=device)
         world.require_equal("the device (bitwise results depend on it)", setup.device)
     # Claimed before the model is built, so that a crash loop there is counted too.
-    start, manifest = claim(launch, world, run, setup)
+    claimed = claim(launch, world, run, setup, held)
     determinism.set_up(launch.job)
-    return Generation(job=launch.job, world=world, run=run, setup=setup, start=start, manifest=manifest, hooks=hooks)
+    return Generation(job=launch.job, world=world, run=run, setup=setup, claim=claimed, hooks=hooks, keepers=keepers)
 
 
 @contextlib.contextmanager
 def looping(
     generation: Generation,
     state: TrainState,
-    objective_of: Callable[[Note], Objective],
+    objective_of: Callable[[WriteNote], tuple[Objective, StepFlops]],
     make_batch: MakeBatch = token_batch,
 ) -> Iterator[Loop]:
     """Load the commit to resume from into `state`, and give the generation's loop. Closes the journal at the end.
 
-    `objective_of` may take long. It gets a function that writes its progress into the ledger.
+    `objective_of` returns the objective and the FLOPs of its steps. It may take long, and gets a function that writes
+    its progress into the ledger.
 
     Raises:
         PlannerError: the same error on every worker.
     """
-    job, world, run = generation.job, generation.world, generation.run
-    setup, start = generation.setup, generation.start
-    if generation.manifest is not None:
-        checkpoint.load(world, run.storage, generation.manifest, state, setup.identity)
+    job, world, run, setup = generation.job, generation.world, generation.run, generation.setup
+    start = _loaded(generation, state)
     loader = Loader(
         dataset=setup.dataset,
         order=setup.order,
@@ -112,25 +137,120 @@ def looping(
     if not start.parent or start.changed:  # a resize changes none of these notes
         for message in (*conversions(job, setup.order.num_samples), *_notes(job, setup, state)):
             journal.note(message)
+    if generation.claim.held is not None:
+        journal.note(f"loaded from memory: {generation.claim.held.text}")
+    saves = _make_saves(generation, start, state, journal)
     try:
         with determinism.named_refusals():
+            objective, flops = objective_of(journal.note)
             yield Loop(
                 job=job,
                 world=world,
                 plan=setup.plan,
                 state=state,
-                objective=objective_of(journal.note),
+                objective=objective,
                 loader=loader,
                 journal=journal,
-                pace=_make_pace(setup.lengths, world, run, start),
+                saves=saves,
                 hooks=generation.hooks,
+                start=start,
                 lengths=setup.lengths,
+                meter=Meter(world, flops, peak_flops_per_s(world.device, job.train.precision)),
             )
     except PlannerError as error:
         journal.note(f"stopped: {error}")
         raise
     finally:
+        saves.close()
         journal.close()
+
+
+def _loaded(generation: Generation, state: TrainState) -> ResumePoint:
+    """Load what the generation resumes from, and finish its claim.
+
+    Raises:
+        PlannerError, MemoryLost: on every worker.
+    """
+    claimed, world, identity = generation.claim, generation.world, generation.setup.identity
+    if claimed.held is not None:
+        assert generation.keepers is not None  # the copies were found there
+        load_held(world, generation.keepers, claimed.held, state, identity)
+    elif claimed.manifest is not None:
+        checkpoint.load(world, generation.run.storage, claimed.manifest, state, identity)
+    return claimed.finish()
+
+
+def _make_saves(generation: Generation, start: ResumePoint, state: TrainState, journal: Journal) -> Saves:
+    """The commits and the copies of the generation, as many as every host has room for."""
+    world, setup = generation.world, generation.setup
+    wanted = COPIES_ON_TWO_NODES if generation.keepers is not None else 1
+    room = host_room.room(world, state, wanted, generation.keepers)
+    for text in room.notes:
+        journal.note(text)
+    memory = _make_memory(generation, start, state, journal, room)
+    return Saves(
+        world=world,
+        commits=_make_commits(generation, start, state, journal, memory, is_copied=room.copies > 0),
+        memory=memory,
+        pace=_make_pace(setup.lengths, world, generation.run, start),
+        hooks=generation.hooks,
+        start=start,
+        total_steps=setup.lengths.total_steps,
+    )
+
+
+def _make_memory(
+    generation: Generation, start: ResumePoint, state: TrainState, journal: Journal, room: Room
+) -> MemoryCopies:
+    """The copies of the generation: in the keepers' memory, where there are keepers and room."""
+    world = generation.world
+    keepers = generation.keepers if room.copies >= COPIES_ON_OWN_NODE else None
+    own = keepers.node if keepers is not None else ""
+    has_replica = bool(own) and room.copies >= COPIES_ON_TWO_NODES
+    nodes = world.gather(own)
+    links = KeeperLinks(keepers, next_node(nodes, own) if has_replica else "", generation.hooks.keepers)
+    copies = Copies(
+        device=world.device,
+        owner=Owner(run_id=start.run_id, generation=start.generation, rank=world.rank, world_size=world.world_size),
+        pieces=lambda: pieces_of(state.tensors()),
+        links=links,
+        sync=journal.sync if world.rank == 0 else lambda: None,
+    )
+    return MemoryCopies(
+        world=world,
+        state=state,
+        journal=journal,
+        copies=copies,
+        keepers=generation.keepers,
+        every=generation.job.checkpoint.memory if keepers is not None else "off",
+        # A user's own loop may change weights between two updates.
+        waits_for_copy=generation.job.is_own,
+    )
+
+
+def _make_commits(
+    generation: Generation,
+    start: ResumePoint,
+    state: TrainState,
+    journal: Journal,
+    memory: MemoryCopies,
+    *,
+    is_copied: bool,
+) -> Commits:
+    """The commits of the generation."""
+    world, run = generation.world, generation.run
+    is_probed = generation.claim.held is None
+    return Commits(
+        world=world,
+        run=run,
+        job=generation.job,
+        state=state,
+        journal=journal,
+        memory=memory,
+        committed=f"step {start.durable_step}" if start.durable_step else "none",
+        is_copied=is_copied,
+        before_first=(lambda: None) if is_probed else (lambda: require_shared_storage(world, run.storage)),
+    )
 
 
 def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
@@ -144,47 +264,35 @@ def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
 
 def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
     """The gradient sums of the job: float32, or fixed point for `bitwise`."""
-    if generation.job.batch.equality != "bitwise":
-        return FloatSums(model)
     world, plan = generation.world, generation.setup.plan
+    is_bitwise = generation.job.batch.equality == "bitwise"
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    where = accumulator_placement(plan, num_parameters, _free_bytes(world.device))
-    return FixedPointSums(model, world, plan.num_micro_batches, world.from_first(lambda: where))
+    num_bytes = INTEGER_BYTES if is_bitwise else FLOAT_BYTES
+    where = accumulator_placement(plan, num_parameters, _free_bytes(world), num_bytes)
+    return FixedPointSums(model, world, plan.num_micro_batches, where) if is_bitwise else FloatSums(model, where)
 
 
-def _free_bytes(device: torch.device) -> int:
-    """Bytes of memory that are free on the device now."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+def _free_bytes(world: World) -> int:
+    """The least memory that any worker's device has free now, for one of the workers that share it. Collective."""
+    on_gpu = world.device.type == "cuda"
+    free = int(torch.cuda.mem_get_info(world.device)[0]) if on_gpu else available_bytes()
+    device = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else ""
+    found = world.gather((socket.gethostname(), device, free))
+    devices = [(host, device) for host, device, _ in found]
+    return min(free // devices.count((host, device)) for host, device, free in found)
 
 
 def _make_pace(lengths: StepSchedule, world: World, run: RunFolder, start: ResumePoint) -> Pace:
     """The pace of commits. Only rank 0 uses its answers."""
     if lengths.commit_every != "auto":
         return EverySteps(lengths.commit_every)
-    past = world.from_first(lambda: read_earlier(run, before=start.generation, now_s=time.time()))
-    return MeasuredPace(past, start.step, lengths.total_steps)
+    pace = MeasuredPace(EarlierGenerations(), start.step, lengths.total_steps)
+    if world.rank == 0:  # in a thread, since no resize waits for storage
+        threading.Thread(target=_teach, args=(pace, run, start.generation), name="planner-past", daemon=True).start()
+    return pace
 
 
-def _require_shared_storage(world: World, storage: Storage) -> None:
-    """Check that every rank can read what rank 0 writes.
-
-    With a path on each host's own disk, training would seem to work but lose all shards except the first host's.
-    """
-    nonce = world.from_first(lambda: uuid.uuid4().hex)
-    name = f"probe-{nonce}"
-    world.from_first(lambda: storage.write(name, nonce.encode()))
-    hosts = world.gather(socket.gethostname())
-
-    def read() -> None:
-        if storage.read_from(name, 0) != nonce.encode():
-            raise StoreError(
-                f"{storage.url}: {hosts[world.rank]} does not see what {hosts[0]} wrote there. "
-                "Set checkpoint.path to storage that every node shares"
-            )
-
-    try:
-        world.agree(read)
-    finally:
-        world.from_first(lambda: storage.delete(name))
+def _teach(pace: MeasuredPace, run: RunFolder, generation: int) -> None:
+    """Tell the pace what earlier generations have measured."""
+    with suppress(StoreError):  # then it goes by what this one measures
+        pace.learn(read_earlier(run, before=generation, now_s=time.time()))

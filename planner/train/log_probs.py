@@ -5,29 +5,45 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from planner.data.samples import NO_LOSS
+from planner.train.models.head import Targets
 from planner.train.sample_batches import Sequences
 
 
 def log_probs(model: nn.Module, sequences: Sequences) -> Tensor:
     """Log-probability of each sequence, `(n,)` float32: the sum over its tokens with loss of log p(token | all before).
 
-    Sequences are computed one by one, so that only one sequence's half-precision logits are copied to float32 at a
-    time, besides those that the backward pass keeps.
+    For objectives that are linear in it, `log_prob_sum` is faster.
     """
-    device = next(model.parameters()).device
-    inputs = sequences.inputs.to(device, non_blocking=True)
-    # A model that never gets packed rows need not take documents.
-    more = () if sequences.documents is None else (sequences.documents.to(device, non_blocking=True),)
-    logits = model(inputs, *more)  # (n, T, V)
-    labels = sequences.labels.to(device, non_blocking=True)
-    losses = [
-        functional.cross_entropy(row.float(), targets, ignore_index=NO_LOSS, reduction="sum")
-        for row, targets in zip(logits, labels, strict=True)
-    ]
-    return -torch.stack(losses)
+    found = _computed(model, sequences.inputs, sequences.labels, sequences.documents, is_summed=False)
+    parts = torch.split(found, sequences.loss_tokens().tolist())
+    return torch.stack([part.sum() for part in parts])
+
+
+def log_prob_sum(model: nn.Module, inputs: Tensor, labels: Tensor, documents: Tensor | None = None) -> Tensor:
+    """The sum of log p(token | all before it) over all tokens with loss, a float32 scalar.
+
+    Args:
+        model: planner's or transformers', sharded or not.
+        inputs: `(n, T)` int64, on the CPU.
+        labels: `(n, T)` int64, on the CPU, `NO_LOSS` at tokens without loss.
+        documents: `(n, T)` int64, on the CPU, of packed rows.
+    """
+    return _computed(model, inputs, labels, documents, is_summed=True)
+
+
+def _computed(model: nn.Module, inputs: Tensor, labels: Tensor, documents: Tensor | None, *, is_summed: bool) -> Tensor:
+    device, flat = next(model.parameters()).device, labels.flatten()
+    places = (flat != NO_LOSS).nonzero()[:, 0]  # on the CPU, so that no GPU is waited for
+    targets = Targets(
+        places=places.to(device, non_blocking=True),
+        tokens=flat[places].to(device, non_blocking=True),
+        is_summed=is_summed,
+    )
+    apart = None if documents is None else documents.to(device, non_blocking=True)
+    found: Tensor = model(inputs.to(device, non_blocking=True), apart, targets)
+    return found
 
 
 @contextmanager

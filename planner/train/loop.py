@@ -6,84 +6,37 @@ count, and FSDP sums over workers and rounds.
 """
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from torch import nn
 
 from planner.base import progress_counter
-from planner.errors import PlannerError, TrainingFailed
+from planner.errors import PlannerError
 from planner.job import Job
-from planner.job.step_schedule import StepSchedule, learning_rate
+from planner.job.step_schedule import StepSchedule
 from planner.plan import Plan
-from planner.store.records import StepRecord
-from planner.train import control, optimize
+from planner.train import control
 from planner.train.batches import Loader, MicroBatch
 from planner.train.collective_timeout import CollectiveTimeout
 from planner.train.control import Tally
 from planner.train.hooks import GenerationEnd, Hooks, PassCounts
-from planner.train.objectives import CoupledObjective, Objective, denominators, named_metrics, prepared
+from planner.train.meter import Meter
+from planner.train.objectives import CoupledObjective, Objective, denominators, prepared
 from planner.train.optimizer_step import Step, accumulate
-from planner.train.pace import Pace
 from planner.train.prefetch import Prefetcher
+from planner.train.resume_point import ResumePoint
+from planner.train.saves import Saves
 from planner.train.state import TrainState
+from planner.train.step_records import Evidence, StepJournal, StepRecords
+from planner.train.step_update import Updater
 from planner.train.world import World
-
-# Least time between reports of metrics to Ray: `ray.train.report` waits until the last one was collected.
-_REPORT_INTERVAL_S = 1.0
-
-
-class StepJournal(Protocol):
-    """The records that a loop writes to the run's folder. All workers call each method but `note` together."""
-
-    def note(self, message: str) -> None:
-        """Record a message for people. Any worker may call it."""
-        ...
-
-    @property
-    def failure(self) -> PlannerError | None:
-        """The error after which this worker cannot write records, or None."""
-        ...
-
-    def record_step(self, record: StepRecord) -> None:
-        """Record a completed step."""
-        ...
-
-    def evaluate(self, step: int, objective: Objective) -> None:
-        """Evaluate on the held-out samples before step `step`."""
-        ...
-
-    def commit(self, step: int, cursor: int) -> None:
-        """Commit all steps before step `step`."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Update:
-    """The result of a step's optimizer update."""
-
-    grad_norm: float
-    """before clipping. 0 if the step was skipped"""
-    lr: float
-    skipped: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Evidence:
-    """The facts of a step that are kept until its control message has been summed."""
-
-    update: _Update
-    denominators: tuple[int, ...]
-    started_s: float
 
 
 class Loop:
-    """The steps of one generation. It writes records and commits through the journal."""
+    """The steps of one generation. It writes records through the journal."""
 
     def __init__(
         self,
@@ -95,29 +48,49 @@ class Loop:
         objective: Objective,
         loader: Loader,
         journal: StepJournal,
-        pace: Pace,
+        saves: Saves,
         hooks: Hooks,
+        start: ResumePoint,
         lengths: StepSchedule,
+        meter: Meter,
     ) -> None:
         self._job, self._world, self._plan = job, world, plan
         self._state, self._objective = state, objective
-        self._loader, self._journal, self._pace, self._hooks = loader, journal, pace, hooks
+        self._loader, self._journal, self._saves = loader, journal, saves
+        self._hooks, self._start = hooks, start
         self._lengths, self._total_steps = lengths, lengths.total_steps
-        self._reported_s = float("-inf")
+        self._meter = meter
+        self._updater = Updater(
+            job=job,
+            world=world,
+            state=state,
+            before=saves.before_update,
+            hooks=hooks,
+            lengths=lengths,
+            note=journal.note,
+        )
+        self._records = StepRecords(
+            world=world,
+            journal=journal,
+            objective=objective,
+            meter=meter,
+            hooks=hooks,
+            total_steps=lengths.total_steps,
+        )
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0
         self._has_remarked = False
-        self._commit_s = self._eval_s = 0.0
+        self._eval_s = self._durable_after_s = 0.0
         self._collective_timeout = CollectiveTimeout(world.set_timeout, has_eval=job.eval.samples > 0)
 
-    def run(self, step: int, cursor: int) -> GenerationEnd:
-        """Train from `step`, which begins at position `cursor`, until the end or until a worker is asked to stop.
+    def run(self) -> GenerationEnd:
+        """Train until the end or until a worker is asked to stop.
 
         Raises:
             PlannerError: the same error on every worker.
         """
         model = self._state.model
-        for work in self.steps(step, cursor):
+        for work in self.steps():
             self._remark(work)
             accumulate(model, prepared(self._world, model, self._objective, work.batches, work.totals), work)
         return self.outcome
@@ -137,64 +110,72 @@ class Loop:
             step=self._step,
             total_steps=self._total_steps,
             repeated_steps=self._repeated_steps,
-            commit_s=self._commit_s,
+            commit_s=self._saves.last_s,
+            durable_after_s=self._durable_after_s,
+            is_held=self._saves.is_held,
         )
 
-    def steps(self, step: int, cursor: int) -> Iterator[Step]:
+    def steps(self) -> Iterator[Step]:
         """Yield one Step at a time. The caller computes all of its gradients before requesting the next one.
 
         Raises:
             PlannerError: the same error on every worker.
         """
-        size = self._plan.global_batch
-        cursors = range(cursor, cursor + (self._total_steps - step) * size, size)
+        size, start = self._plan.global_batch, self._start
+        cursors = range(start.cursor, start.cursor + (self._total_steps - start.step) * size, size)
         prefetcher = Prefetcher(
             self._loader.load, cursors, processes=self._job.workers.loader_processes, device=self._world.device
         )
         try:
-            yield from self._steps(prefetcher, step, cursor)
+            yield from self._steps(prefetcher, start.step, start.cursor)
         finally:
             prefetcher.close()
 
     def _steps(self, prefetcher: Prefetcher, step: int, cursor: int) -> Iterator[Step]:
-        self._step = committed = step
-        evidence: _Evidence | None = None
+        self._step = step
+        evidence: Evidence | None = None
         batches, failure = _ready(prefetcher.start()) if step < self._total_steps else ([], None)
         nothing = (0.0,) * (1 + len(self._objective.metrics))
         pending = control.start(self._world, self._tally(step, 0, nothing, 0, batches, failure))
         while True:
             totals = pending.wait()
+            last, ended_s = step >= self._total_steps or totals.stop > 0 or totals.failed > 0, time.monotonic()
             if evidence is not None:
-                self._record(evidence, totals, step, cursor)
-            last = step >= self._total_steps or totals.stop > 0 or totals.failed > 0
-            if step > committed and (last or totals.commit > 0):
-                self._commit(step, cursor)
-                committed = step
+                with self._saves.landing():
+                    self._record(evidence, totals, step, cursor, is_last=last)
+            self._saves.advance(totals)
+            self._saves.save(step, cursor, totals, is_last=last)
             if step == self._total_steps or (not last and step % self._lengths.eval_every == 0):
                 started_s = time.monotonic()
-                self._journal.evaluate(step, self._objective)
+                with self._saves.landing():
+                    self._journal.evaluate(step, self._objective)
                 self._eval_s = time.monotonic() - started_s
             if totals.failed:
-                self._world.agree(partial(_raise, failure or self._journal.failure))
+                self._world.agree(partial(_raise, failure or self._failure))
             if last:
+                self._durable_after_s = time.monotonic() - ended_s
                 return
 
             started_s = time.monotonic()
+            self._meter.begin_step(batches)
             step, cursor = step + 1, cursor + self._plan.global_batch
             upcoming = prefetcher.start() if step < self._total_steps else None
             parts, check_sum, work = yield from self._gradients(step - 1, batches, totals)
             self._step = step
             samples = sum(len(batch.rows) for batch in batches)
             batches, failure = _ready(upcoming) if upcoming else ([], None)
+            self._meter.watch.lap("data")
             pending = control.start(self._world, self._tally(step, samples, parts, check_sum, batches, failure))
-            update = self._update(step - 1, work)
-            evidence = _Evidence(update=update, denominators=totals.denominators, started_s=started_s)
+            self._meter.watch.skip()
+            with self._saves.landing():
+                update = self._updater.update(step - 1, work)
+            self._meter.watch.lap("update")
+            evidence = Evidence(update=update, denominators=totals.denominators, started_s=started_s)
 
-    def _commit(self, step: int, cursor: int) -> None:
-        started_s = time.monotonic()
-        self._journal.commit(step, cursor)
-        self._commit_s = time.monotonic() - started_s
-        self._pace.did_commit(step, self._commit_s)
+    @property
+    def _failure(self) -> PlannerError | None:
+        """The error after which this worker cannot go on."""
+        return self._journal.failure or self._saves.failure
 
     def _gradients(
         self, number: int, batches: list[MicroBatch], totals: Tally
@@ -212,57 +193,20 @@ class Loop:
                 batches=batches,
                 totals=totals.denominators,
                 seed=self._job.train.seed,
+                watch=self._meter.watch,
             )
             yield step
             parts, check_sum = step.result()
             backward_passes += step.num_backward
-            if self._state.sums.settle():
+            is_settled = self._state.sums.settle()
+            self._meter.watch.lap("backward")
+            if is_settled:
                 # A user's own loop may call its model any number of times. A micro-batch has one backward.
                 passes = backward_passes if self._job.is_own else self._passes() - before
                 return parts, check_sum, PassCounts(forward_passes=passes, attempts=attempt)
             self._repeated_steps += 1
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
-
-    def _update(self, step: int, work: PassCounts) -> _Update:
-        """Clip the gradient and step the optimizer, or skip the step if its gradient is not finite.
-
-        Raises:
-            TrainingFailed: on every worker, if the gradient is not finite and `train.non_finite` is not skip. The
-                weights are unchanged.
-        """
-        lr = self._learning_rate(step)
-        grad_norm = self._state.sums.norm()
-        if not math.isfinite(grad_norm):
-            problem = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
-            if self._job.train.non_finite == "stop":
-                raise TrainingFailed(
-                    f"{problem}, and the weights were not updated. Lower the learning rate, clip, check this step's "
-                    "samples, or skip such steps with train.non_finite: skip"
-                )
-            self._journal.note(f"{problem}. The step was skipped (train.non_finite: skip)")
-            # Dropped before `observe`, because a NaN's bits depend on the order of the sum.
-            self._state.model.zero_grad(set_to_none=True)
-            self._hooks.observe(step, self._state, work)
-            return _Update(grad_norm=0.0, lr=lr, skipped=True)
-        optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
-        self._hooks.observe(step, self._state, work)
-        self._state.step()
-        self._state.model.zero_grad(set_to_none=True)
-        return _Update(grad_norm=grad_norm, lr=lr, skipped=False)
-
-    def _learning_rate(self, step: int) -> float:
-        """Set and return the learning rate of this step. A user's own loop has already set it."""
-        optimizer = self._state.optimizer
-        if not self._job.is_own:
-            optimize.set_learning_rate(optimizer, learning_rate(self._job.train, step, self._lengths))
-        return float(optimizer.param_groups[0]["lr"])
-
-    def _not_finite(self) -> str:
-        """The name of the first tensor whose gradient is not finite on any worker."""
-        mine = optimize.not_finite(self._state.model)
-        names = [name for part in self._world.gather(mine) for name in part]
-        return names[0] if names else "no single tensor (the norm itself overflows)"
 
     def _tally(
         self,
@@ -273,7 +217,6 @@ class Loop:
         upcoming: list[MicroBatch],
         failure: PlannerError | None,
     ) -> Tally:
-        report_due = self._world.rank == 0 and time.monotonic() - self._reported_s >= _REPORT_INTERVAL_S
         return Tally(
             denominators=denominators(self._objective, upcoming),
             samples=samples,
@@ -281,49 +224,22 @@ class Loop:
             metrics=parts[1:],
             check_sum=check_sum,
             stop=int(self._hooks.should_stop(step)),
-            failed=int(failure is not None or self._journal.failure is not None),
-            report=int(report_due),
-            commit=int(self._world.rank == 0 and self._pace.due(step)),
+            failed=int(failure is not None or self._failure is not None),
+            report=int(self._records.is_report_due),
+            **self._saves.said(step),
         )
 
-    def _record(self, evidence: _Evidence, totals: Tally, step: int, cursor: int) -> None:
+    def _record(self, evidence: Evidence, totals: Tally, step: int, cursor: int, *, is_last: bool) -> None:
         """Record the completed step, once all workers' parts are summed."""
-        if not (math.isfinite(totals.loss) or evidence.update.skipped):
-            raise TrainingFailed(
-                f"step {step - 1}: the loss is not finite although its gradient was, so the run stops at its last "
-                "commit. Lower the learning rate, or check this step's samples"
-            )
-        record = StepRecord(
-            step=step - 1,
-            cursor=cursor,
-            samples=totals.samples,
-            tokens=evidence.denominators[0],
-            checksum=f"{totals.check_sum:016x}",
-            loss=0.0 if evidence.update.skipped else totals.loss,
-            grad_norm=evidence.update.grad_norm,
-            lr=evidence.update.lr,
-            metrics=named_metrics(self._objective, totals.metrics, evidence.denominators),
-            skipped=evidence.update.skipped,
-            seconds=time.monotonic() - evidence.started_s,
-        )
-        self._journal.record_step(record)
-        self._collective_timeout.did_step(record.seconds, self._commit_s, self._eval_s)
-        for message in self._hooks.messages():
-            self._journal.note(message)
-        if news := self._pace.did_step(record.seconds):
-            self._journal.note(news)
-        if totals.report or step == self._total_steps:
-            self._reported_s = time.monotonic()
-            self._hooks.report(
-                {
-                    **record.model_dump(),
-                    "world_size": self._world.world_size,
-                    "total_steps": self._total_steps,
-                    # Times of the last commit and evaluation, 0 before the first.
-                    "commit_s": self._commit_s,
-                    "eval_s": self._eval_s,
-                }
-            )
+        record = self._records.record(evidence, totals, step, cursor, is_last=is_last)
+        times = self._saves.times(step, totals, is_last=is_last)
+        self._collective_timeout.did_step(record.seconds, times.commit_s, self._eval_s)
+        for note in self._hooks.messages():
+            self._journal.note(note.text, note.waited_s)
+        for text in self._saves.did_step(record.seconds):
+            self._journal.note(text)
+        if totals.report or is_last:
+            self._records.report(record, times, eval_s=self._eval_s, is_last=is_last)
 
 
 class _PassCounter:

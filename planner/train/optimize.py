@@ -8,14 +8,17 @@ from planner.job import SGD, AdamW, OwnOptimizer, RMSprop
 from planner.train.collectives import shard_of
 
 
-def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(
+    config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Module, *, is_bitwise: bool = False
+) -> torch.optim.Optimizer:
     """The job's optimizer over the model's trainable parameters.
 
-    It uses `foreach` kernels instead of `fused` ones. On the CPU, fused kernels round differently on shards than on the
-    whole tensor (29 of 75 shapes), `foreach` kernels do not.
+    AdamW uses a `fused` kernel on GPUs, except in `bitwise` runs. On the CPU, fused kernels round differently on shards
+    than on the whole tensor (29 of 75 shapes), `foreach` kernels do not.
     """
     assert not isinstance(config, OwnOptimizer)  # the user's own loop makes that one
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    is_fused = not is_bitwise and all(parameter.device.type == "cuda" for parameter in parameters)
     if isinstance(config, AdamW):
         return torch.optim.AdamW(
             parameters,
@@ -23,7 +26,7 @@ def make_optimizer(config: AdamW | RMSprop | SGD | OwnOptimizer, model: nn.Modul
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
-            foreach=True,
+            **({"fused": True} if is_fused else {"foreach": True}),
         )
     if isinstance(config, RMSprop):
         return torch.optim.RMSprop(

@@ -13,6 +13,7 @@ from planner.train import control
 from planner.train.batches import MicroBatch
 from planner.train.exact.gradient_sums import GradientSums
 from planner.train.objectives import Objective
+from planner.train.stopwatch import Stopwatch
 
 
 class Step:
@@ -35,13 +36,14 @@ class Step:
         batches: Sequence[MicroBatch],
         totals: tuple[int, ...],
         seed: int,
+        watch: Stopwatch,
     ) -> None:
         self.number = number
         """number of the optimizer step, from 0"""
         self.totals = totals
         self.batches = batches
         """this worker's micro-batches, one per round"""
-        self._model, self._sums, self._seed = model, sums, seed
+        self._model, self._sums, self._seed, self._watch = model, sums, seed, watch
         self._round = 0
         self._parts: list[Tensor] = []
         self._check_sum = 0
@@ -91,7 +93,9 @@ class Step:
         batch = self.batches[self._round - 1]
         # A ghost is computed too, because FSDP's collectives need every worker, but its weight is zero.
         part = (part if batch.rows else part * 0.0).view(-1)
+        self._watch.lap("forward")
         part[0].backward()  # type: ignore[no-untyped-call]
+        self._watch.lap("backward")
         progress_counter.count_work()
         self._parts.append(part.detach())
         self._check_sum += batch.check_sum()

@@ -27,16 +27,20 @@ _FEWEST_STEPS = 3
 class Pace(Protocol):
     """Decides when to commit. All workers report times to it. All follow the decision of rank 0."""
 
-    def due(self, step: int) -> bool:
-        """Whether to commit after `step` steps."""
+    def due(self, step: int, *, is_writing: bool) -> bool:
+        """Whether to commit after `step` steps. While the last commit is still being written, the next one waits."""
         ...
 
     def did_step(self, seconds: float) -> str:
         """Record a step's time. Returns a note for people if the pace has changed, else empty."""
         ...
 
-    def did_commit(self, step: int, seconds: float) -> None:
-        """Record a commit after `step` steps, which paused training for `seconds`."""
+    def did_hold(self, step: int) -> None:
+        """Record that a commit began after `step` steps."""
+        ...
+
+    def did_land(self, paused_s: float, write_s: float) -> None:
+        """Record that the commit is durable, `write_s` after it began. It paused training for `paused_s` in all."""
         ...
 
 
@@ -46,8 +50,9 @@ class EverySteps:
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
 
-    def due(self, step: int) -> bool:
+    def due(self, step: int, *, is_writing: bool) -> bool:
         """Whether `step` is a multiple of the number."""
+        del is_writing
         return step % self._every_steps == 0
 
     def did_step(self, seconds: float) -> str:
@@ -55,7 +60,10 @@ class EverySteps:
         del seconds
         return ""
 
-    def did_commit(self, step: int, seconds: float) -> None:
+    def did_hold(self, step: int) -> None:
+        """Do nothing."""
+
+    def did_land(self, paused_s: float, write_s: float) -> None:
         """Do nothing."""
 
 
@@ -78,50 +86,82 @@ class MeasuredPace:
     ) -> None:
         self._past, self._clock = past, clock
         self._started_s = clock()
-        self._committed = self._done = step
+        self._held = self._done = step
         self._last_step = last_step
+        # What a save costs training, and how long it takes in the background.
         self._save_times = deque(past.save_times, maxlen=_NUM_SAVES)
+        self._write_times = deque(past.write_times, maxlen=_NUM_SAVES)
         self._step_times: deque[float] = deque(maxlen=_NUM_STEPS)
+        self._times_beside_write: deque[float] = deque(maxlen=_NUM_STEPS)
+        self._num_beside_write = 0
+        self._is_writing = False
         self._work_s = 0.0
         self._interval: Interval | None = None
+        self._lessons: EarlierGenerations | None = None
         self._told_steps = 0
         self._told_s = 0.0
 
-    def due(self, step: int) -> bool:
+    def learn(self, past: EarlierGenerations) -> None:
+        """Count the measurements of earlier generations. Any thread may call it, once."""
+        self._lessons = past
+
+    def _take_lessons(self) -> None:
+        past, self._lessons = self._lessons, None
+        if past is None:
+            return
+        self._past = past
+        for known, earlier in ((self._save_times, past.save_times), (self._write_times, past.write_times)):
+            newer = list(known)
+            known.clear()
+            known.extend([*earlier, *newer])
+
+    def due(self, step: int, *, is_writing: bool) -> bool:
         """Whether the interval is over or, before the run's first commit, `FIRST_COMMIT_S`."""
+        self._take_lessons()
+        # The work is checked too: if a few steps take most of the time, their median is far below the mean.
+        if is_writing or self._work_s >= MOST_WORK_S:
+            return self._work_s >= MOST_WORK_S
         if not self._save_times:
             return self._clock() - self._started_s >= FIRST_COMMIT_S
-        if self._interval is None:
-            return False
-        # The work is checked too: if a few steps take most of the time, their median is far below the mean.
-        return step - self._committed >= self._interval.steps or self._work_s >= MOST_WORK_S
+        return self._interval is not None and step - self._held >= self._interval.steps
 
     def did_step(self, seconds: float) -> str:
         """Record a step's time. Returns the new interval and its reason if it differs from the last one reported."""
         self._done += 1
-        self._step_times.append(seconds)
+        (self._times_beside_write if self._is_writing else self._step_times).append(seconds)
+        self._num_beside_write += self._is_writing
         self._work_s += seconds
-        if not self._save_times:
+        if not self._save_times or not self._step_times:
             return ""
         step_s = median(self._step_times)
         self._interval = self._choose(step_s)
         if len(self._step_times) < _FEWEST_STEPS or not self._is_news(self._interval.steps, step_s):
             return ""
         self._told_steps, self._told_s = self._interval.steps, self._interval.steps * step_s
-        if self._committed + self._interval.steps >= self._last_step:
+        if self._held + self._interval.steps >= self._last_step:
             remain = counted(int(self._last_step) - self._done, "step")
             return f"commits only at the end, in {remain}, since the measured interval is {self._interval.reason}"
         return f"commits {self._interval.reason}"
 
-    def did_commit(self, step: int, seconds: float) -> None:
-        """Record the time of a commit."""
-        self._committed = step
-        self._save_times.append(seconds)
-        self._work_s = 0.0
+    def did_hold(self, step: int) -> None:
+        """Record that a commit began."""
+        self._held, self._work_s, self._is_writing, self._num_beside_write = step, 0.0, True, 0
+
+    def did_land(self, paused_s: float, write_s: float) -> None:
+        """Record what a commit cost: the pause, and what the steps beside its write took longer than others."""
+        self._is_writing = False
+        slowed_s = 0.0
+        # Over several commits: the noise of one or two steps would make a short write look expensive.
+        if self._step_times and len(self._times_beside_write) >= _FEWEST_STEPS:
+            slower_s = median(self._times_beside_write) - median(self._step_times)
+            slowed_s = max(slower_s, 0.0) * self._num_beside_write
+        self._save_times.append(paused_s + slowed_s)
+        self._write_times.append(write_s)
 
     def _choose(self, step_s: float) -> Interval:
         measured = checkpoint_interval(
             save_s=median(self._save_times),
+            write_s=median(self._write_times) if self._write_times else 0.0,
             step_s=step_s,
             losses=self._past.losses,
             observed_s=self._past.observed_s + self._clock() - self._started_s,

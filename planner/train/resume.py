@@ -1,78 +1,92 @@
-"""Claims a generation: finds the newest valid commit to resume from, and takes the next generation number."""
+"""Claims a generation: finds what to resume from, in memory or in the store, and takes the next generation number."""
 
 import socket
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 
-from planner.errors import ResumeRefused, StoreError, TrainingFailed
-from planner.job.step_schedule import schedule_change_note
-from planner.provenance.identity import (
-    DEVICE,
-    MODEL,
-    job_changes,
-    require_same,
-    require_same_first_weights,
-    require_same_model,
-)
-from planner.store.newest import newest_named, newest_of
+from planner.errors import ManifestMismatch, NewerFormat, PlannerError, StoreError, TrainingFailed
+from planner.store.commit_names import commit_of, rank
+from planner.store.jobs import job_digest
+from planner.store.newest import newest_named, readable
 from planner.store.records import NO_HEAD, Manifest
-from planner.store.run_folder import RunFolder, job_digest
-from planner.train.checkpoints import checkpoint
+from planner.store.run_folder import RunFolder
+from planner.train.background import BackgroundWork
+from planner.train.checkpoints.from_memory import HeldStep, MemoryLost
+from planner.train.choose_commit import choose, compare
+from planner.train.resume_point import Claim, ResumePoint
 from planner.train.setup import Launch, Setup
 from planner.train.world import World
 
 # A launch stops if so many worker groups in a row die before their first commit. Lost nodes and resizes count too, so
 # the number is high. The elastic controller stops crash loops much sooner.
 MAX_FRUITLESS_GENERATIONS = 30
+# Copies in memory move the beginning of a group on, though nothing becomes durable. Twenty planned changes and ten
+# deaths within one commit interval are no crash loop.
+MAX_WITHOUT_COMMIT = 100
+_STEP_DIGITS = 12  # of a commit's name: its step
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Choice:
-    """The commit to resume from."""
-
-    newest: str
-    """name of the newest commit in the folder, valid or not. Empty if there is none"""
-    manifest: Manifest | None
-    """of the commit to resume from. None for a new run"""
-    sha256: str
-    """digest of the manifest. Empty for a new run"""
-    changed: list[str]
-    """notes: commits that were passed over or lost, and changes of the job since the commit"""
-
-    @property
-    def parent(self) -> str:
-        """Name of the commit to resume from. Empty for a new run."""
-        return self.manifest.name if self.manifest else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumePoint:
-    """Where this generation begins."""
-
-    generation: int
-    run_id: str
-    step: int
-    cursor: int
-    parent: str
-    parent_sha256: str
-    head: str
-    changed: tuple[str, ...]
-
-
-def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[ResumePoint, Manifest | None]:
-    """Find the newest valid commit, and claim the generation that resumes from it.
+def claim(launch: Launch, world: World, run: RunFolder, setup: Setup, held: HeldStep | None) -> Claim:
+    """Choose what to resume from, and claim the generation: from memory if nothing newer is durable.
 
     Raises:
         PlannerError: on every worker, if the run's identity differs, or the launch makes no progress.
     """
+    if held is not None:
+        name = held.manifest.name
+        durable = world.from_first(lambda: _durable(run, name))
+        if not durable.newest or rank(name) >= rank(durable.newest):
+            return _claim_held(launch, world, run, setup, held, durable)
+    return _claim_durable(launch, world, run, setup)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Durable:
+    """What is durable beside a held step."""
+
+    newest: str
+    """name of the newest commit, whole or not. Empty if there is none"""
+    manifest: Manifest | None
+    """of the held step, if it is durable under its own name"""
+    sha256: str
+    """digest of that manifest"""
+    before: int
+    """the step of the newest commit before the held step. 0 if there is none"""
+
+
+def _durable(run: RunFolder, held: str) -> _Durable:
+    """Look up the commits beside the held step of this name. For rank 0.
+
+    Raises:
+        NewerFormat, ManifestMismatch: the manifest of the held step was written by another version, or replaced.
+    """
+    names = run.commits()
+    newest = names[-1] if names else ""
+    # An earlier generation's commit of a later step is not before it: it was passed over, because it is damaged.
+    steps = (commit_of(name)[0] for name in reversed(names) if rank(name) < rank(held))
+    before = next((step for step in steps if step < commit_of(held)[0]), 0)
+    manifest, sha256 = None, ""
+    if newest == held:
+        try:
+            manifest, sha256 = readable(run, held), run.manifest_digest(held)
+        except (NewerFormat, ManifestMismatch):
+            raise
+        except StoreError:  # torn. Memory has the step whole
+            manifest, sha256 = None, ""
+    return _Durable(newest=newest, manifest=manifest, sha256=sha256, before=before)
+
+
+def _claim_durable(launch: Launch, world: World, run: RunFolder, setup: Setup) -> Claim:
+    """Find the newest valid commit, and claim the generation that resumes from it."""
     run_id = world.from_first(lambda: run.ensure_identity().run_id)
-    choice = _choose(launch, world, run, setup)
-    facts = {"launch": launch.launch_id, "parent": choice.parent, "host": socket.gethostname()}
-    world.from_first(lambda: _require_progress(run, launch.launch_id, facts["parent"]))
-    generation = world.from_first(lambda: run.claim_generation(facts))
+    choice = choose(launch, world, run, setup)
+    world.from_first(lambda: _require_progress(run, launch.launch_id, choice.parent, choice.parent))
+    generation = world.from_first(lambda: _claim_number(launch, run, choice.parent, choice.parent))
     # Another driver may have committed between the choice and the claim. After the claim, it cannot commit.
     if world.from_first(lambda: newest_named(run)) != choice.newest:
-        choice = _choose(launch, world, run, setup)
+        choice = choose(launch, world, run, setup)
     manifest = choice.manifest
     start = ResumePoint(
         generation=generation,
@@ -83,115 +97,106 @@ def claim(launch: Launch, world: World, run: RunFolder, setup: Setup) -> tuple[R
         parent_sha256=choice.sha256,
         head=manifest.ledger_head if manifest else NO_HEAD,
         changed=tuple(choice.changed),
+        launch_id=launch.launch_id,
+        launched_s=launch.launched_s,
+        durable_step=manifest.step if manifest else 0,
     )
-    return start, manifest
+    return Claim(start=start, manifest=manifest, held=None, finish=lambda: start)
 
 
-def _choose(launch: Launch, world: World, run: RunFolder, setup: Setup) -> _Choice:
-    """Find the newest valid commit, and compare its job with this one.
+def _claim_held(launch: Launch, world: World, run: RunFolder, setup: Setup, held: HeldStep, durable: _Durable) -> Claim:
+    """Resume from memory. Rank 0 claims the generation in a thread, while all workers build and load the model."""
+    manifest: Manifest = durable.manifest or held.manifest
+    is_held = durable.manifest is None
+    changes = world.agree(lambda: compare(launch, run, setup, manifest))
+    start = ResumePoint(
+        generation=0,
+        run_id=held.whole.run_id,
+        step=manifest.step,
+        cursor=manifest.cursor,
+        parent=manifest.name,
+        parent_sha256=durable.sha256,
+        head=manifest.ledger_head,
+        changed=tuple(changes),
+        launch_id=launch.launch_id,
+        launched_s=launch.launched_s,
+        is_held=is_held,
+        durable_step=durable.before if is_held else manifest.step,
+        has_job=manifest.job_digest == job_digest(launch.job),
+    )
+    claiming = _claiming(launch, run, held, durable) if world.rank == 0 else None
+
+    def finish() -> ResumePoint:
+        generation, written, lost = world.from_first(lambda: claiming.result() if claiming else (0, "", ""))
+        if lost:
+            raise MemoryLost(lost)
+        return replace(start, generation=generation, parent_sha256=durable.sha256 or written)
+
+    return Claim(start=start, manifest=manifest, held=held, finish=finish)
+
+
+def _claiming(
+    launch: Launch, run: RunFolder, held: HeldStep, durable: _Durable
+) -> BackgroundWork[tuple[int, str, str]]:
+    """Claim a generation in a thread. The result: its number, the digest of the held step's manifest, and what is lost.
+
+    The storage answers while the workers build their model, so that no resize waits for it.
+
+    Args:
+        launch: takes the generation.
+        run: the run's folder.
+        held: the step.
+        durable: what is durable beside it.
+    """
+
+    def work(_moved: Callable[[], None]) -> tuple[int, str, str]:
+        name = held.manifest.name
+        with ThreadPoolExecutor(1) as pool:  # beside what else is only read
+            identity = pool.submit(run.identity)
+            _require_progress(run, launch.launch_id, name, durable.newest)
+        if (run_id := identity.result().run_id) != held.whole.run_id:
+            return 0, "", f"{run.storage.url} has run {run_id}, and the copies in memory are of {held.whole.run_id}"
+        generation = _claim_number(launch, run, name, durable.newest)
+        # As for a commit: until the claim, another driver may have committed. An older group's last commit may also
+        # have become durable, but that is of an earlier step.
+        if (now := newest_named(run)) and rank(now) > rank(name):
+            return 0, "", f"commit {now} is newer than {held.text}"
+        return generation, "" if durable.manifest else run.put_held(held.manifest, writer=generation), ""
+
+    return BackgroundWork(work, _storage_error)
+
+
+def _storage_error(error: Exception) -> PlannerError:
+    if isinstance(error, PlannerError):
+        return error
+    return TrainingFailed(f"the generation cannot be claimed: {type(error).__name__}: {error}")
+
+
+def _claim_number(launch: Launch, run: RunFolder, parent: str, durable: str) -> int:
+    """Claim a generation on rank 0. `durable` is the newest commit's name."""
+    claim = {"launch": launch.launch_id, "parent": parent, "durable": durable, "host": socket.gethostname()}
+    return run.claim_generation(claim)
+
+
+def _require_progress(run: RunFolder, launch_id: str, parent: str, durable: str) -> None:
+    """Stop a crash loop: a launch that begins at the same step again and again, or commits nothing for long.
+
+    The same step may have several names: a generation that resumed from memory commits it under its own.
 
     Raises:
-        PlannerError: on every worker, if there are commits but none is valid, or the run's identity differs.
+        TrainingFailed: `MAX_FRUITLESS_GENERATIONS` generations of this launch have begun at this step, or
+            `MAX_WITHOUT_COMMIT` have begun since the newest commit.
     """
-    names, lost = world.from_first(lambda: _commits(run))
-    manifest, passed_over = _newest_valid(world, run, names)
-    changes = world.agree(lambda: _compare(launch, run, setup, manifest))
-    newest = names[0] if names else ""
-    sha256 = world.from_first(lambda: run.manifest_digest(manifest.name)) if manifest else ""
-    return _Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*lost, *passed_over, *changes])
-
-
-def _commits(run: RunFolder) -> tuple[list[str], list[str]]:
-    """The names of all commits, newest first, and a note for each newer one that only the ledger has.
-
-    Raises:
-        StoreError: the ledger records commits, but none is left. Starting again would silently lose their work.
-    """
-    names = run.commits()[::-1]
-    lost = run.lost_commits(after=names[0] if names else "")
-    if lost and not names:
-        raise StoreError(
-            f"{run.storage.url}: the ledger records {len(lost)} commits, the newest {lost[-1]}, and no manifest is "
-            "left. Restore manifests/ or choose another checkpoint.path"
-        )
-    return names, [f"commit {name} is lost: the ledger records it, but its manifest is gone" for name in lost]
-
-
-def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manifest | None, list[str]]:
-    """The newest commit whose files are whole, and a note for each newer one that is damaged.
-
-    Raises:
-        NewerFormat: on every worker, if a newer commit was written by another version of planner.
-        ManifestMismatch: on every worker, if a whole manifest is not the one that the ledger records.
-        StoreError: on every worker, if there are commits but none is whole.
-    """
-
-    def whole(name: str) -> Manifest:
-        manifest = world.agree(partial(run.manifest, name))
-        world.from_first(partial(run.require_recorded, name))
-        checkpoint.check_files(world, run, manifest)
-        return manifest
-
-    newest = newest_of(names, whole)
-    refused = [f"commit {name} was passed over: {error}" for name, error in newest.passed_over]
-    if refused and newest.manifest is None:
-        raise StoreError(
-            f"{run.storage.url}: none of {len(names)} commits is whole ({refused[0]}). "
-            "Restore the files, or start again with another checkpoint.path"
-        )
-    return newest.manifest, refused
-
-
-def _compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | None) -> list[str]:
-    """A note for each difference from the job, the model's files and the device of the commit.
-
-    Raises:
-        ResumeRefused: the run's identity, the model's files or, for `bitwise`, the device differs, and the user has
-            not accepted that.
-    """
-    if manifest is None:
-        return []
-    # An equal job is not read from its file, which may be torn and is written again.
-    same = manifest.job_digest == job_digest(launch.job)
-    before = launch.job if same else run.job_if_known(manifest.job_digest)
-    changes = job_changes(before, launch.job) if before else {}
-    unknown = f"the job of the last commit is unknown: jobs/{manifest.job_digest}.json is gone"
-    require_same_first_weights(manifest.identity, setup.identity, launch.job, run.storage.url)
-    differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
-    differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
-    differing += _compare_devices(launch, run, setup, manifest)
-    if before is None:
-        return [*differing, unknown]
-    rate = schedule_change_note(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
-    return [*differing, rate] if rate else differing
-
-
-def _compare_devices(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest) -> list[str]:
-    before = manifest.facts.get("device", "")
-    if not (before and setup.device) or before == setup.device:
-        return []
-    change = f"{DEVICE}: {before} -> {setup.device}"
-    if DEVICE not in launch.accept:
-        raise ResumeRefused(
-            f"{run.storage.url}: a bitwise run depends on the device and on torch, which differ ({change}). Resume on "
-            f"the same kind of machine with the same torch, or accept other bits with --accept {DEVICE}"
-        )
-    return [f"{change}, accepted by name"]
-
-
-def _require_progress(run: RunFolder, launch_id: str, parent: str) -> None:
-    """Stop a crash loop: a launch that begins at the same commit again and again.
-
-    Raises:
-        TrainingFailed: `MAX_FRUITLESS_GENERATIONS` generations of this launch have ended without a commit.
-    """
-    fruitless = 0
-    for claim in run.newest_claims(MAX_FRUITLESS_GENERATIONS):
-        if not launch_id or (claim.get("launch"), claim.get("parent")) != (launch_id, parent):
-            break
-        fruitless += 1
-    if fruitless >= MAX_FRUITLESS_GENERATIONS:
-        raise TrainingFailed(
-            f"{run.storage.url}: {fruitless} worker groups in a row died before their first commit, all from "
-            f"{parent or 'the start'}. Look at the workers' logs, commit more often, then run again"
-        )
+    here = (launch_id or None, durable)  # without a launch, nothing is counted, but the newest claim must be readable
+    since_commit = takewhile(lambda claim: (claim.get("launch", ""), claim.get("durable")) == here, run.claims())
+    claims = list(islice(since_commit, MAX_WITHOUT_COMMIT))
+    at_step = list(takewhile(lambda claim: claim.get("parent", "")[:_STEP_DIGITS] == parent[:_STEP_DIGITS], claims))
+    for found, most, what in (
+        (at_step, MAX_FRUITLESS_GENERATIONS, "died before their first commit"),
+        (claims, MAX_WITHOUT_COMMIT, "ended, and nothing became durable"),
+    ):
+        if len(found) >= most:
+            raise TrainingFailed(
+                f"{run.storage.url}: {len(found)} worker groups in a row {what}, all since {durable or 'the start'}. "
+                "Look at the workers' logs, commit more often, then run again"
+            )

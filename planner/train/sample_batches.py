@@ -13,6 +13,7 @@ from torch import Tensor
 
 from planner.data.base import SampleDataset
 from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Text, check_sum_of, text_of
+from planner.train.batches import TokenCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class Sequences:
     """`(n, T)` int64, each token's document in a packed row. Attention stays within a document. None if not packed"""
     lengths: tuple[int, ...]
     """the n lengths without padding"""
+    squares: int
+    """the sum over all documents of the square of their length"""
 
     @classmethod
     def of(cls, texts: Sequence[Text]) -> "Sequences":
@@ -39,6 +42,7 @@ class Sequences:
             labels=_padded([text.labels for text in texts], [NO_LOSS] * len(texts)),
             documents=_padded(documents, [int(numbers[-1]) + 1 for numbers in documents]) if documents else None,
             lengths=lengths,
+            squares=sum(_squares(text) for text in texts),
         )
 
     def pinned(self) -> "Sequences":
@@ -76,6 +80,14 @@ class SampleBatch:
         """The number of tokens with loss."""
         return int(self.sequences.loss_tokens().sum())
 
+    @property
+    def token_counts(self) -> TokenCounts:
+        """How many tokens it has."""
+        padded = self.sequences.inputs.numel()
+        if not self.rows:
+            return TokenCounts(padded=padded)
+        return TokenCounts(inputs=sum(self.sequences.lengths), padded=padded, squares=self.sequences.squares)
+
     def pinned(self) -> Self:
         """A copy in page-locked memory."""
         return replace(self, sequences=self.sequences.pinned())
@@ -104,6 +116,14 @@ class FeedbackBatch(SampleBatch):
     """`(m,)` bool"""
     mismatched: Sequences
     """`(m, T')`. Without a checksum, as each is made of two samples that have one"""
+
+    @property
+    def token_counts(self) -> TokenCounts:
+        """How many tokens it has."""
+        counts, mismatched = super().token_counts, self.mismatched
+        if not self.rows:
+            return counts
+        return replace(counts, mismatched=sum(mismatched.lengths), mismatched_squares=mismatched.squares)
 
     def pinned(self) -> Self:
         """A copy in page-locked memory."""
@@ -165,6 +185,14 @@ class MakeFeedbackBatch:
             is_desirable=torch.tensor([sample.is_desirable for sample in own], dtype=torch.bool),
             mismatched=Sequences.of(crossed or [_NOTHING]),
         )
+
+
+def _squares(text: Text) -> int:
+    """The sum over a text's documents of the square of their length."""
+    if text.documents is None:
+        return len(text.inputs) ** 2
+    begins = np.flatnonzero(np.diff(text.documents, prepend=-1, append=-1))
+    return int((np.diff(begins) ** 2).sum())
 
 
 _NOTHING = Text(inputs=np.zeros(1, np.int32), labels=np.full(1, NO_LOSS, np.int32))

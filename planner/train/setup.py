@@ -1,6 +1,6 @@
 """The launch that a driver sends, and the setup that every worker derives from it and from the world size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.base import progress_counter
@@ -23,8 +23,12 @@ class Launch:
     url: str
     """path or URL of the run's folder"""
     launch_id: str = ""
+    launched_s: float = 0.0
+    """when the driver started, in seconds since the epoch. 0 if not known"""
     accept: frozenset[str] = frozenset()
     """fields of the run's identity that the user allowed to differ on resume"""
+    keeper_secret: str = field(default="", repr=False)
+    """shared by the launch's keepers and workers. Empty: there are no keepers"""
 
 
 def open_data_once(job: Job) -> tuple[AnyDataset, Order]:

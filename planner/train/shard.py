@@ -8,10 +8,12 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
-from planner.train.collectives import let_fsdp_sum_gradients, stage
+from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
+from planner.train.models.compiled import compile_block
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
+from planner.train.models.four_bit import quantize
 from planner.train.models.gpt import Gpt
-from planner.train.models.hf import HfCausal, bare_copy, build_on_meta
+from planner.train.models.hf import HfCausal, bare_copy, build_on_meta, fastest_attention
 from planner.train.world import World
 
 
@@ -25,7 +27,12 @@ def make_model(config: Model, train: Train, world: World, *, first_weights: bool
     """
     if isinstance(config, HfModel):
         return _make_hf(config, train, world, first_weights=first_weights)
-    return shard(build_model(config, train).to(world.device), world, train)
+    if first_weights:
+        return shard(build_model(config, train).to(world.device), world, train)
+    assert isinstance(config, GptModel)
+    with torch.device("meta"):  # weights that a commit replaces are neither drawn nor held whole
+        model = shard(Gpt(config, activation_checkpointing=train.activation_checkpointing), world, train)
+    return model.to_empty(device=world.device)
 
 
 def build_model(config: Model, train: Train) -> nn.Module:
@@ -38,8 +45,17 @@ def build_model(config: Model, train: Train) -> nn.Module:
 
 def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool) -> nn.Module:
     """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
-    model, folder = world.agree(lambda: build_on_meta(config, activation_checkpointing=train.activation_checkpointing))
+    model, folder = world.agree(
+        lambda: build_on_meta(
+            config,
+            activation_checkpointing=train.activation_checkpointing,
+            auto_attention=fastest_attention(world.device, train.precision),
+            use_liger=train.kernels == "liger",
+        )
+    )
     bare = bare_copy(model)
+    if config.frozen == "nf4":
+        quantize(model.hf)
     shard(model, world, train)
     model.to_empty(device=world.device)
     world.agree(lambda: _fill(config, model, bare, folder, train.seed, first_weights=first_weights))
@@ -62,18 +78,19 @@ def _fill(config: HfModel, model: HfCausal, bare: HfCausal, folder: Path, seed: 
 def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
     """Shard every block and then the rest, in place. Returns the model.
 
-    Gradients are reduced in float32 after every round, so a worker holds 1/W of them, at the price of A reduce-scatters
-    per step. (Reducing once, after the last round, would need a full copy on every worker.)
+    Gradients are reduced in float32, after every round or once per step (`planner.train.exact.gradient_sums`).
     """
     precision = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if train.precision == "bf16" else None, reduce_dtype=torch.float32
     )
     for block in blocks_of(model).values():
+        if train.compile:
+            compile_block(block)
         fully_shard(block, mesh=world.mesh, mp_policy=precision)
     fully_shard(model, mesh=world.mesh, mp_policy=precision)
     let_fsdp_sum_gradients(model)
-    if world.is_staged:
-        stage(model)
+    if world.is_gloo:
+        use_own_collectives(model)
     return model
 
 

@@ -1,7 +1,7 @@
 """The state that training changes and checkpoints hold: weights, optimizer state, and state of the gradient sums."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,9 @@ from torch.distributed.tensor import DTensor
 
 from planner.errors import TrainingFailed
 from planner.train import collectives, optimize
+from planner.train.collectives import shard_of
 from planner.train.exact.gradient_sums import GradientSums
+from planner.train.world import World
 
 MODEL, OPTIMIZER = "model", "optimizer"
 
@@ -52,31 +54,46 @@ class TrainState:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors of the state, by their names in a checkpoint. Loading writes into these tensors."""
-        return {**self._weights(), **self._optimizer_state(), **self.sums.state()}
+        weights = {name: parameter.detach() for name, parameter in self._saved_parameters()}
+        optimizer = {name: _sharded_like(parameter, value) for name, parameter, value in self._optimizer_state()}
+        return {**_named(MODEL, weights), **_named(OPTIMIZER, optimizer), **self.sums.state()}
 
-    def digests(self, rank: int) -> dict[str, str]:
-        """SHA-256 of every whole tensor on rank 0, else empty. All workers call it. It gathers one tensor at a time."""
-        found = {}
-        for name, tensor in self.tensors().items():
-            whole = collectives.whole(tensor)
-            if rank == 0:
-                found[name] = tensor_digest(whole)
-        return found
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {
-            f"{MODEL}/{name}": parameter.detach()
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad or not self.only_trained
+    def local_shards(self) -> dict[str, Tensor]:
+        """This worker's shards of `tensors`, by the same names, in the same memory. Makes no DTensor, so it is fast."""
+        weights = {
+            name: self.shards[name][1].detach() if name in self.shards else shard_of(parameter)
+            for name, parameter in self._saved_parameters()
         }
+        optimizer = {name: value for name, _, value in self._optimizer_state()}
+        return {**_named(MODEL, weights), **_named(OPTIMIZER, optimizer), **self.sums.state()}
 
-    def _optimizer_state(self) -> dict[str, Tensor]:
-        return {
-            f"{OPTIMIZER}/{name}/{key}": _sharded_like(parameter, value)
-            for name, (parameter, shard) in self.shards.items()
-            for key, value in self.optimizer.state.get(shard, {}).items()
-            if isinstance(value, Tensor)
-        }
+    def digests(self, world: World) -> dict[str, str]:
+        """SHA-256 of every whole tensor, on every worker. Collective, in the group for small objects.
+
+        Each tensor is gathered by one worker, one after the other. A worker has one of them at a time, in three copies.
+        """
+        mine = {}
+        for number, (name, tensor) in enumerate(self.tensors().items()):
+            whole = collectives.whole_on(tensor, number % world.world_size, world.object_group)
+            if whole is not None:
+                mine[name] = tensor_digest(whole)
+        return {name: digest for part in world.gather(mine) for name, digest in part.items()}
+
+    def _saved_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad or not self.only_trained:
+                yield name, parameter
+
+    def _optimizer_state(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Name, parameter and value of each tensor in the optimizer's state."""
+        for name, (parameter, shard) in self.shards.items():
+            for key, value in self.optimizer.state.get(shard, {}).items():
+                if isinstance(value, Tensor):
+                    yield f"{name}/{key}", parameter, value
+
+
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:

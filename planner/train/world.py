@@ -35,6 +35,11 @@ class World:
     is_staged: bool = False
     """whether tensors pass through the CPU to other workers, because gloo is the device's only backend"""
 
+    @property
+    def is_gloo(self) -> bool:
+        """Whether gloo does all collectives of tensors, on the CPU. They are done when they return."""
+        return self.is_staged or self.device.type == "cpu"
+
     @classmethod
     def join(cls, choose_device: Callable[[], torch.device]) -> "World":
         """The world of the default process group, which must be initialised. Every worker must call it.
@@ -44,7 +49,7 @@ class World:
         """
         object_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=FIRST_COLLECTIVES_S))
         device = _agree(object_group, lambda: _shared_gpu(choose_device()))
-        _make_current(device)
+        make_current(device)
         is_staged = needs_staging(device.type, dist.get_backend_config())
         return cls(
             rank=dist.get_rank(),
@@ -58,6 +63,24 @@ class World:
     def gather(self, value: T) -> list[T]:
         """All ranks' values, in the order of ranks, on every rank."""
         return _gather(self.object_group, value)
+
+    def gather_on_first(self, value: T) -> list[T]:
+        """All ranks' values, in the order of ranks, on rank 0. An empty list elsewhere."""
+        values: list[Any] = [None] * self.world_size if self.rank == 0 else []
+        dist.gather_object(value, values or None, dst=0, group=self.object_group)
+        return values
+
+    def scatter_from_first(self, make: Callable[[], list[T]]) -> T:
+        """Call `make` on rank 0, which returns a value for each rank, and return this rank's.
+
+        Raises:
+            PlannerError: on every rank, if `make` raised one on rank 0.
+        """
+        values = self.agree(make if self.rank == 0 else list)
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, values or None, src=0, group=self.object_group)
+        made: T = mine[0]
+        return made
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Call `make` on rank 0 and return its result on every rank.
@@ -106,13 +129,19 @@ def _shared_gpu(chosen: torch.device) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def _make_current(device: torch.device) -> None:
+def make_current(device: torch.device) -> None:
     """Make this worker's GPU the current device, which FSDP uses. The default is the node's first GPU.
 
     DeviceMesh would choose by LOCAL_RANK, but only in a process that has not used CUDA yet.
     """
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _mesh(device_type: str, *, is_staged: bool) -> DeviceMesh:

@@ -11,6 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chaos_memory import (
+    BOTH_LOST,
+    IN_HAND_OVER,
+    SHORT,
+    WORKER,
+    die_in_hand_over,
+    kill_all_keepers,
+    kill_keeper,
+    lose_both_copies,
+    shorten_memory,
+)
+from chaos_writes import next_write, writes
+
 if TYPE_CHECKING:
     from storm import Storm
 
@@ -23,6 +36,9 @@ class Fault:
     act: Callable[["Storm", random.Random], bool]
     needs: str = ""
     """`network`: namespaces; `disk`: a file system of its own"""
+
+
+_DEAD_S = 10.0
 
 
 def add(storm: "Storm", dice: random.Random) -> bool:
@@ -59,7 +75,7 @@ def _signal_one(storm: "Storm", dice: random.Random, text: str, number: int) -> 
     return pid
 
 
-WORKER, CONTROLLER, RAYLET = "RayTrainWorker", "TrainController", "raylet/raylet"
+CONTROLLER, RAYLET = "TrainController", "raylet/raylet"
 
 
 def kill_worker(storm: "Storm", dice: random.Random) -> bool:
@@ -131,11 +147,50 @@ def fill_disk(storm: "Storm", dice: random.Random) -> bool:
     """No byte is left for the run's folder."""
     ballast = storm.disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        usage = os.statvfs(storm.disk)
+        with contextlib.suppress(OSError):  # at once, so that a write in flight does not end before
+            os.posix_fallocate(file.fileno(), 0, max(usage.f_bavail * usage.f_frsize - (1 << 20), 1))
+        file.seek(0, os.SEEK_END)
         for size in (1 << 20, 1 << 12, 1):
             with contextlib.suppress(OSError):
                 while True:
                     file.write(b"\0" * size)
     storm.later(dice.choice([5, 20]), lambda: ballast.unlink(missing_ok=True))
+    return True
+
+
+def kill_writer(storm: "Storm", dice: random.Random) -> bool:
+    """Kill a worker that is writing its part of a commit. Its file stays torn, and the commit has no manifest."""
+    if not (write := next_write(storm, dice)):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(write.pid, signal.SIGKILL)
+    until_s = time.monotonic() + _DEAD_S
+    while Path(f"/proc/{write.pid}").exists() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    # A worker that was done with its file has removed what it said. A dead one cannot.
+    said = storm.writing / str(write.pid)
+    hit = said.exists() and Path(said.read_text()).parent.name == write.commit and not storm.is_durable(write.commit)
+    storm.hits["worker killed in a background write"] += hit
+    return True
+
+
+def fill_disk_in_write(storm: "Storm", dice: random.Random) -> bool:
+    """No byte is left while a commit is being written."""
+    if not (write := next_write(storm, dice)) or not fill_disk(storm, dice):
+        return False
+    storm.hits["disk full in a background write"] += not storm.is_durable(write.commit)
+    return True
+
+
+def freeze_disk_in_write(storm: "Storm", dice: random.Random) -> bool:
+    """Nothing can be written for some seconds, while a commit is being written: for longer than that takes."""
+    if not (write := next_write(storm, dice)):
+        return False
+    with _frozen(storm):
+        before = write in writes(storm)
+        storm.pause(storm.write_s + dice.choice([2.0, 8.0]), touches_disk=False)
+        storm.hits["disk frozen in a background write"] += before and write in writes(storm)
     return True
 
 
@@ -176,7 +231,7 @@ def _newest_files(storm: "Storm") -> list[Path]:
 
 
 def corrupt_checkpoint(storm: "Storm", dice: random.Random) -> bool:
-    """A byte of the newest commit is another one, and everybody must read it again."""
+    """A byte of the newest commit is another one, and then the workers begin again."""
     files = [path for path in _newest_files(storm) if path.stat().st_size]
     if not files:
         return False
@@ -199,7 +254,9 @@ def halve_checkpoint(storm: "Storm", dice: random.Random) -> bool:
 
 
 def _restart_workers(storm: "Storm", dice: random.Random) -> bool:
-    """By one killed worker: they all begin from the newest commit that is whole."""
+    """By one killed worker. They all begin from memory, or else from the newest commit that is whole."""
+    if dice.random() < 0.5:
+        kill_all_keepers(storm)
     _signal_one(storm, dice, WORKER, signal.SIGKILL)
     return True
 
@@ -225,6 +282,13 @@ FAULTS = (
     Fault(name="disk full", act=fill_disk, needs="disk"),
     Fault(name="disk frozen", act=freeze_disk, needs="disk"),
     Fault(name="disk slow", act=slow_disk, needs="disk"),
+    Fault(name="worker killed in a background write", act=kill_writer),
+    Fault(name="disk full in a background write", act=fill_disk_in_write, needs="disk"),
+    Fault(name="disk frozen in a background write", act=freeze_disk_in_write, needs="disk"),
+    Fault(name="keeper killed", act=kill_keeper),
+    Fault(name=BOTH_LOST, act=lose_both_copies),
+    Fault(name=IN_HAND_OVER, act=die_in_hand_over),
+    Fault(name=SHORT, act=shorten_memory),
     Fault(name="newest checkpoint corrupted", act=corrupt_checkpoint),
     Fault(name="newest checkpoint half deleted", act=halve_checkpoint),
     Fault(name="second driver", act=second_driver),

@@ -130,8 +130,15 @@ class Hosts:
         host.leader.wait()
 
     def drain(self, node_id: str, within_s: float) -> None:
-        """Give Ray a notice for it, as planner's agent does on its machine."""
-        NodeDrainer(self._client, self.address, node_id).drain(within_s, "chaos")
+        """Give Ray a notice for it, as planner's agent does on its machine: again while a busy head does not answer.
+
+        A notice that nobody heard in time is followed by a death without one.
+        """
+        drainer, deadline_s = NodeDrainer(self._client, self.address, node_id), time.monotonic() + within_s
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            with contextlib.suppress(RunError):
+                drainer.drain(left_s, "chaos")
+                return
 
     def cut(self, node_id: str) -> None:
         """No packet to it or from it any more."""
@@ -156,6 +163,10 @@ class Hosts:
         if not node_id:
             found |= {self._head.pid, *members(self._head.pid)}
         return sorted(pid for pid in found if text in _command_line(pid))
+
+    def node_of(self, pid: int) -> str:
+        """The node that a process lives on. Empty if that is none."""
+        return next((node_id for node_id, host in self.nodes.items() if pid in host.pids()), "")
 
     def close(self) -> None:
         """End everything."""

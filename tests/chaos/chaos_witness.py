@@ -30,6 +30,29 @@ class Testimony:
     findings: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """Which worker a process was last."""
+
+    generation: int
+    rank: int
+    world_size: int
+    is_kept: bool
+    """whether its node had a keeper when the group began"""
+
+
+def newest_rank(folder: Path, pid: int) -> Rank | None:
+    """Which worker a process says that it is. None if it has not said anything."""
+    found = []
+    for path in folder.glob(f"{pid}-*.log"):
+        for line in path.read_text().splitlines():
+            fields = line.split()
+            if fields[:1] == ["generation"] and len(fields) == 7:
+                number, rank, size = (int(fields[place]) for place in (1, 3, 5))
+                found.append(Rank(generation=number, rank=rank, world_size=size, is_kept=fields[6] == "kept"))
+    return max(found, key=lambda rank: rank.generation, default=None)
+
+
 def reads_of(folder: Path, findings: list[str]) -> dict[tuple[int, int], list[int]]:
     """(generation, rank) -> rows in the order of reading. Adds a finding if two processes were the same rank."""
     found: dict[tuple[int, int], list[int]] = {}

@@ -7,7 +7,7 @@ When the time is up, the faults stop, the run is interrupted, and the storm chec
 
 hash        weights and optimizer equal, bit for bit, those of an undisturbed run of as many steps. So do every
             step's loss, gradient norm and checksum
-audit       lost 0, repeated 0, nothing altered
+audit       lost 0, repeated 0, nothing altered. docs/verify_run.py agrees
 witness     the reads that the data set saw equal the steps in the ledger (chaos_witness.py)
 hangs       no pause between two steps is longer than `--patience`
 """
@@ -30,6 +30,7 @@ from typing import Any
 
 from chaos_faults import FAULTS, Fault
 from chaos_hosts import Hosts, isolation
+from chaos_memory import MEMORY_FAULTS
 from chaos_witness import reconcile
 
 from planner.data.user_dataset import function_of
@@ -37,7 +38,7 @@ from planner.errors import RunError, StoreError
 from planner.files import read_job
 from planner.job import Job, batch_sizes
 from planner.store.follow import Follower
-from planner.store.records import GenerationRecord, StepRecord
+from planner.store.records import EventRecord, GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -47,6 +48,8 @@ _DISK_MIB = 192
 _CAUSE_S = 5.0
 # Only a full disk may end a driver, as a person must make room. A driver survives all other faults.
 _MAY_END_A_RUN = ("the disk is full: ", "No space left on device")
+# What a worker notes when its node's keeper has no room.
+_REFUSED = ("bytes left, with ",)
 _JOB = """
 name: chaos
 model: {kind: own}
@@ -56,7 +59,7 @@ batch: {global: 12, max_micro: 2, equality: bitwise}
 train: {steps: 1000000, optimizer: {kind: own}}
 eval: {samples: 0}
 workers: {min: 1, max: 4, cpus: 1, gpus: 0}
-checkpoint: {path: RUN, every: 20 steps, keep: 3}
+checkpoint: {path: RUN, every: 20 steps, keep: 3, memory: 2}
 """
 
 
@@ -67,14 +70,33 @@ class Storm:
     """nodes: at the most, as many as come back by themselves in the end, and as many as come back at once"""
 
     def __init__(
-        self, scratch: Path, *, disk: Path | None, isolated: bool, patience_s: float, say: Callable[[str], None]
+        self,
+        scratch: Path,
+        *,
+        disk: Path | None,
+        isolated: bool,
+        patience_s: float,
+        write_s: float,
+        say: Callable[[str], None],
     ) -> None:
         self.scratch, self.say, self._patience_s = scratch, say, patience_s
         self.disk = disk or scratch
         self.folder = self.disk / "run"
         self.run = RunFolder(Storage(str(self.folder)))
         self.job = write_job(scratch / "watched", self.folder)
-        write_witness(scratch / "watched", pause_s=0.02)
+        self.witness = write_witness(scratch / "watched", pause_s=0.02, write_s=write_s)
+        self.writing = self.witness / "writing"
+        """the files of commits that workers are writing now"""
+        self.write_s = write_s
+        """for which a commit is written in the background, at least"""
+        self.hits: Counter[str] = Counter()
+        """faults that met what they were for, by the evidence that it left: a commit in flight, a hand-over, copies"""
+        self.phases: Counter[str] = Counter()
+        """of hand-overs in which something died"""
+        self.resumes: Counter[str] = Counter()
+        """seen: from `memory` and from `storage`"""
+        self.refusals = 0
+        """notes of workers without copies in memory, because a keeper has no room"""
         self.hosts = Hosts(scratch, isolated=isolated)
         self.driver_ends: Counter[str] = Counter()
         self.findings: list[str] = []
@@ -93,6 +115,7 @@ class Storm:
         self._later: list[tuple[float, Callable[[], Any]]] = []
         self._follower = Follower(self.run)
         self._progress_s = time.monotonic()
+        self._resumed_from = ""
 
     # -- for faults
 
@@ -146,6 +169,24 @@ class Storm:
             if touches_disk:
                 self.tick()
             time.sleep(min(0.2, max(0.0, until_s - time.monotonic())))
+
+    def pause_until(self, is_so: Callable[[], bool], most_s: float, *, every_s: float = 0.2) -> bool:
+        """Let time pass until something is so. Returns whether it is."""
+        until_s = time.monotonic() + most_s
+        while not (found := is_so()) and time.monotonic() < until_s:
+            self.pause(every_s)
+        return found
+
+    def until_steps(self, count: int) -> None:
+        """Let time pass until there are so many new steps."""
+        self._watch()
+        target = self.steps + count
+        while self.steps < target:
+            self.pause(0.2)
+
+    def is_durable(self, commit: str) -> bool:
+        """Whether a commit has a manifest."""
+        return (self.folder / "manifests" / f"{commit}.json").exists()
 
     # -- what keeps it going
 
@@ -204,8 +245,15 @@ class Storm:
             for record in self._follower.new_records():
                 if isinstance(record, GenerationRecord):
                     self.sizes.add(record.world_size)
+                    self._resumed_from = "storage" if record.parent else ""
+                if isinstance(record, EventRecord):
+                    self.refusals += any(text in record.message for text in _REFUSED)
+                    if record.message.startswith("loaded from memory"):
+                        self._resumed_from = "memory"
                 if isinstance(record, StepRecord):
                     self.steps += 1
+                    self.resumes.update([self._resumed_from] if self._resumed_from else [])
+                    self._resumed_from = ""
                     # A step that was under way may still come after the fault that ended them.
                     causes = [name for at, name in self._acts if at > self._progress_s - _CAUSE_S]
                     self.longest_pause = max(self.longest_pause, (now - self._progress_s, causes))
@@ -220,7 +268,7 @@ class Storm:
         """Make faults of all kinds, each once a round in random order. Some come at once, some after new steps."""
         done: Counter[str] = Counter()
         deck: list[Fault] = []
-        self._until_steps(30)
+        self.until_steps(30)
         self.longest_pause = (0.0, [])  # what starting a cluster takes is no pause
         began_s = time.monotonic()
         while time.monotonic() - began_s < seconds:
@@ -236,22 +284,16 @@ class Storm:
             if len(self.hosts.nodes) < self.usual and dice.random() < 0.5:
                 done["node added"] += bool(self.hosts.add())
             if dice.random() < 0.7:
-                self._until_steps(dice.choice([1, 10, 40]))
+                self.until_steps(dice.choice([1, 10, 40]))
             self.pause(dice.uniform(0.0, 3.0))
         return done
-
-    def _until_steps(self, count: int) -> None:
-        self._watch()
-        target = self.steps + count
-        while self.steps < target:
-            self.pause(0.2)
 
     def calm(self) -> int:
         """Undo lasting faults, wait for steps, interrupt the run, and return the committed step."""
         for _, act in self._later:
             act()
         self._later = []
-        self._until_steps(30)
+        self.until_steps(30)
         while not self.end_driver(signal.SIGINT):
             self.pause(0.5)
         assert self._driver is not None
@@ -282,11 +324,13 @@ def write_job(folder: Path, run: Path) -> str:
     return str(path)
 
 
-def write_witness(folder: Path, *, pause_s: float) -> Path:
-    """Where the reads are told of a job that `write_job` has put there."""
+def write_witness(folder: Path, *, pause_s: float, write_s: float = 0.0) -> Path:
+    """Where the reads are told of a job that `write_job` has put there, and the writes if they are to take a time."""
     witness = folder / "witness"
-    witness.mkdir()
+    for name in ("writing", "at_gate"):
+        (witness / name).mkdir(parents=True)
     (witness / "pause_s").write_text(str(pause_s))
+    (witness / "write_s").write_text(str(write_s))
     return witness
 
 
@@ -311,6 +355,7 @@ def judge(storm: Storm, step: int) -> dict[str, Any]:
     findings = [*audit["findings"], *testimony.findings, *_differences(storm.run, undisturbed)]
     if found.returncode:
         findings.append(f"planner audit exits with {found.returncode}")
+    findings += _verified(storm.folder)
     return {
         "steps": step,
         "generations": len(storm.run.generations()),
@@ -324,6 +369,13 @@ def judge(storm: Storm, step: int) -> dict[str, Any]:
         "steps_witnessed": testimony.steps,
         "findings": findings,
     }
+
+
+def _verified(folder: Path) -> list[str]:
+    """What `docs/verify_run.py` says against the run. It does not run the data set, so samples are not its business."""
+    script = _HERE.parents[1] / "docs" / "verify_run.py"
+    found = subprocess.run([sys.executable, str(script), str(folder)], check=False, capture_output=True, text=True)
+    return [] if found.returncode == 3 else [f"verify_run.py exits with {found.returncode}: {found.stdout[-500:]}"]
 
 
 def _train_undisturbed(job: Job) -> RunFolder:
@@ -368,6 +420,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1_000_000, help="each kind of fault so often, if time allows")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--patience", type=float, default=400.0, help="seconds without a step that are a hang")
+    parser.add_argument("--write-s", type=float, default=1.0, help="seconds that each worker's file of a commit takes")
     parser.add_argument("--only", action="append", help="a fault's name; all by default")
     parser.add_argument("--json", type=Path, help="where to write what was found")
     parser.add_argument("--keep", action="store_true", help="leave the folder with run, witness and logs")
@@ -408,6 +461,7 @@ def storm_in(scratch: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         disk=disk,
         isolated=isolated,
         patience_s=arguments.patience,
+        write_s=arguments.write_s,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     began_s = time.monotonic()
@@ -423,6 +477,10 @@ def storm_in(scratch: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "seed": arguments.seed,
         "minutes": round(minutes, 1),
         "faults": dict(sorted(faults.items())),
+        "hit_a_write_in_flight": {name: storm.hits[name] for name in faults if name.endswith("in a background write")},
+        "hit_the_memory": {name: storm.hits[name] for name in faults if name in MEMORY_FAULTS},
+        "died_in_hand_overs": dict(sorted(storm.phases.items())),
+        "resumes": {source: storm.resumes[source] for source in ("memory", "storage")},
         "not_tried_here": [f.name for f in FAULTS if not has[f.needs]],
         "driver_ends": dict(storm.driver_ends),
         "longest_pause_s": round(storm.longest_pause[0], 1),

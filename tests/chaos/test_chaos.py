@@ -28,6 +28,7 @@ def check(found, done):
     assert found["steps_witnessed"] >= found["steps"] > 0
 
 
+@pytest.mark.slow  # two minutes; `make faults` has it
 def test_a_short_storm(tmp_path):
     """Seven kinds, once each: as root with a network of its own, else without the partition."""
     kinds = (
@@ -35,14 +36,28 @@ def test_a_short_storm(tmp_path):
         "notice of 1 to 30 s",
         "newest checkpoint corrupted",
         "second driver",
-        "worker killed",
+        "worker killed in a background write",
         "node killed",
         "partition",
     )
     only = [option for kind in kinds for option in ("--only", kind)]
     found, done = storm(tmp_path, "--minutes", "3", "--rounds", "1", "--seed", "1", *only)
     check(found, done)
-    assert found["faults"].keys() >= {"controller killed", "node killed", "worker killed"}
+    assert found["faults"].keys() >= {"controller killed", "node killed", "worker killed in a background write"}
+    assert found["hit_a_write_in_flight"] == {"worker killed in a background write": 1}
+    assert found["driver_ends"] == {}
+
+
+@pytest.mark.slow  # four minutes; `make faults` has it
+def test_a_storm_on_memory(tmp_path):
+    """Keepers die, both copies are lost, hand-overs are cut short, and there is no room. Each fault meets its aim."""
+    aims = {"both copies lost", "death during a hand-over", "host memory short"}
+    only = [option for kind in sorted({*aims, "keeper killed", "node killed"}) for option in ("--only", kind)]
+    found, done = storm(tmp_path, "--minutes", "6", "--rounds", "1", "--seed", "3", *only)
+    check(found, done)
+    assert found["hit_the_memory"] == dict.fromkeys(aims, 1)
+    assert found["resumes"]["memory"] > 0
+    assert found["resumes"]["storage"] > 0
     assert found["driver_ends"] == {}
 
 
@@ -51,4 +66,5 @@ def test_a_storm_where_nothing_can_be_isolated(tmp_path):
     """All nodes on 127.0.0.1, as for a user without rights."""
     found, done = storm(tmp_path, "--minutes", "1", "--seed", "2", PLANNER_CHAOS_INSIDE="shared")
     check(found, done)
-    assert set(found["not_tried_here"]) == {"partition", "disk full", "disk frozen", "disk slow"}
+    disks = {"disk full", "disk frozen", "disk slow", "disk full in a background write"}
+    assert set(found["not_tried_here"]) == {"partition", *disks, "disk frozen in a background write"}

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from chaos_witness import reconcile
+from chaos_witness import Rank, newest_rank, reconcile
 from storm import write_job, write_witness
 
 from planner.data.user_dataset import function_of
@@ -111,3 +111,12 @@ def test_a_committed_step_that_is_not_on_record(witnessed):
     longer = [*phases[:-1], (phases[-1][0], phases[-1][1], phases[-1][2] + 1)]
     findings = reconcile(run, witness, sizes, samples, longer).findings
     assert findings == ("generation 2, step 55: committed, and not on record",)
+
+
+def test_which_worker_a_process_was_last(tmp_path):
+    """By its newest generation, in any of its files. A line that is half written does not count."""
+    (tmp_path / "71-5.log").write_text("generation 2 rank 1 of 3 alone\nread 4\n")
+    (tmp_path / "71-9.log").write_text("generation 3 rank 0 of 2 kept\nread 4\ngeneration 4 rank 1")
+    (tmp_path / "7-9.log").write_text("generation 8 rank 0 of 2 kept\n")
+    assert newest_rank(tmp_path, 71) == Rank(generation=3, rank=0, world_size=2, is_kept=True)
+    assert newest_rank(tmp_path, 1) is None

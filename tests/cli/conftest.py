@@ -22,6 +22,15 @@ eval: {samples: 5, every: 2}
 workers: {gpus: 0}
 checkpoint: {path: RUN, every: 2}
 """
+OWN_JOB = """
+name: own
+model: {kind: own}
+data: {kind: own, path: loop.py}
+objective: own
+batch: {global: 6, max_micro: 4}
+train: {steps: 4, optimizer: {kind: own}}
+workers: {gpus: 0}
+"""
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 40
 
 
@@ -61,6 +70,14 @@ def cli(tmp_path, monkeypatch, capsys):
         return Answer(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def own_job(tmp_path):
+    """A job file with a training loop of the user's own, `loop.py` beside it. A test writes that if it is read."""
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN_JOB)
+    return file
 
 
 @pytest.fixture

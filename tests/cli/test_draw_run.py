@@ -90,9 +90,9 @@ def test_events_are_named_and_splits_are_shown(script, run, tmp_path, capsys):
 
 def test_times_are_those_of_the_ledger(script, run):
     """A phase lasts as long as its steps and its commit. The rest is a pause."""
-    phases = script.read_phases(run)
-    assert [(phase.start_s, phase.end_s) for phase in phases[:2]] == [(60.0, 95.5), (120.0, 169.5)]
-    assert {samples for phase in phases for samples in phase.samples} == {64}
+    phases = script.read_trained(run).phases
+    assert [(phase.start_s, phase.end_s) for phase in phases[:2]] == [(0.0, 35.5), (60.0, 109.5)]
+    assert {samples for phase in phases for samples in (*phase.batch.low, *phase.batch.high)} == {64}
 
 
 def test_a_trained_run_is_drawn_twice_alike(script, recorded, tmp_path):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.local_cluster.processes import children
+from planner.runner import driver_end
 from planner.runner.driver_end import EndedProcess, RayListeners, ended_process
 
 LIMIT_S = 120
@@ -116,6 +118,24 @@ def test_a_driver_without_its_head_is_ended_with_a_message(start, listeners, run
     assert err == f"planner: {why}: step 4 of 9 is committed in {run}. Resume with: planner run job.yaml\n"
 
 
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_a_killed_driver_is_not_reported_as_a_dead_raylet(start, listeners, is_embedded):
+    """A local cluster ends with its driver, perhaps before anybody looks. Another cluster's raylet does not."""
+    process = start(head_of(listeners, is_embedded=is_embedded))
+    (watch,) = children(process.pid)
+    os.kill(watch, signal.SIGSTOP)  # it looks when both have ended
+    process.kill()
+    process.wait(LIMIT_S)
+    listeners[0].close()
+    os.kill(watch, signal.SIGCONT)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert err.startswith(
+        "planner: this driver and its local Ray cluster have ended (killed, or out of memory): step 4 of 9 is committed"
+        if is_embedded
+        else "planner: the raylet of this driver's node has died: step 4 of 9 is committed"
+    )
+
+
 def test_a_head_that_ends_after_the_driver_has_let_go_is_not_missed(start, listeners):
     """An embedded cluster closes while the driver lives."""
     process = start(head_of(listeners, is_embedded=True))
@@ -159,3 +179,22 @@ def test_of_two_losses_the_raylet_is_named():
     assert ended_process(head, lambda _place: True) is None
     assert ended_process(head, lambda _place: False) == raylet
     assert ended_process(head, lambda place: place != "host:1") == gcs
+
+
+def test_connections_that_end_again_and_again_do_not_keep_it_busy(listeners, monkeypatch):
+    """Something between may accept connections and close them. Each second look waits for its time."""
+    looks = []
+
+    class Driver:
+        head, has_ended = RayListeners(**head_of(listeners, is_embedded=True)), False
+
+        def wait(self, seconds, others=()):
+            looks.append((seconds, bool(others)))
+            return bool(others)
+
+        def has_left(self):
+            return len(looks) == 9
+
+    monkeypatch.setattr(driver_end, "_has_ended", lambda _connection: True)
+    assert driver_end._ending(Driver(), print) == ""
+    assert looks == [(driver_end._LOOK_S, bool(number % 2)) for number in range(9)]

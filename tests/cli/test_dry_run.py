@@ -6,21 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.runner import local
+from planner.base.disk import size_text
+from planner.base.text import duration
+from planner.runner import dry_run, local
 from planner.store.lease import DriverLease
 from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
 from planner.store.storage import Storage
 
-OWN = """
-name: own
-model: {kind: own}
-data: {kind: own, path: loop.py}
-objective: own
-batch: {global: 6, max_micro: 4}
-train: {steps: 4, optimizer: {kind: own}}
-workers: {gpus: 0}
-"""
 END = "dry run: nothing was started, nothing was written"
 
 
@@ -40,9 +33,9 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert lines[0] == f"tiny: a new run in {tmp_path}/run"
     assert lines[1] == "cluster   local Ray cluster, 4 workers (CPU)"
     assert lines[2] == "steps     0 to 3, 6 samples each"
-    assert lines[7] == "commits   every 2 steps, files kept for the newest 2"
-    assert lines[11].split()[:2] == ["4", "4"]
-    assert "2 x 2 + 2 x 1" in lines[11]
+    assert lines[8] == "commits   every 2 steps, files kept for the newest 2"
+    assert lines[16].split()[:2] == ["4", "4"]
+    assert "2 x 2 + 2 x 1" in lines[16]
     assert lines[-1] == END
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -53,31 +46,36 @@ def test_all_that_happens_to_the_gradient_is_listed(cli, job):
     def found(*settings):
         lines = cli("run", job, *settings, "--dry-run").out.splitlines()
         start = next(number for number, line in enumerate(lines) if line.startswith("gradient  "))
-        assert [line[:10].strip() for line in lines[start : start + 5]] == ["gradient", "", "", "", "commits"]
-        return [line[10:] for line in lines[start : start + 4]]
+        assert [line[:10].strip() for line in lines[start : start + 6]] == ["gradient", "", "", "", "", "commits"]
+        return [line[10:] for line in lines[start : start + 5]]
+
+    def exchanged(memory):
+        where = f"where {memory} are at most a quarter of the free memory, else after every round"
+        return f"Workers exchange them once per step {where}."
 
     assert found() == [
         "The loss sum is divided by its count over the whole global batch.",
         "Gradients are summed by FSDP over rounds and workers, never averaged.",
+        exchanged("47.0 kB (4 bytes per trained parameter)"),
         "If a gradient is not finite, the run stops before the optimizer's step (train.non_finite: stop).",
         "A global norm above 1 is scaled down to 1 (train.clip_norm: 1).",
     ]
     other = ("train.clip_norm=null", "train.non_finite=skip", "batch.equality=bitwise")
     assert found(*(part for argument in other for part in ("--set", argument)))[1:] == [
         "Gradients are summed in int64 fixed point over rounds and workers, never averaged.",
+        exchanged("94.1 kB (8 bytes per trained parameter)"),
         "If a gradient is not finite, the step is skipped (train.non_finite: skip).",
         "The gradient is not clipped (train.clip_norm: null).",
     ]
 
 
-def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, tmp_path):
+def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, own_job, tmp_path):
     """The user owns the optimizer, so planner adds nothing that they did not ask for."""
     (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")
-    file = tmp_path / "own.yaml"
-    file.write_text(OWN)
-    assert " The gradient is not clipped (train.clip_norm: null).\n" in cli("run", file, "--dry-run").out
-    asked = cli("run", file, "--set", "train.clip_norm=0.5", "--dry-run").out
+    assert " The gradient is not clipped (train.clip_norm: null).\n" in cli("run", own_job, "--dry-run").out
+    asked = cli("run", own_job, "--set", "train.clip_norm=0.5", "--dry-run").out
     assert " A global norm above 0.5 is scaled down to 0.5 (train.clip_norm: 0.5).\n" in asked
+    assert "\nstate     not known: your own loop makes the model. After the first commit, " in asked
     assert "\ngradient  Each loss sum of your loop is divided by its count over the whole global batch.\n" in asked
 
 
@@ -96,10 +94,57 @@ def test_a_job_for_gpus_on_a_machine_without_one_is_warned_of(cli, job, monkeypa
     assert lines[2].startswith("steps     ")
 
 
+def test_the_size_of_a_commit_is_shown(cli, job, monkeypatch):
+    """All workers of a local cluster share this machine's memory, and on the CPU the state itself is there too."""
+    monkeypatch.setattr(dry_run, "available_bytes", lambda: 10**9)
+    arguments = ("run", job, "--nodes", "4", "--dry-run")
+    found = json.loads(cli(*arguments, "--json").out)
+    state, worker, node = (found[key] for key in ("state_bytes", "worker_state_bytes", "node_state_bytes"))
+    assert state > worker >= state / 4
+    assert 4 * worker >= node >= state
+    assert (found["available_bytes"], found["commit_s"], found["state_unknown"]) == (10**9, None, "")
+    lines = cli(*arguments, "--storage-gbps", "1e-6").out.splitlines()
+    (start,) = (number for number, line in enumerate(lines) if line.startswith("state "))
+    copy = f"host memory for copies: at most {size_text(4 * node)} on this machine, where"
+    assert lines[start].startswith(f"state     {size_text(state)}: ")
+    assert lines[start + 1 : start + 4] == [
+        f"          at most {size_text(worker)} per worker on 4 workers",
+        f"          {copy} 1.0 GB are available",
+        f"          a commit is durable after about {duration(state / 1e3)} at 1e-06 GB/s",
+    ]
+    lacks = ["copies of other nodes", "copies for resizes", "with synchronous commits"]
+    for available, missing in ((5, 0), (4.99, 1), (3, 1), (2.99, 2), (2, 2), (1.99, 3)):
+        monkeypatch.setattr(dry_run, "available_bytes", lambda available=available: int(available * node))
+        [line] = [line for line in cli(*arguments).out.splitlines() if "host memory for copies" in line]
+        assert ("That is too little: training would go on" in line) == (missing > 0)
+        assert missing == 0 or lacks[missing - 1] in line
+
+
+def test_the_storages_rate_is_for_dry_runs(cli, job):
+    """A run measures its commits itself."""
+    answer = cli("run", job, "--storage-gbps", "1")
+    message = "--storage-gbps only changes what a dry run shows. Add --dry-run, or remove it"
+    assert (answer.code, answer.err) == (2, f"planner: {message}\n")
+
+
 def test_an_automatic_interval_is_named_with_its_key(cli, job):
     """The interval is not known before the run."""
     out = cli("run", job, "--dry-run", "--set", "checkpoint.every=auto").out
     assert "\ncommits   automatic interval (checkpoint.every: auto), files kept for the newest 2\n" in out
+
+
+def test_copies_in_memory_are_named_with_their_key(cli, job):
+    """How often, and what `off` means."""
+
+    def copies(value):
+        lines = cli("run", job, "--dry-run", "--set", f"checkpoint.memory={value}").out.splitlines()
+        return next(line.removeprefix("copies    ") for line in lines if line.startswith("copies"))
+
+    also = "and at each commit and planned change of the workers"
+    assert copies("auto") == f"in memory, automatic interval (checkpoint.memory: auto), {also}"
+    assert copies("1") == f"in memory, every 1 step (checkpoint.memory: 1), {also}"
+    assert copies("20") == f"in memory, every 20 steps (checkpoint.memory: 20), {also}"
+    assert copies("off").startswith("none in memory (checkpoint.memory: off): ")
 
 
 def test_a_batch_larger_than_the_data_is_a_note(cli, job):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.cli import live_panel as watching
 from planner.cli.live_panel import LivePanel
 from planner.cli.options import console
-from planner.report.run_view import RunView
+from planner.report.run_view import RunView, durable_text
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -41,3 +41,20 @@ def test_a_pause_between_steps_is_not_told_as_a_start(tmp_path, monkeypatch):
     assert panel._silence() == "no step for 0 s"
     panel.state = lambda: "waiting: room for 1"
     assert panel._silence() == "no step for 0 s: waiting: room for 1"
+    panel.why = lambda: "waiting: about 3 s"  # newer than the state, which is published once
+    assert panel._silence() == "no step for 0 s: waiting: about 3 s"
+
+
+def test_a_held_step_is_asked_for_before_the_ledger_is_read(tmp_path, monkeypatch):
+    """Asked after it, the answer may be of a step that the view does not have yet, and would not be shown."""
+    steps = [3]
+    panel = LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())
+    monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=steps[0]), []))
+
+    def held():
+        steps[0] = 4  # while it is asked, one more step is done and held
+        return 4
+
+    panel.held_step = held
+    panel._look()
+    assert durable_text(panel.view) == "durable 0, held 4"

@@ -8,6 +8,8 @@ import sys
 import pytest
 from test_plan_command import on_a_terminal
 
+from planner.base.disk import size_text
+
 CLUSTER = """\
 cluster_name: small
 max_workers: 6
@@ -113,7 +115,21 @@ def test_json_has_the_nodes_only_with_a_cluster(cli, gpu_job):
     plans = json.loads(cli("plan", gpu_job, "--cluster", "cluster.yaml", "--json").out)
     assert [(plan["world_size"], plan["nodes"]) for plan in plans][4] == (5, [[1, "one"], [1, "four"]])
     plain = json.loads(cli("plan", gpu_job, "--json").out)
-    assert [{key: plan[key] for key in plan if key != "nodes"} for plan in plans] == plain
+    only_with = {"nodes", "node_state_bytes"}
+    assert [{key: plan[key] for key in plan if key not in only_with} for plan in plans] == plain
+
+
+def test_the_copy_of_a_commit_is_on_the_fullest_node(cli, gpu_job):
+    """Four workers share a node of the larger kind. With one worker there, it is that one's part."""
+    answer = cli("plan", gpu_job, "--cluster", "cluster.yaml")
+    plans = {
+        plan["world_size"]: plan for plan in json.loads(cli("plan", gpu_job, "--cluster", "cluster.yaml", "--json").out)
+    }
+    assert plans[1]["node_state_bytes"] == plans[1]["worker_state_bytes"]
+    assert plans[4]["node_state_bytes"] > 3 * plans[4]["worker_state_bytes"]
+    assert plans[8]["node_state_bytes"] < plans[4]["node_state_bytes"]
+    most = 4 * max(plan["node_state_bytes"] for plan in plans.values())
+    assert f"\nhost memory for copies: at most {size_text(most)} on a node\n" in answer.out
 
 
 def test_no_line_ends_in_blanks(cli, gpu_job):

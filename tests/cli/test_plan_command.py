@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 import pty
 import re
@@ -12,7 +13,10 @@ import termios
 from pathlib import Path
 
 import pytest
+import yaml
 
+from planner.base.disk import size_text
+from planner.base.text import duration
 from planner.plan import BatchSizes, make_plan
 
 KEYS = {
@@ -28,6 +32,10 @@ KEYS = {
     "mode",
     "digest",
     "warnings",
+    "state_bytes",
+    "worker_state_bytes",
+    "commit_s",
+    "state_unknown",
 }
 
 
@@ -125,6 +133,138 @@ def test_without_gpus_the_jobs_own_range_is_shown(cli, demo):
 def test_counts_come_in_the_order_written_each_once(cli, demo, text, expected):
     """Single counts, ranges and lists of both. A count that is named twice is one row."""
     assert counts(cli("plan", demo, "--gpus", text)) == expected
+
+
+# -- the size of a commit
+
+LLAMA = {
+    "model": {"kind": "hf", "path": "", "context": 24},
+    "data": {"kind": "chat", "path": "chat.jsonl"},
+    "objective": {"kind": "sft"},
+}
+
+
+def hf_job(job, path, **model):
+    """The tiny job with a transformers model."""
+    spec = yaml.safe_load(job.read_text())
+    sections = {**LLAMA, "model": {**LLAMA["model"], "path": str(path), **model}}
+    job.write_text(yaml.safe_dump({**spec, **sections}))
+    return job
+
+
+def llama_files(folder, family="llama"):
+    """The files of a Llama with one layer: 24 + 24 + 4 + 16 = 68 numbers in four tensors."""
+    shapes = {
+        "model.embed_tokens.weight": [6, 4],
+        "lm_head.weight": [6, 4],
+        "model.norm.weight": [4],
+        "model.layers.0.self_attn.q_proj.weight": [4, 4],
+    }
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    return folder
+
+
+def block(answer):
+    """The lines below the table."""
+    assert answer.code == 0, answer.err
+    return answer.out.split("\n\n")[2].splitlines()
+
+
+def test_the_state_is_below_the_table(cli, demo):
+    """With the least and the greatest count, in any order. A third of the rows is more than a third of the state."""
+    found = json.loads(cli("plan", demo, "--gpus", "1,3", "--json").out)
+    state, third = found[0]["state_bytes"], found[1]["worker_state_bytes"]
+    assert found[0]["worker_state_bytes"] == state > third > state / 3
+    assert found[0]["commit_s"] is None
+    lines = block(cli("plan", demo, "--gpus", "3,1"))
+    parts = f"{size_text(state)} at 1 GPU, {size_text(third)} at 3 GPUs"
+    assert lines[0].startswith(f"state {size_text(state)}: ")
+    assert lines[0].endswith(" trained parameters in float32, with AdamW state")
+    assert lines[1:] == [f"per worker at most {parts}, and host memory for up to 4 copies of that (checkpoint.memory)"]
+
+
+def test_the_storages_rate_tells_after_how_long_a_commit_is_durable(cli, demo):
+    """At 10^9 bytes per second for each GB/s, all workers together, so the same at each count."""
+    plans = json.loads(cli("plan", demo, "--gpus", "1,3", "--storage-gbps", "0.5", "--json").out)
+    assert [plan["commit_s"] for plan in plans] == [pytest.approx(plans[0]["state_bytes"] / 5e8)] * 2
+    (line,) = block(cli("plan", demo, "--storage-gbps", "1e-6"))[2:]
+    assert line == f"a commit is durable after about {duration(plans[0]['state_bytes'] / 1e3)} at 1e-06 GB/s"
+
+
+@pytest.mark.parametrize(("rate", "time"), [("1e6", "less than 0.1 s"), ("1e-9", "about 39 h")])
+def test_the_time_of_a_commit_is_one_that_people_read(cli, demo, rate, time):
+    """At any rate. `4.7e-09 s` is none."""
+    line = block(cli("plan", demo, "--storage-gbps", rate))[-1]
+    assert line == f"a commit is durable after {time} at {float(rate):g} GB/s"
+
+
+def test_less_than_a_byte_per_second_is_no_rate(cli, demo):
+    """The time would be beyond the range of JSON's numbers."""
+    answer = cli("plan", demo, "--storage-gbps=1e-320", "--json")
+    assert (answer.code, answer.out) == (2, "")
+    assert ", less than one byte per second. Write a number above 0, " in answer.err
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "inf"])
+def test_a_storage_rate_is_a_number_above_zero(cli, demo, rate):
+    """The message says what was written."""
+    answer = cli("plan", demo, f"--storage-gbps={rate}")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"planner: --storage-gbps is {rate}. Write a number above 0, ")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "end"),
+    [
+        ("{kind: sgd, lr: 0.1}", "in float32"),
+        ("{kind: sgd, lr: 0.1, momentum: 0.9}", "in float32, with SGD momentum state"),
+        ("{kind: rmsprop, lr: 0.1}", "in float32, with RMSprop state"),
+    ],
+)
+def test_the_optimizer_is_named(cli, demo, optimizer, end):
+    """Only if it has state."""
+    assert block(cli("plan", demo, "--set", f"train.optimizer={optimizer}"))[0].endswith(f" trained parameters {end}")
+
+
+def test_a_models_files_tell_its_size(cli, job, tmp_path):
+    """Without transformers: weights are trained in float32, whatever type the files have."""
+    arguments = ("plan", hf_job(job, llama_files(tmp_path / "llama")), "--gpus", "1")
+    assert block(cli(*arguments))[0] == "state 832 bytes: 68 trained parameters in float32, with AdamW state"
+    adapters = hf_job(job, tmp_path / "llama", lora={"rank": 2})
+    assert ": 16 trained parameters in float32" in block(cli("plan", adapters, "--gpus", "1"))[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "path", "reason"),
+    [
+        ("gpt2", "model", "the model's files do not tell. See planner run JOB --dry-run, which builds the model"),
+        ("llama", "nobody/nothing", "nobody/nothing is not on this machine. Run this on one that has it"),
+        ("llama", "./nowhere", "model.path: ./nowhere: no such folder. Write the folder that has config.json"),
+    ],
+)
+def test_a_size_that_is_not_known_has_a_reason(cli, job, tmp_path, monkeypatch, family, path, reason):
+    """The plan is shown all the same."""
+    llama_files(tmp_path / "model", family)
+    monkeypatch.chdir(tmp_path)
+    answer = cli("plan", hf_job(job, path), "--gpus", "1")
+    assert list(rows(answer.out)) == [1]
+    assert block(answer) == [f"state not known: {reason}"]
+    (plan,) = json.loads(cli("plan", job, "--gpus", "1", "--json").out)
+    assert [plan[key] for key in ("state_bytes", "worker_state_bytes", "commit_s")] == [None] * 3
+    assert plan["state_unknown"] == reason
+
+
+def test_only_your_own_loop_knows_its_model(cli, own_job):
+    """Nothing of it is run."""
+    (line,) = block(cli("plan", own_job, "--gpus", "1", "--storage-gbps", "1"))
+    assert line.startswith("state not known: your own loop makes the model. After the first commit, see ")
 
 
 NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global). Other rows are what-if."

@@ -124,7 +124,7 @@ def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
     console().print(watch._panel())
     shown = capsys.readouterr().out
     assert f"last     {ODD}" in shown
-    assert "3 / 9   (committed 2)" in shown
+    assert "3 / 9   (durable 2)" in shown
     assert "1.5000   held out 2.5000" in shown
 
 

@@ -77,13 +77,14 @@ def test_a_live_driver_is_running_and_one_elsewhere_holds(cli, runs):
     with DriverLease(Storage(str(runs / "whole")), "launch", print):
         assert states(cli)["whole"] == "running"
         assert "ended       running" not in cli("show", runs / "whole").out
-        assert re.search(r"\[2, 4\) +running", cli("show", runs / "whole").out)
+        assert re.search(r"\[2, 4\)  commit  running", cli("show", runs / "whole").out)
     assert states(cli)["whole"] == "stopped"
     elsewhere = this_driver("other", beat_s=5.0).model_copy(update={"place": "another boot"})
     Storage(str(runs / "whole")).write(lease_name(9), seal(elsewhere))
-    assert states(cli)["whole"] == "held"
+    assert states(cli)["whole"] == "elsewhere"
     assert cli("runs").out.endswith(
-        "held: by a driver on another machine. planner cannot tell from here whether that driver is still running\n"
+        "elsewhere: a driver on another machine has the lease. planner cannot tell from here whether that driver is "
+        "still running\n"
     )
 
 
@@ -122,7 +123,7 @@ def test_show_tells_everything(cli, runs, recorded):
     assert said["batch"] == "global 6, equality balanced"
     assert said["step"] == "4 of 9"
     assert said["model"].startswith("gpt, layers 1, width 16, heads 2, context 16")
-    assert re.search(r"1 +1  1 x 6  \[0, 2\)  with a commit +0", answer.out)
+    assert re.search(r"1 +1  1 x 6  \[0, 2\)  start   with a commit +0", answer.out)
     assert "held-out loss" in answer.out.splitlines()[-1]
     (resume,) = re.findall(r"(?m)^resume +(.*)$", answer.out)
     planner, run, file = shlex.split(resume, comments=True)

@@ -9,20 +9,24 @@ from planner.cli.verify_command import verdict
 from planner.errors import UserError
 from planner.job import Job, batch_sizes
 from planner.provenance.compare import check_forward_passes, close_weights, compare_batches, compare_bitwise
+from planner.rehearsal.local_workers import LocalWorkers
+from planner.rehearsal.stages import SizePhase, stages
 from planner.runner.verify_job import compare, through_processes, trace
+from planner.train.setup import Launch
 
 pytestmark = pytest.mark.fsdp
 
 
-@pytest.fixture
-def job(tmp_path):
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
     """A bitwise job with dropout and a prime global batch."""
-    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 60)
+    text = tmp_path_factory.mktemp("data") / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 60)
     return Job.model_validate(
         {
             "name": "verified",
             "model": {"kind": "gpt", "layers": 1, "width": 16, "heads": 2, "context": 16, "dropout": 0.1},
-            "data": {"kind": "text", "path": str(tmp_path / "text.txt")},
+            "data": {"kind": "text", "path": str(text)},
             "batch": {"global": 7, "max_micro": 2, "equality": "bitwise"},
             "train": {"steps": 4, "optimizer": {"kind": "adamw", "lr": 1e-3}},
             "eval": {"samples": 3, "every": 2},
@@ -30,6 +34,23 @@ def job(tmp_path):
             "checkpoint": {"every": 2},
         }
     )
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """Two processes, for histories of their own."""
+    with LocalWorkers(2) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def fixed(workers, job, tmp_path_factory):
+    """The first history: all four steps on two workers."""
+    from planner.rehearsal.on_processes import rehearse, train_observed
+
+    folder = tmp_path_factory.mktemp("verified") / "fixed"
+    rehearse(workers, Launch(job=job, url=str(folder)), [SizePhase(world_size=2, end_step=4)], train_observed)
+    return folder
 
 
 def failed(checks):
@@ -137,26 +158,29 @@ def skipped_round(rank, launch, end_step):
 
 
 @pytest.mark.parametrize(
-    ("fault", "check", "detail"),
+    ("fault", "details"),
     [
-        (swapped_sample, "samples", "differ first at step 1"),
-        (one_ulp, "tensors by step", "differ first at step 1, in gradient/head.weight"),
-        (rank_seeded_dropout, "tensors by step", "differ first at step 0, in gradient/"),
-        (skipped_round, "samples", "differ first at step 0"),
-        (skipped_round, "forward passes", "step 0, worker 0: 2, planned 4"),
+        (swapped_sample, {"samples": "differ first at step 1"}),
+        (one_ulp, {"tensors by step": "differ first at step 1, in gradient/head.weight"}),
+        (rank_seeded_dropout, {"tensors by step": "differ first at step 0, in gradient/"}),
+        (skipped_round, {"samples": "differ first at step 0", "forward passes": "step 0, worker 0: 2, planned 4"}),
     ],
 )
-def test_planted_faults_are_found_and_the_step_is_named(job, tmp_path, fault, check, detail):
+def test_planted_faults_are_found_and_the_step_is_named(workers, job, fixed, tmp_path, fault, details):
     """Only the second history has the fault, and the verdict is a failure."""
-    checks = through_processes(job, [2, 2], tmp_path / "runs", worker=fault)
-    assert detail in failed(checks)[check]
+    from planner.rehearsal.on_processes import rehearse
+
+    history = tmp_path / "history"
+    rehearse(workers, Launch(job=job, url=str(history)), stages([2, 2], 4), fault)
+    checks = compare(job, fixed, history, [2, 2])
+    for check, detail in details.items():
+        assert detail in failed(checks)[check]
     assert verdict(job, checks, [2, 2])[-1].startswith("verify: FAILED")
 
 
-def test_nothing_passes_for_want_of_evidence(job, tmp_path):
+def test_nothing_passes_for_want_of_evidence(job, fixed):
     """Traces with missing parts, on one or both sides, do not pass."""
-    through_processes(job, [2, 1], tmp_path)
-    whole = trace(tmp_path / "fixed")
+    whole = trace(fixed)
     assert all(check.passed for check in compare_bitwise(whole, whole))
     poorer = [
         ("held-out losses", {"evals": {}}),
@@ -181,17 +205,13 @@ def _without(manifest, beginning):
     )
 
 
-def test_skipped_steps_are_compared_too(job, tmp_path):
+def test_skipped_steps_are_compared_too(workers, job, tmp_path):
     """The loss is infinite at step 1 in both histories. Every bit agrees."""
-    job = job.model_copy(update={"train": job.train.model_copy(update={"non_finite": "skip"})})
-    from planner.rehearsal.local_workers import LocalWorkers
     from planner.rehearsal.on_processes import rehearse
-    from planner.rehearsal.stages import SizePhase, stages
-    from planner.train.setup import Launch
 
-    with LocalWorkers(2) as workers:
-        for name, parts in (("fixed", [SizePhase(world_size=2, end_step=4)]), ("history", stages([2, 1], 4))):
-            rehearse(workers, Launch(job=job, url=str(tmp_path / name)), parts, infinite_at_step_1)
+    job = job.model_copy(update={"train": job.train.model_copy(update={"non_finite": "skip"})})
+    for name, parts in (("fixed", [SizePhase(world_size=2, end_step=4)]), ("history", stages([2, 1], 4))):
+        rehearse(workers, Launch(job=job, url=str(tmp_path / name)), parts, infinite_at_step_1)
     assert failed(compare(job, tmp_path / "fixed", tmp_path / "history", [2, 1])) == {}
 
 
@@ -222,3 +242,38 @@ def test_a_history_that_is_none_shows_one():
     """After what was found."""
     with pytest.raises(UserError, match=r"'x' is not a count from 1 to 65536\. Write counts such as 4,3,5,1$"):
         parse_history("x", most=16)
+
+
+def test_gpus_that_are_not_there_are_asked_for_in_vain(cli, tmp_path):
+    """Before a worker starts. On Ray, it trains on CPUs."""
+    (tmp_path / "text").write_text("x" * 4000)
+    assert cli("init", "job.yaml").code == 0
+    answer = cli("verify", "job.yaml", "--gpu", "--history", "2,1", "--steps", "2")
+    assert (answer.code, answer.err) == (
+        2,
+        "planner: --gpu: torch sees no GPU on this machine. Leave out --gpu to train on the CPU\n",
+    )
+    answer = cli("verify", "job.yaml", "--gpu", "--ray", "--history", "2,1", "--steps", "2")
+    assert (answer.code, answer.out) == (2, "")
+    assert "--gpu trains in local processes. Leave out --ray" in answer.err
+
+
+def test_workers_with_a_gpu_each_use_nccl_and_others_share_one(monkeypatch):
+    """NCCL refuses two ranks on one GPU."""
+    import torch
+
+    from planner.rehearsal.on_processes import gpu_backend
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert gpu_backend(3) == "cpu:gloo,cuda:nccl"
+    assert gpu_backend(4) == "gloo"
+
+
+def test_a_rehearsal_on_the_cpu_has_no_kernels_of_gpus(job):
+    """A job for GPUs can be verified without one."""
+    from planner.runner.verify_job import rehearsal_of
+
+    asks = job.model_copy(update={"train": job.train.model_copy(update={"kernels": "liger"})})
+    assert rehearsal_of(asks, 3).train.kernels == "own"
+    assert rehearsal_of(asks, 3, on_gpus=True).train.kernels == "liger"

@@ -12,12 +12,36 @@ from planner.dispatch.launch import set_environment
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 
 
+def _made_whole(cluster):
+    while len(cluster.nodes()) < 3:
+        cluster.add_node()
+    return cluster
+
+
 @pytest.fixture
 def cluster(shared_cluster):
     """Three nodes of one CPU, whatever the last test did; the test process is the driver, in its main thread."""
-    while len(shared_cluster.nodes()) < 3:
-        shared_cluster.add_node()
-    return shared_cluster
+    return _made_whole(shared_cluster)
+
+
+@pytest.fixture(scope="session")
+def resized(shared_cluster, tmp_path_factory):
+    """A run at 3, 2 and 3 workers, by notice and by a new node, for all tests that look at such a run."""
+    from resized_run import resize
+
+    return resize(_made_whole(shared_cluster), tmp_path_factory.mktemp("resized"))
+
+
+@pytest.fixture(scope="module")
+def resumed(shared_cluster, tmp_path_factory):
+    """A folder with a run of six steps on two workers, and of four more on three."""
+    from live_runs import fit, make_job
+
+    _made_whole(shared_cluster)
+    folder = tmp_path_factory.mktemp("resumed")
+    fit(make_job(folder, steps=6, most=2))
+    fit(make_job(folder, steps=10, most=3))
+    return folder
 
 
 @pytest.fixture(scope="session")

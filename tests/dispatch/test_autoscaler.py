@@ -68,6 +68,7 @@ def called(command, folder, environment):
     )
 
 
+@pytest.mark.slow
 def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
     """Asked for 4 of a cluster that may have 3, it starts the 2 that help; one is taken, the other goes when idle."""
     trace = Trace(times_s=(0.0, 1.0), counts=(3, 1))

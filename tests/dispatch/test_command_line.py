@@ -75,7 +75,7 @@ def wait_for_generation(run, after):
     assert int(run.commits()[-1][13:]) > after
 
 
-@pytest.mark.slow  # tests/chaos does so in CI
+@pytest.mark.slow  # `make chaos` does so, too
 def test_a_second_driver_is_refused_and_the_first_goes_on(folder):
     """One line that names the first one's pid, no cluster; the first commits on, and Ctrl-C ends it as ever."""
     first = start(folder, "run", "job.yaml", "--nodes", "1")
@@ -132,7 +132,7 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, igno
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in out + err
-    assert "stopping: all workers finish their step and commit" in out
+    assert "stopping: all workers finish their step, then it becomes durable" in out
     committed = run.manifest(run.commits()[-1]).step
     assert f"interrupted: step {committed} of 5000 is committed" in out
     assert "Resume with: planner run job.yaml" in out
@@ -160,11 +160,13 @@ def process_of_the_head(driver, name):
     raise AssertionError(f"no {name} below {driver.pid}")
 
 
+@pytest.mark.slow  # `make faults` has it; tests/cli/test_driver_end.py takes heads from drivers in CI
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("raylet", "planner: the raylet of this driver's node has died: "),
-        pytest.param("gcs_server", "planner: the head's gcs_server (127.0.0.1:", marks=pytest.mark.slow),
+        # On a busy machine both may have ended when somebody looks.
+        ("raylet", ("planner: the raylet of this driver's node has died: ", "planner: this driver and its local Ray ")),
+        ("gcs_server", ("planner: the head's gcs_server (127.0.0.1:",)),
     ],
 )
 def test_a_head_that_is_killed_ends_the_run_with_what_is_committed(folder, name, says):

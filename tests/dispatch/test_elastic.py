@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from live_runs import LIMIT_S, Script, fit, make_job, notes, run_of, workers_of
+from resized_run import interrupt
 
 from planner.dispatch.ray_internal import drain_node, trainer
 from planner.files import read_job
 from planner.provenance.audit import audit
+from planner.store.run_status import read_status
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
 
@@ -26,42 +28,36 @@ def retire(cluster):
     return node
 
 
-def interrupt():
-    """End the run that this process drives, as Ctrl-C does."""
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(cluster, tmp_path):
+def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(resized):
     """3 -> 2 -> 3 by notice and by a new node: nothing is done again, and two of three processes live through it."""
-    job = make_job(tmp_path, steps=2000, most=3, every_steps=100)
-    seen, gone = {}, []
-
-    def drain():
-        seen["before"] = set(workers_of(cluster))
-        gone.append(retire(cluster))
-
-    def replace():
-        seen["between"] = set(workers_of(cluster))
-        cluster.kill_node(gone[0])
-        cluster.add_node()
-
-    def look():
-        seen["after"] = set(workers_of(cluster))
-        interrupt()
-
-    with Script(job, [(3, 20, drain), (2, 20, replace), (3, 20, look)]) as script, pytest.raises(KeyboardInterrupt):
-        fit(job)
-    assert script.done == 3
-    result = audit(run_of(job))
+    assert resized.acts_done == 3
+    result = audit(run_of(resized.job))
     assert result.clean, result.findings
     assert sizes(result)[:2] == [3, 2]
     assert result.recomputed == 0
-    assert len(seen["before"]) == len(seen["after"]) == 3
-    assert seen["between"] < seen["before"]
-    assert seen["between"] < seen["after"]
-    said = " ".join(notes(job))
+    before, between, after = (resized.workers[generation] for generation in (1, 2, 3))
+    assert len(before) == len(after) == 3
+    assert between < before
+    assert between < after
+    said = " ".join(notes(resized.job))
     assert "resize: notice for 1 worker of 3" in said
     assert "resize: 2 -> 3" in said
+
+
+def test_the_live_status_names_each_worker_its_node_and_its_state(resized):
+    """Through a shrink by notice: as Ray places the workers; and it is gone with its driver."""
+    assert resized.acts_done == 3
+    assert [worker.rank for worker in resized.full.workers] == [0, 1, 2]
+    assert {worker.node for worker in resized.full.workers} == resized.nodes
+    assert resized.full.state == "Running"
+    assert "no resize" in resized.full.next
+    assert {worker.node for worker in resized.rest.workers} == resized.nodes - {resized.gone}
+    assert {status.launch for status in resized.statuses} == {resized.launch_id}
+    states = {worker.state for status in resized.statuses for worker in status.workers}
+    # A state that lasts for less than a second may not be seen. `test_policy.py` has each of them.
+    assert "training" in states
+    assert {"stopping", "leaving", "parked"} & states
+    assert read_status(run_of(resized.job).storage) is None
 
 
 @pytest.mark.slow
@@ -89,6 +85,7 @@ def test_processes_are_not_kept_where_the_job_says_so(cluster, tmp_path):
     assert not seen["before"] & seen["after"]
 
 
+@pytest.mark.slow
 def test_a_survivor_that_dies_in_the_midst_of_a_change_costs_no_step(cluster, tmp_path):
     """Killed when all is committed: new processes for everybody, and the run goes on from that very step."""
     job = make_job(tmp_path, steps=2000, most=3, every_steps=1000)

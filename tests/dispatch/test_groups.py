@@ -159,6 +159,13 @@ def test_two_policies_in_one_process_do_not_see_each_others_hand_over(groups, sy
     assert second._worker_group_state.sync_actor is sync_actors[0]
 
 
+def test_workers_on_silent_nodes_are_ended_before_the_others(groups):
+    """Ray would wait for them until it knows that their nodes are dead."""
+    group = Owner(groups).new_group(3)
+    group.give_up({"node-1", "another"})
+    assert [actor.killed for actor in actors_of(group)] == [False, True, False]
+
+
 def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
     """Ray asks its controller's class, which all controllers of a process share."""
     from ray.train.v2._internal.execution.controller import TrainController
@@ -180,6 +187,7 @@ def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
             launch_id="l",
             warm_up=lambda: None,
             keep_processes=True,
+            make_census=lambda: None,
         )
         policy._requester_id = "us"
         controllers.append(controller := object.__new__(TrainController))

@@ -1,12 +1,16 @@
 """Which signals stop a run, and that their old handlers are restored afterwards."""
 
+import queue
 import signal
 import threading
 
 import pytest
 
 from planner.dispatch.interrupt import Interrupts
+from planner.dispatch.mailbox import end_reply_key, end_request_key, status_key
 from planner.runner.signals import ended_like_ctrl_c
+from planner.store.records import canonical
+from planner.store.run_status import RunStatus
 
 
 @pytest.fixture(autouse=True)
@@ -36,17 +40,103 @@ def test_others_take_the_way_of_ctrl_c(number):
     assert signal.getsignal(number) == before
 
 
-def test_the_first_one_is_soft_and_the_second_is_rays():
-    """The first asks the controller, in a thread of its own; only then does Ray's own handler end the workers."""
-    rays, asked = [], threading.Event()
-    interrupts = Interrupts("launch", print)
-    interrupts._stop = asked.set
-    handle = interrupts.soften(lambda number, _frame: rays.append(number))
-    handle(signal.SIGINT, None)
-    assert asked.wait(30)
-    assert rays == []
-    handle(signal.SIGINT, None)
-    assert rays == [signal.SIGINT]
+@pytest.fixture
+def mailbox(monkeypatch):
+    """The cluster's key-value store, as a dictionary: here, a controller that publishes what a stop waits for."""
+    content = {}
+    monkeypatch.setattr("planner.dispatch.interrupt.kv_get", lambda key: content.get(key, ""))
+    monkeypatch.setattr("planner.dispatch.interrupt.kv_put", content.__setitem__)
+    return content
+
+
+def publish(mailbox, stop):
+    mailbox[status_key("launch")] = canonical(
+        RunStatus(
+            launch="launch", time_s=0.0, state="Stopping", why="", next="", least=1, most=1, stop=stop,
+            nodes=(), workers=(),
+        )
+    )  # fmt: skip
+
+
+def test_the_first_one_stops_the_second_says_what_for_and_the_third_is_rays(mailbox):
+    """The second is answered at once, with what is waited for now. Only the third ends the workers."""
+    publish(mailbox, "step 4 becomes durable: about 9 s")
+    rays, said = [], queue.Queue()
+    with Interrupts("launch", said.put) as interrupts:
+        handle = interrupts.soften(lambda number, _frame: rays.append(number))
+        handle(signal.SIGINT, None)
+        assert said.get(timeout=30) == (
+            "stopping: step 4 becomes durable: about 9 s. To end the workers at once and keep the last durable step, "
+            "interrupt two more times"
+        )
+        publish(mailbox, "step 4 becomes durable: about 7 s")
+        handle(signal.SIGINT, None)
+        text = said.get(timeout=30)
+        assert text.startswith("still stopping after ")
+        assert text.endswith(
+            ": step 4 becomes durable: about 7 s. Interrupt once more to end the workers at once: the run then "
+            "resumes from the last durable step"
+        )
+        assert rays == []
+        handle(signal.SIGINT, None)
+        assert rays == [signal.SIGINT]
+        assert said.get(timeout=30) == "ending the workers at once. The run resumes from the last durable step"
+    assert said.empty()
+
+
+def test_when_all_have_committed_the_workers_are_ended_without_another_interrupt(mailbox):
+    """The controller's answer ends them."""
+    ended, said = threading.Event(), queue.Queue()
+    with Interrupts("launch", said.put) as interrupts:
+        handle = interrupts.soften(lambda *_: ended.set())
+        signal.signal(signal.SIGINT, handle)
+        handle(signal.SIGINT, None)
+        assert said.get(timeout=30).startswith("stopping: all workers finish their step")
+        mailbox[end_reply_key("launch")] = "yes"
+        assert ended.wait(30)
+    assert said.empty()
+
+
+def test_a_ray_that_does_not_end_hears_of_it_until_it_gives_up(mailbox, monkeypatch):
+    """Found by a storm: a node was lost in a stop, and two signals at once were heard as one. Ray waited for ever."""
+    monkeypatch.setattr("planner.dispatch.interrupt._ABORT_S", 0.2)
+    monkeypatch.setattr("planner.dispatch.interrupt._AGAIN_S", 0.2)
+    heard = []
+
+    def rays(number, _frame):
+        heard.append(number)
+        if len(heard) == 3:
+            raise SystemExit
+
+    mailbox[end_reply_key("launch")] = "yes"
+    with pytest.raises(KeyboardInterrupt), Interrupts("launch", lambda _text: None) as interrupts:  # noqa: PT012
+        handle = interrupts.soften(rays)
+        signal.signal(signal.SIGINT, handle)
+        handle(signal.SIGINT, None)
+        threading.Event().wait(60)
+    assert heard == [signal.SIGINT] * 3
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), SystemExit(1)], ids=["terminal", "pipe"])
+def test_a_stop_goes_on_when_nobody_reads_what_it_says(mailbox, error):
+    """A closed terminal, or `| tee log` that the same Ctrl-C ended. The workers still end after their commit."""
+    ended, tried = threading.Event(), queue.Queue()
+
+    def say(text):
+        tried.put(text)
+        raise error
+
+    with Interrupts("launch", say) as interrupts:
+        handle = interrupts.soften(lambda *_: ended.set())
+        signal.signal(signal.SIGINT, handle)
+        handle(signal.SIGINT, None)
+        assert tried.get(timeout=30).startswith("stopping: ")
+        assert mailbox[end_request_key("launch")] == "yes"
+        handle(signal.SIGINT, None)
+        assert tried.get(timeout=30).startswith("still stopping after ")
+        assert not ended.is_set()
+        mailbox[end_reply_key("launch")] = "yes"
+        assert ended.wait(30)
 
 
 def test_an_ignored_sigint_stays_ignored_and_sigterm_stops_all_the_same():
@@ -62,9 +152,11 @@ def test_an_ignored_sigint_stays_ignored_and_sigterm_stops_all_the_same():
         interrupts._stop = asked.set
         signal.signal(signal.SIGINT, interrupts.soften(lambda number, _frame: rays.append(number)))
         signal.raise_signal(signal.SIGINT)
-        assert not interrupts._is_asked
+        assert not interrupts._num_asked
         signal.raise_signal(signal.SIGTERM)
         assert asked.wait(30)
+        assert rays == []
+        signal.raise_signal(signal.SIGTERM)
         assert rays == []
         signal.raise_signal(signal.SIGTERM)
         assert rays == [signal.SIGINT]

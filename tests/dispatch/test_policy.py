@@ -4,8 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.dispatch.mailbox import state_key
+from planner.dispatch.keeper_census import Wanted
+from planner.dispatch.mailbox import PARKED, end_reply_key, request_stop, state_key, status_key
+from planner.elastic.controller import ElasticController
 from planner.elastic.node_requests import NodeRequests
+from planner.elastic.states import Idle, Rules, Waiting
+from planner.elastic.view import Act, View
+from planner.plan import BatchSizes, ResizeCost, WorkerRange
+from planner.store.run_status import RunStatus
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
@@ -35,6 +41,7 @@ def policy():
 
     policy = object.__new__(Policy)
     policy._launch_id, policy._state, policy._loading, policy._parked = "l", "", "", set()
+    policy._tells_of_stop = False
     policy._controller = SimpleNamespace(started=lambda _nodes: None, reported=lambda _metrics: None, texts=())
     return policy
 
@@ -65,6 +72,95 @@ def test_what_was_said_since_the_start_stays(policy, published):
     policy._tell_driver("all workers stop at the same step and commit")
     hear(policy, {"step": 0})
     assert published[state_key("l")] == "all workers stop at the same step and commit"
+
+
+def test_the_live_status_has_the_time_that_is_left_of_a_stop(policy, published):
+    """The terminal gets the text of a stop once. What is told after it stays as it is."""
+    shown = []
+    policy._publisher = SimpleNamespace(publish=lambda *_, why, **__: shown.append(why))
+    policy._group, policy._hosts = None, {}
+    policy._controller = SimpleNamespace(stop_text="about 9 s", texts=(), state=None)
+    nothing = SimpleNamespace(kind="nothing")
+    policy._tell_driver_of_stop(policy._controller.stop_text)
+    for text in ("about 9 s", "about 7 s"):
+        policy._controller.stop_text = text
+        policy._publish(None, nothing)
+    assert published[state_key("l")] == "about 9 s"
+    policy._tell_driver("continuing with 2 workers")
+    policy._publish(None, nothing)
+    assert shown == ["about 9 s", "about 7 s", "continuing with 2 workers"]
+
+
+@pytest.mark.usefixtures("published")
+def test_workers_that_have_parked_wait_for_room_and_not_for_a_commit(policy):
+    """Their step is durable or in memory by then."""
+    shown, room = [], "waiting: room for 1, but workers.min is 2"
+    policy._publisher = SimpleNamespace(publish=lambda *_, why, **__: shown.append(why))
+    policy._group, policy._hosts = None, {}
+    parked = Waiting(known=None, group=None, most=2)
+    decision = SimpleNamespace(text=room)
+    policy._controller = SimpleNamespace(stop_text="a commit", texts=(), state=parked, next_decision=lambda _: decision)
+    policy._tell_driver_of_stop("a commit")
+    policy._publish(None, SimpleNamespace(kind="nothing"))
+    assert shown == [room]
+
+
+class TestMemory:
+    """What the policy passes on between the controller, the workers and the keepers."""
+
+    @pytest.mark.parametrize("facts", [{}, {"is_held": False}, {"is_held": True}])
+    def test_a_worker_that_parks_says_whether_its_step_is_only_in_memory(self, policy, facts):
+        heard = []
+        policy._controller = SimpleNamespace(committed=lambda *times, is_held: heard.append((times, is_held)))
+        hear(policy, {PARKED: True, "commit_s": 0.5, "durable_after_s": 0.7, **facts})
+        hear(policy, {PARKED: True, "commit_s": 9.0, "durable_after_s": 9.0, "is_held": True}, rank=1)
+        assert heard == [((0.5, 0.7), facts.get("is_held", False))]
+        assert policy._parked == {0, 1}
+
+    @pytest.mark.parametrize("in_memory", [True, False])
+    def test_each_worker_is_told_whether_the_stop_may_stay_in_memory(self, policy, published, in_memory):
+        asked = []
+        execute = SimpleNamespace(remote=lambda function, *arguments: asked.append((function, arguments)))
+        workers = [SimpleNamespace(actor=SimpleNamespace(execute=execute))] * 2
+        policy._group, policy._controller = object(), SimpleNamespace(stop_text="soon")
+        policy._do(Act(kind="stop", in_memory=in_memory), SimpleNamespace(workers=workers))
+        assert asked == [(request_stop, (in_memory,))] * 2
+        assert published[state_key("l")] == "soon"
+
+    def test_a_stop_may_trust_in_keepers_if_the_census_says_so(self, policy):
+        asked = []
+        policy._room, policy._draining, policy._is_ending, policy._group = {}, {}, False, None
+        policy._worker_progress = SimpleNamespace(total=lambda _workers: 0)
+        workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in "ab"]
+        assert not policy._view(workers).can_hold
+        policy._census = SimpleNamespace(can_hold=lambda nodes: asked.append(nodes) or True)
+        assert policy._view(workers).can_hold
+        assert asked == [("a", "b")]
+
+    def test_what_is_lost_at_the_end_is_told_to_the_driver(self, policy, published):
+        """Workers that have parked write no ledger."""
+        policy._group = object()
+        worker = SimpleNamespace(actor=SimpleNamespace(execute=SimpleNamespace(remote=lambda *_: None)))
+        policy._do(Act(kind="end", texts=("step 7 is lost",)), SimpleNamespace(workers=[worker]))
+        assert published[state_key("l")] == "step 7 is lost"
+        assert published[end_reply_key("l")] == "yes"
+
+    def test_a_group_that_starts_is_noted_before_its_workers_ask(self, policy, published):  # noqa: ARG002
+        begun = []
+        policy._census = SimpleNamespace(mark_start=lambda: begun.append(True))
+        start(policy)
+        assert begun == [True]
+
+    def test_the_census_gets_what_the_cluster_shows(self, policy):
+        orders = []
+        policy._census = SimpleNamespace(order=lambda *order: orders.append(order))
+        policy._places = {"a": "here"}
+        rules = Rules(
+            sizes=BatchSizes(global_batch=8, max_micro=4), workers=WorkerRange(least=1, most=4), has_eval=False
+        )
+        policy._controller = ElasticController(rules, cost=ResizeCost(grow_s=1.0, shrink_s=1.0), clock=lambda: 0.0)
+        policy._care_for_keepers(View(room={"a": 1}, draining={"b": 3.0}))
+        assert orders == [(Wanted(nodes=frozenset("a"), leaving=frozenset("b")), {"a": "here"})]
 
 
 class Gcs:
@@ -246,3 +342,100 @@ def test_what_is_there_already_counts_as_taken(bound, present, most):
         policy._maybe_send_resource_request()
         Policy._hear_autoscaler(policy)
     assert policy._node_requests.count(policy.counts) == max(bound, present)
+
+
+def test_a_wait_for_room_is_told_with_its_seconds(policy):
+    """To rank 0, which writes the ledger. Less than a second is part of a pause."""
+    told = []
+    execute = SimpleNamespace(remote=lambda _function, text, waited_s: told.append((text, waited_s)))
+    worker = SimpleNamespace(actor=SimpleNamespace(execute=execute))
+    policy._group = object()
+    for waited_s in (0.0, 0.5, 40.0):
+        policy._do(Act(texts=("a note",), waited_s=waited_s), SimpleNamespace(workers=[worker]))
+    assert told == [("a note", 0.0)] * 3 + [("no group could start for 40 s: too little room", 40.0)]
+
+
+class TestPublishing:
+    """The live status in the cluster's key-value store."""
+
+    @pytest.fixture
+    def store(self, monkeypatch):
+        """What is published, oldest first, and a clock that the test sets."""
+        from planner.dispatch import live_status
+
+        store = SimpleNamespace(published=[], now_s=1000.0, fails=False)
+
+        def put(key, value):
+            if store.fails:
+                raise ConnectionError
+            assert key == status_key("l")
+            store.published.append(RunStatus.model_validate_json(value))
+
+        monkeypatch.setattr(live_status, "kv_put", put)
+        monkeypatch.setattr(
+            live_status, "time", SimpleNamespace(monotonic=lambda: store.now_s, time=lambda: store.now_s)
+        )
+        return store
+
+    @pytest.fixture
+    def publish(self, store):
+        from planner.dispatch.live_status import StatusPublisher
+
+        rules = Rules(
+            sizes=BatchSizes(global_batch=8, max_micro=4), workers=WorkerRange(least=2, most=4), has_eval=False
+        )
+        cost = ResizeCost(grow_s=1.0, shrink_s=1.0)
+        controller = ElasticController(rules, cost=cost, clock=lambda: store.now_s)
+        publisher = StatusPublisher("l")
+
+        def publish(*nodes, at_once=False, newcomers=list, draining=None, room=("a",)):
+            if nodes and isinstance(controller.state, Idle):
+                controller.started(nodes)
+            view = View(room=dict.fromkeys(room, 1), draining=draining or {}, nodes=nodes)
+            controller.step(view)
+            publisher.publish(controller, view, newcomers=newcomers, hosts={"a": "one"}, why="", at_once=at_once)
+
+        return publish
+
+    def test_it_says_who_works_where_and_what_comes_next(self, store, publish):
+        publish()
+        publish("a", "b", at_once=True, newcomers=lambda: ["", "c"], draining={"b": 30.0})
+        waiting, training = store.published
+        assert (waiting.state, waiting.next) == ("Idle", "waiting: room for 1, but workers.min is 2")
+        assert [(node.node, node.host, node.room, node.leaves_s) for node in training.nodes] == [
+            ("a", "one", 1, None),
+            ("b", "", 0, 1030.0),
+        ]
+        found = [(worker.rank, worker.node, worker.state) for worker in training.workers]
+        assert found == [(0, "a", "starting"), (1, "b", "leaving"), (None, "", "warming"), (None, "c", "warming")]
+
+    def test_it_is_published_at_most_once_a_second_and_when_something_changed(self, store, publish):
+        """Unchanged, it is repeated after five seconds; an act is published at once."""
+        publish()
+        for passed_s, number, at_once in [
+            (0.5, 1, False),
+            (0.5, 2, True),
+            (1.5, 2, False),
+            (3.0, 2, False),
+            (0.6, 3, False),
+        ]:
+            store.now_s += passed_s
+            publish(at_once=at_once)
+            assert len(store.published) == number
+        store.now_s += 1.1
+        publish(room=("a", "c"))
+        assert len(store.published) == 4
+
+    def test_no_failure_reaches_the_controller(self, store, publish):
+        """The head is away, or a newcomer cannot be asked. The next status is published again."""
+
+        def fail():
+            raise RuntimeError
+
+        store.fails = True
+        publish(at_once=True)
+        store.fails = False
+        publish(at_once=True, newcomers=fail)
+        assert store.published == []
+        publish()
+        assert len(store.published) == 1

@@ -1,11 +1,10 @@
 """The contract with Ray's internals: what `dispatch.ray_internal` relies on is there, and does what is expected."""
 
-import os
 import time
 
 import pytest
-from listeners import LOOPBACK, listening_addresses
-from live_runs import LIMIT_S, When, fit, make_job, processes_of, workers_of
+from listeners import LOOPBACK
+from live_runs import LIMIT_S
 
 from planner.dispatch.ray_internal import kv_get, kv_put, quiet
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
@@ -27,21 +26,11 @@ class TestKeyValueStore:
 
 
 class TestLoopbackTorchConfig:
-    def test_while_a_job_trains_nothing_listens_beyond_loopback(self, cluster, tmp_path):
+    def test_while_a_job_trains_nothing_listens_beyond_loopback(self, resized):
         """The driver, the cluster and three workers, seen in the midst of a run."""
-        seen = {}
-
-        def look():
-            seen["workers"] = workers_of(cluster)
-            seen["addresses"] = listening_addresses({os.getpid(), *processes_of(cluster)})
-
-        job = make_job(tmp_path, steps=60, most=3, every_steps=100)
-        with When(job, 3, 5, look) as looked:
-            fit(job)
-        assert looked.done
-        assert len(seen["workers"]) == 3
-        assert seen["addresses"]
-        assert seen["addresses"] <= LOOPBACK
+        assert len(resized.workers[3]) == 3
+        assert resized.addresses
+        assert resized.addresses <= LOOPBACK
 
     def test_without_the_internals_it_is_the_stock_config_and_a_warning(self, monkeypatch):
         from ray.train.torch import TorchConfig, config
@@ -99,6 +88,23 @@ class TestBlame:
         from planner.dispatch.ray_internal.diagnosis import culprit
 
         assert culprit(errors) == culprits
+
+    @pytest.mark.parametrize(
+        ("errors", "is_lost"),
+        [
+            (
+                {0: RuntimeError("MemoryLost: step 3: worker 1: the keeper"), 1: RuntimeError("MemoryLost: step 3")},
+                True,
+            ),
+            ({0: RuntimeError("MemoryLost: step 3"), 1: ValueError("a bug")}, False),
+            ({}, False),
+        ],
+    )
+    def test_copies_that_are_gone_are_told_from_a_failure(self, errors, is_lost):
+        """All workers raise that together."""
+        from planner.dispatch.ray_internal.diagnosis import lost_memory
+
+        assert lost_memory(errors) == is_lost
 
     def test_a_process_that_is_gone_is_told_by_its_rank_and_node(self):
         """Ray's own text is a list of what may have happened."""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from planner.dispatch.resources import room_for, taken_by_a_worker
+from planner.dispatch.resources import gpus_for_several, room_for, taken_by_a_worker
 from planner.job import Workers
 from planner.plan import workers_on_node
 from planner.runner.local import LocalShape
@@ -92,3 +92,17 @@ def test_a_clusters_room_is_that_of_its_nodes():
     """Also where a worker takes part of a CPU: 10 of 0.1 on each."""
     assert room_for({"CPU": 0.1}, [{"CPU": 1.0}, {"CPU": 1.0}]) == 20
     assert room_for({"CPU": 0.2}, [{"CPU": 1.0}, {"slot": 1.0}]) == 5
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "several"),
+    [
+        (1, [{"GPU": 1.0}, {"GPU": 1.0}], False),
+        (1, [{"GPU": 1.0}, {"GPU": 2.0}], True),
+        (1, [{"CPU": 8.0}], False),
+        (0, [{"CPU": 8.0, "GPU": 8.0}], False),
+    ],
+)
+def test_workers_that_share_a_node_with_gpus_cost_new_processes(gpus, nodes, several):
+    """On the CPU they keep them, however many a node has."""
+    assert gpus_for_several(Workers(gpus=gpus).taken, nodes) is several

@@ -16,16 +16,14 @@ def sizes(result):
     return [phase.world_size for phase in result.phases]
 
 
-def test_a_job_runs_at_one_size_and_resumes_at_another(tmp_path):
+def test_a_job_runs_at_one_size_and_resumes_at_another(resumed):
     """Two workers, then three by the same folder with more steps; clean, nothing done twice."""
-    fit(make_job(tmp_path, steps=6, most=2))
-    fit(make_job(tmp_path, steps=10, most=3))
-    result = audit(run_of(make_job(tmp_path, steps=10, most=3)))
+    result = audit(run_of(make_job(resumed, steps=10, most=3)))
     assert result.clean, result.findings
     assert (result.steps, result.recomputed, sizes(result)) == (10, 0, [2, 3])
 
 
-@pytest.mark.slow  # tests/chaos does so in CI
+@pytest.mark.slow  # `make faults` has it, and storms
 def test_a_lost_node_and_a_new_one(cluster, tmp_path):
     """3 workers, a node killed, 2 workers, a node added, 3 workers: every step exact, the rest counted as again."""
     job = make_job(tmp_path, steps=260, most=3, every_steps=10)
@@ -40,7 +38,7 @@ def test_a_lost_node_and_a_new_one(cluster, tmp_path):
     assert result.recomputed > 0
 
 
-@pytest.mark.slow  # tests/chaos does so in CI
+@pytest.mark.slow  # `make faults` has it, and storms
 def test_a_killed_worker_costs_the_steps_since_the_last_commit(cluster, tmp_path):
     """SIGKILL of one worker process restarts the group; no step is lost or repeated."""
     job = make_job(tmp_path, steps=40, most=2, every_steps=8)
@@ -57,13 +55,13 @@ def test_a_killed_worker_costs_the_steps_since_the_last_commit(cluster, tmp_path
     assert len(result.phases) >= 2
 
 
-def test_a_refusal_reaches_the_driver_unchanged(tmp_path):
+def test_a_refusal_reaches_the_driver_unchanged(resumed):
     """A changed seed is refused by the workers, once: Ray does not try again and again."""
-    fit(make_job(tmp_path, steps=2, most=2))
-    generations = run_of(make_job(tmp_path, steps=2, most=2)).generations()
+    run = run_of(make_job(resumed, steps=10, most=2))
+    generations = run.generations()
     with pytest.raises(RunError, match=r"the run was made with another seed \(train.seed: 0 -> 1\). .* --accept seed"):
-        fit(make_job(tmp_path, steps=4, most=2, seed=1))
-    assert run_of(make_job(tmp_path, steps=2, most=2)).generations() == generations
+        fit(make_job(resumed, steps=12, most=2, seed=1))
+    assert run.generations() == generations
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from planner.job import Job
 from planner.rehearsal import on_ray
 from planner.rehearsal.stages import stages
 from planner.train import generation
-from planner.train.hooks import GenerationEnd, Hooks
+from planner.train.hooks import GenerationEnd, Hooks, Note
 from planner.train.setup import Launch
 
 
@@ -68,11 +68,31 @@ def test_without_others_they_are_rays(launch):
     assert hooks.report is ray_train().report
     assert hooks.messages is mailbox.messages
     assert not hooks.should_stop(1)
-    mailbox.request_stop()
+    assert hooks.may_hold()
+    assert hooks.keepers() is None  # the launch has no secret
     try:
+        mailbox.request_stop(True)
         assert hooks.should_stop(1)
+        assert hooks.may_hold()
+        mailbox.request_stop()
+        assert not hooks.may_hold()
     finally:
         mailbox.reset()
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_worker_that_parks_reports_where_its_last_step_is(launch, monkeypatch, is_held):
+    """And then waits."""
+    done, order = (
+        GenerationEnd(step=2, total_steps=4, repeated_steps=0, commit_s=0.5, durable_after_s=0.7, is_held=is_held),
+        [],
+    )
+    monkeypatch.setattr(generation, "train", lambda *_: done)
+    monkeypatch.setattr(ray_train().__name__ + ".report", order.append)
+    monkeypatch.setattr(mailbox, "park", lambda: order.append("parks"))
+    train_worker({"worker": WorkerConfig(launch=launch, on_cpu=True, hooks=lambda _launch: Hooks())})
+    report = {mailbox.PARKED: True, "commit_s": 0.5, "durable_after_s": 0.7, "is_held": is_held}
+    assert order == [report, "parks"]
 
 
 def test_a_rehearsals_hooks_travel_to_a_worker_by_name(launch):
@@ -91,8 +111,18 @@ def test_a_rehearsals_hooks_travel_to_a_worker_by_name(launch):
 def test_a_rehearsed_worker_keeps_to_its_stage(launch, in_stage, monkeypatch, number, world_size, step, waits):
     """It waits at the stage's last step, and at a size that is not the stage's; a stop ends the wait."""
     hooks = in_stage(launch, number, world_size)
+    assert hooks.may_hold is mailbox.may_hold
     answers = [False, True]
     monkeypatch.setattr(mailbox, "stop_requested", lambda: answers.pop(0))
     monkeypatch.setattr(on_ray, "_POLL_S", 0.0)
     assert hooks.should_stop(step) is waits
     assert hooks.report is ray_train().report
+
+
+def test_a_note_reaches_the_ledger_with_the_seconds_of_a_wait():
+    """Once, in order."""
+    mailbox.reset()
+    mailbox.post_note("one")
+    mailbox.post_note("two", 40.0)
+    assert mailbox.messages() == [Note(text="one"), Note(text="two", waited_s=40.0)]
+    assert mailbox.messages() == []

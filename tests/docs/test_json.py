@@ -20,6 +20,9 @@ TYPES = {
     "object": dict,
     "null": type(None),
 }
+# Keys that a plan has only in `planner plan`, and there only with a cluster.
+COMMIT = {"state_bytes", "worker_state_bytes", "commit_s", "state_unknown"}
+ON_CLUSTER = {"nodes", "node_state_bytes"}
 SHARED = "--set checkpoint.path=/shared/demo"
 
 
@@ -65,9 +68,9 @@ def printed(reader):
 
 
 def test_plan(printed):
-    """`nodes` is there with a cluster only."""
+    """Nodes are there with a cluster only."""
     for plan in printed("planner plan jobs/demo.yaml"):
-        check("planner plan", plan, without={"nodes"})
+        check("planner plan", plan, without=ON_CLUSTER)
     cluster = "--set workers.gpus=1 --set workers.max=32 --cluster cluster.yaml"
     for plan in printed(f"planner plan jobs/demo.yaml {cluster}"):
         check("planner plan", plan)
@@ -77,7 +80,7 @@ def test_check(printed):
     """The plans in it are those of `planner plan`."""
     found = printed("planner check RECIPE")
     check("planner check", found)
-    check("planner plan", found["counts"][0]["planner"], without={"nodes"})
+    check("planner plan", found["counts"][0]["planner"], without=ON_CLUSTER | COMMIT)
 
 
 def test_runs_and_show(printed):
@@ -92,7 +95,7 @@ def test_run(printed):
     """What a dry run prints."""
     found = printed("planner run jobs/demo.yaml --dry-run")
     check("planner run --dry-run", found)
-    check("planner plan", found["plan"], without={"nodes"})
+    check("planner plan", found["plan"], without=ON_CLUSTER | COMMIT)
 
 
 def test_audit(printed):
@@ -122,6 +125,11 @@ def test_submit(printed, monkeypatch):
     check("planner submit --dry-run", printed(f"{submit} --dry-run"))
     check("planner submit", printed(submit), without={"status", "exit_code", "reason"})
     check("planner submit", printed(f"{submit} --follow"))
+
+
+def test_probe(printed):
+    """Of this machine."""
+    check("planner probe", printed("planner probe corpus --size 1"))
 
 
 def test_prepare(printed):

@@ -44,10 +44,12 @@ def test_generated_parts_have_a_place():
     import _table
     import generate
 
-    assert _table.PAGE.read_text().count(_table.BEGIN) == _table.PAGE.read_text().count(_table.END) == 1
+    page = _table.PAGE.read_text()
+    for comment in (_table.BEGIN, _table.END, _table.BEGIN_COMMITS, _table.END_COMMITS):
+        assert page.count(comment) == 1
     for page in generate.pages():
         assert page.read_text().count(generate.BEGIN) == page.read_text().count(generate.END) == 1
-        assert page.read_text().count("\n| ") > 50
+        assert page.read_text().count("\n| ") > 40
 
 
 def test_every_script_that_measures_is_described():

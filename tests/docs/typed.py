@@ -17,7 +17,7 @@ import planner.cli
 _SHELL = re.compile(r"[|<>;&$()]")
 # Placeholders in pages, and what is typed instead.
 _STAND_INS = {"JOB": "jobs/demo.yaml", "RECIPE": "recipe.sh", "RUN": "runs/demo", "FOLDER": "runs"}
-_LOOKS_AT_RUNS = re.compile(r"planner (runs|show|audit)\b|.*verify_run\.py")
+_LOOKS_AT_RUNS = re.compile(r"planner (runs|show|watch|report|audit)\b|.*verify_run\.py")
 _SMALL_JOBS = re.compile(r"planner (run|verify|demo|submit) jobs/(sft|dpo|ipo|simpo|kto)\.yaml")
 
 

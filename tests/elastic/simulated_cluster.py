@@ -33,14 +33,14 @@ class Cluster:
         self.texts, self.sizes, self.acts = [], [], []
         self.newcomers = "none"
         self.warm_since = 0.0
-        self.commit_s = 0.5
+        self.commit_s, self.in_flight_s = 0.5, 0.0
         self.hung = False
         self.grow_s, self.shrink_s = grow_s, shrink_s
         self.progress = 0.0
         self.units = 0.0
         self.deaf = frozenset()
         self.least, self.most = least, most
-        self.is_ending = False
+        self.is_ending = self.can_hold = False
         self.controller = self.new_controller()
 
     def new_controller(self, **rules):
@@ -71,10 +71,18 @@ class Cluster:
             self.fail(dead={node})
 
     def fail(self, dead=(), blamed=(), reason="it died"):
-        self.recomputed += self.step - self.committed
-        self.step = self.committed
+        self.lose_steps()
         self.group, self.stopping_since, self.newcomers = (), None, "none"
         self.controller.failed(frozenset(dead), frozenset(blamed), reason)
+
+    @property
+    def begins_with(self):
+        """The step that a new group starts from."""
+        return self.committed
+
+    def lose_steps(self):
+        self.recomputed += self.step - self.begins_with
+        self.step = self.begins_with
 
     def run(self, seconds):
         end = self.now + seconds
@@ -104,6 +112,7 @@ class Cluster:
             silent=self.deaf,
             newcomers=self.newcomers,
             progress=int(self.units),
+            can_hold=self.can_hold,
             is_ending=self.is_ending,
         )
         self.act(self.controller.step(view))
@@ -129,6 +138,7 @@ class Cluster:
         if self.stopping_since is not None:
             if self.is_parked:
                 self.committed = self.step
+                self.controller.committed(self.commit_s, self.in_flight_s + self.commit_s)
             return
         self.compute()
         while self.progress >= 1:
@@ -140,6 +150,10 @@ class Cluster:
                     "total_steps": self.total_steps,
                     "world_size": len(self.group),
                     "seconds": self.step_s,
+                    "held_step": self.committed,
+                    "copied_step": 0,
+                    "durable_step": self.committed,
+                    "is_last": False,
                     "commit_s": self.commit_s,
                     "eval_s": 0.0,
                 }
@@ -157,8 +171,7 @@ class Cluster:
             self.stopping_since = self.now
         elif act.kind == "resize":
             if not act.planned and self.group:
-                self.recomputed += self.step - self.committed
-                self.step = self.committed
+                self.lose_steps()
             stays = [n for n in self.group if n in self.nodes and n not in self.draining]
             others = [n for n in self.nodes if n not in stays and n not in self.draining]
             # The policy keeps workers off bad nodes, where there is room enough without them.
@@ -199,6 +212,7 @@ class Blocking(Cluster):
                 self.parked_at = max(self.now + self.step_s, self.evaluating_until) + self.commit_s
             if self.is_parked:
                 self.committed = self.step
+                self.controller.committed(self.commit_s, self.in_flight_s + self.commit_s)
             return
         if self.now < self.evaluating_until:
             return
@@ -215,6 +229,10 @@ class Blocking(Cluster):
                     "total_steps": self.total_steps,
                     "world_size": len(self.group),
                     "seconds": self.step_s,
+                    "held_step": self.committed,
+                    "copied_step": 0,
+                    "durable_step": self.committed,
+                    "is_last": False,
                     "commit_s": self.seen_commit_s,
                     "eval_s": self.seen_eval_s,
                 }
@@ -240,3 +258,91 @@ class Blocking(Cluster):
         while self.evaluating_until <= self.now:
             self.tick()
         return self
+
+
+class Holding(Cluster):
+    """A keeper on each node. A stop in memory takes a copy, and a durable one waits for storage, which is slow.
+
+    A group that begins from memory commits at once, in the background. All copies are lost with `forget`.
+    """
+
+    def __init__(self, nodes, *, copy_s=0.25, write_s=20.0, **options):
+        super().__init__(nodes, **options)
+        self.copy_s, self.commit_s, self.can_hold = copy_s, write_s, True
+        self.newest_held = 0
+        self.write = None
+        """(step, when it is durable), of the commit in flight"""
+        self.stop_in_memory, self.parked_at = False, None
+        self.is_lossy = False
+        """whether all copies are lost before anybody can load them"""
+        self.stops = []
+
+    @property
+    def begins_with(self):
+        return max(self.newest_held, self.committed)
+
+    def forget(self):
+        """Lose what all keepers hold."""
+        self.newest_held = 0
+
+    def fail(self, **reasons):
+        self.write = self.parked_at = None
+        super().fail(**reasons)
+
+    @property
+    def is_parked(self):
+        return self.parked_at is not None and self.now >= self.parked_at
+
+    def land(self):
+        if self.write is not None and self.now >= self.write[1]:
+            self.committed, self.write = self.write[0], None
+
+    def train(self):
+        if self.hung or self.now < self.blocked_until:
+            return
+        self.land()
+        if self.stopping_since is None:
+            self.compute()
+            while self.progress >= 1:
+                self.progress -= 1
+                self.step += 1
+                self.report()
+            return
+        if self.parked_at is None:
+            storage_s = max(self.write[1] - self.now if self.write else 0.0, 0.0) + self.commit_s
+            self.parked_at = self.now + self.step_s + (self.copy_s if self.stop_in_memory else storage_s)
+            self.holds = self.stop_in_memory
+        if self.is_parked and self.holds:
+            self.newest_held = 0 if self.is_lossy else self.step
+            self.controller.committed(self.copy_s, self.copy_s, is_held=True)
+        elif self.is_parked:
+            self.committed, self.write = self.step, None
+            self.controller.committed(self.commit_s, self.commit_s)
+
+    def report(self):
+        self.controller.reported(
+            {
+                "step": self.step - 1,
+                "total_steps": self.total_steps,
+                "world_size": len(self.group),
+                "seconds": self.step_s,
+                "held_step": self.write[0] if self.write else self.committed,
+                "copied_step": 0,
+                "durable_step": self.committed,
+                "is_last": False,
+                "commit_s": self.commit_s,
+                "eval_s": 0.0,
+            }
+        )
+
+    def act(self, act):
+        if act.kind == "stop":
+            self.stop_in_memory = act.in_memory
+            self.parked_at = None if self.parked_at is None or self.now < self.parked_at else self.parked_at
+            self.stops.append((act.in_memory, self.controller.state.group.is_fresh))
+        super().act(act)
+        if act.kind == "resize":
+            self.lose_steps()  # none, unless memory was lost
+            is_held = self.step > self.committed
+            self.write = (self.step, self.blocked_until + self.commit_s) if is_held else None
+            self.parked_at = None

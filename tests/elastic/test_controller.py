@@ -203,6 +203,18 @@ def test_failures_too_often_stop_it_in_spite_of_progress():
         cluster.fail(reason="often")
 
 
+def test_copies_that_are_gone_are_no_failure_of_a_worker():
+    """However often: clouds take nodes away before their deadline. It is said each time."""
+    cluster = Cluster(2).run(60)
+    for number in range(30):
+        cluster.lose_steps()
+        cluster.group, cluster.stopping_since, cluster.newcomers = (), None, "none"
+        cluster.controller.lost_memory(f"step {number} is gone")
+        cluster.run(30)
+    assert cluster.group
+    assert "step 29 is gone. The next group looks for what is left" in cluster.texts
+
+
 def test_a_bad_node_is_left_out_and_named():
     """The third worker that dies on it; the others go on without."""
     cluster = Cluster(4).run(30)
@@ -658,7 +670,7 @@ class Priced(Cluster):
         """The step in flight is finished first."""
         if self.stopping_since is not None and self.progress > 0 and not self.hung:
             return False
-        return super().is_parked and self.now - self.parked_since >= self.commit_s
+        return super().is_parked and self.now - self.parked_since >= self.in_flight_s + self.commit_s
 
     def train(self):
         if self.stopping_since is not None and self.progress > 0 and self.now >= self.blocked_until:
@@ -666,8 +678,6 @@ class Priced(Cluster):
             if self.progress >= 1:
                 self.progress, self.step, self.parked_since = 0.0, self.step + 1, self.now
             return
-        if self.is_parked:
-            self.controller.committed(self.commit_s)
         super().train()
 
 
@@ -680,6 +690,17 @@ class TestThePriceOfAResize:
         assert cluster.sizes == [2, 3]
         assert cluster.controller.history.cost.grow_s == pytest.approx(15, abs=2 * TICK_S)
         assert "2 -> 3 workers cost 15 s of training" in cluster.texts
+
+    def test_a_commit_in_flight_is_part_of_it(self):
+        """The stop waits eight seconds for it before the last commit begins, and nothing trains meanwhile."""
+        cluster = Priced(2, most=3)
+        cluster.in_flight_s = 8.0
+        cluster.run(500)
+        cluster.add()
+        cluster.run(600)
+        assert cluster.sizes == [2, 3]
+        assert cluster.controller.history.cost.grow_s == pytest.approx(15 + 8, abs=2 * TICK_S)
+        assert cluster.controller.history.commit.seconds == 5.0
 
     def test_a_loss_without_notice_costs_what_is_done_again(self):
         """Twenty seconds of a step and three whole ones since the commit, ten seconds without workers."""

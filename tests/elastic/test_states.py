@@ -26,6 +26,7 @@ NODES = [f"n{i}" for i in range(8)]
 LOOK_S = 0.5
 REACHED: set[type] = set()
 ACTS: set[tuple[str, str]] = set()
+IN_MEMORY: set[bool] = set()
 MOVES: set[tuple[str, str]] = set()
 # Longer than any wait that the controller may make while there is room: a hold of half an hour, newcomers of an hour.
 PATIENCE_S = 2 * 3600.0
@@ -40,8 +41,9 @@ class Walk(RuleBasedStateMachine):
         more=st.sampled_from([6, 3, 0]),
         eager=st.booleans(),
         grow_s=st.sampled_from([0.0, 1.4, 60.0]),
+        can_hold=st.booleans(),
     )
-    def launch(self, global_batch, least, more, eager, grow_s):
+    def launch(self, global_batch, least, more, eager, grow_s, can_hold):
         least = min(least, global_batch)
         self.now, self.sizes = 1000.0, BatchSizes(global_batch=global_batch, max_micro=4)
         self.workers = WorkerRange(least=least, most=min(least + more, global_batch))
@@ -53,7 +55,12 @@ class Walk(RuleBasedStateMachine):
         self.eager, self.is_over, self.is_ending = eager, False, False
         self.room, self.draining = dict.fromkeys(NODES[:3], 1), {}
         self.group, self.parked, self.silent = (), set(), set()
-        self.newcomers, self.progress, self.step, self.stop_asked = "none", 0, 0, False
+        self.newcomers, self.progress, self.stop_asked = "none", 0, False
+        self.step, self.num_steps = 0, 0  # of the launch, and of the group that runs
+        self.can_hold, self.in_memory, self.is_held = can_hold, False, False
+        self.held_step = 0  # that is only in memory
+        self.durable_step = 0  # as the group that runs has reported
+        self.may_be_held = False  # a group failed, and copies of its steps may be whole
         self.given, self.told = [], []
 
     # -- what happens around the controller
@@ -76,6 +83,10 @@ class Walk(RuleBasedStateMachine):
     def notice(self, node, in_s):
         if self.room.pop(node, 0):
             self.draining[node] = in_s
+
+    @rule(can_hold=st.booleans())
+    def keepers_come_and_go(self, can_hold):
+        self.can_hold = can_hold
 
     @precondition(lambda self: self.group)
     @rule(in_s=st.sampled_from([0.0, 30.0]), spared=st.integers(0, 2))
@@ -103,16 +114,27 @@ class Walk(RuleBasedStateMachine):
             self.look_once()
 
     @precondition(lambda self: self.group and not self.parked)
-    @rule(seconds=st.sampled_from([0.1, 1.0, 30.0]), commit_s=st.sampled_from([0.0, 0.5, 40.0]))
-    def a_step_is_done(self, seconds, commit_s):
+    @rule(
+        seconds=st.sampled_from([0.1, 1.0, 30.0]),
+        commit_s=st.sampled_from([0.0, 0.5, 40.0]),
+        in_flight=st.sampled_from([0, 1, 5]),
+    )
+    def a_step_is_done(self, seconds, commit_s, in_flight):
         self.now += seconds
-        self.step, self.progress = self.step + 1, self.progress + 1
+        self.step, self.num_steps, self.progress = self.step + 1, self.num_steps + 1, self.progress + 1
+        durable = max(self.step - in_flight, 0)
+        self.held_step = self.held_step if durable < self.held_step else 0
+        self.durable_step, self.may_be_held = durable, False
         self.controller.reported(
             {
                 "step": self.step - 1,
                 "total_steps": 100_000,
                 "world_size": len(self.group),
                 "seconds": seconds,
+                "held_step": self.step,
+                "copied_step": 0,
+                "durable_step": durable,
+                "is_last": False,
                 "commit_s": commit_s,
                 "eval_s": 0.0,
             }
@@ -120,10 +142,17 @@ class Walk(RuleBasedStateMachine):
         self.look_once()
 
     @precondition(lambda self: self.stop_asked)
-    @rule(count=st.sampled_from([8, 2, 1]))
-    def workers_park(self, count):
+    @rule(count=st.sampled_from([8, 2, 1]), is_held=st.booleans())
+    def workers_park(self, count, is_held):
+        """In memory, if they were asked so, or durably."""
+        if not self.parked:
+            # A group that did no step has the one it began with. If that is durable, there is nothing to hold.
+            newest = max(self.step, self.held_step) if self.num_steps or self.may_be_held else self.held_step
+            self.is_held = is_held and self.in_memory and newest > self.durable_step
+            self.controller.committed(1.0, 1.0, is_held=self.is_held)
+            self.held_step = newest if self.is_held else 0
+            self.may_be_held = False
         self.parked |= set(range(min(count, len(self.group))))
-        self.controller.committed(1.0)
         self.look_once()
 
     @precondition(lambda self: self.group)
@@ -141,6 +170,8 @@ class Walk(RuleBasedStateMachine):
     @rule(is_lost=st.booleans(), rank=st.integers(0, 7))
     def the_group_fails(self, is_lost, rank):
         node = frozenset({self.group[rank % len(self.group)]})
+        did_steps = self.num_steps > 0 and self.step > self.durable_step
+        self.may_be_held |= did_steps and self.controller.state.group.can_hold
         self.forget_group()
         try:
             self.controller.failed(node if is_lost else frozenset(), frozenset() if is_lost else node, "it died")
@@ -159,11 +190,14 @@ class Walk(RuleBasedStateMachine):
         if not hasattr(self, "controller"):
             return
         self.is_ending = True
-        for _ in range(4):
+        for _ in range(8):
             self.progress += 1
             act = self.look_once()
             if self.is_over or act.kind == "end":
                 return
+            if self.stop_asked and not self.parked:
+                self.controller.committed(1.0, 1.0)
+                self.held_step, self.may_be_held = 0, False
             if self.stop_asked:
                 self.parked = set(range(len(self.group)))
         raise AssertionError("the driver is not told that it may end the run")
@@ -184,6 +218,7 @@ class Walk(RuleBasedStateMachine):
             silent=frozenset(self.silent),
             newcomers=self.newcomers,
             progress=self.progress,
+            can_hold=self.can_hold,
             is_ending=self.is_ending,
         )
 
@@ -217,9 +252,8 @@ class Walk(RuleBasedStateMachine):
     def check(self, before: State, view: View, act: Act):
         if act.kind in {"warm", "abandon_newcomers", "stop"}:
             assert view.nodes, "it acts on a group that does not run"
-            assert isinstance(before, Running | Warming)
-        if act.kind == "stop":
-            assert not self.stop_asked, "workers are asked to stop once"
+            assert isinstance(before, Running | Warming) or act.kind == "stop"
+        self.check_memory(before, view, act)
         if act.planned:
             assert view.nodes
             assert view.all_parked
@@ -228,14 +262,28 @@ class Walk(RuleBasedStateMachine):
         if act.kind == "warm":
             assert self.newcomers == "none"
             assert act.world_size >= 1
-        if isinstance(before, Warming) and view.newcomers == "ready" and not view.leaving:
+        waits = view.can_hold and isinstance(before, Warming) and before.group.num_steps and not before.group.is_fresh
+        if isinstance(before, Warming) and view.newcomers == "ready" and not view.leaving and not waits:
             assert act.kind != "nothing", "newcomers that are ready are kept waiting"
         if isinstance(before, Stopping | Waiting) and view.nodes and view.all_parked and not view.leaving:
             assert act.kind in {"resize", "end"}, "parked workers wait although their places are there"
         if self.is_ending:
-            assert act.kind in {"nothing", "stop", "end"}, "nothing is started any more"
+            kinds = {"nothing", "stop", "end", *(["resize"] if self.held_step or self.may_be_held else [])}
+            assert act.kind in kinds, "nothing is started any more, but to make a step durable"
         if act.kind in {"resize", "warm"}:
             self.check_size(view, act)
+
+    def check_memory(self, before: State, view: View, act: Act):
+        """A stop in memory needs keepers, and no step is left in memory at the end."""
+        if act.kind == "stop":
+            assert not self.stop_asked or (self.in_memory and not act.in_memory), "workers are asked once in each way"
+        if act.in_memory:
+            assert act.kind == "stop"
+            assert self.can_hold
+            assert not self.is_ending
+        if act.kind == "end":
+            room = before.known.room(view, self.now)
+            assert not self.held_step or room < self.workers.least, "a step is left in memory"
 
     def check_size(self, view: View, act: Act):
         """Never more than there is room for or than helps, never fewer than the job's least."""
@@ -254,7 +302,8 @@ class Walk(RuleBasedStateMachine):
         elif act.kind == "abandon_newcomers":
             self.newcomers = "none"
         elif act.kind == "stop":
-            self.stop_asked = True
+            self.stop_asked, self.in_memory = True, act.in_memory
+            IN_MEMORY.add(act.in_memory)
         elif act.kind == "resize":
             self.start(act.world_size, view)
 
@@ -264,12 +313,13 @@ class Walk(RuleBasedStateMachine):
         if len(places) < asked:
             self.controller.unplaced(len(places), asked)
             return
-        self.group = tuple(places[:asked])
+        self.group, self.num_steps = tuple(places[:asked]), 0
         self.controller.started(self.group)
 
     def forget_group(self):
         self.group, self.parked, self.silent = (), set(), set()
         self.newcomers, self.stop_asked = "none", False
+        self.in_memory = self.is_held = False
 
     # -- what always holds
 
@@ -320,6 +370,7 @@ def test_the_walk_reaches_every_state():
     REACHED.clear()
     run_state_machine_as_test(Walk, settings=settings(TestWalk.settings, max_examples=200, derandomize=True))
     assert {Idle, Running, Warming, Stopping, Waiting, Ending} == REACHED
+    assert {True, False} == IN_MEMORY
     # What a walk has done is in the document; a step and what the caller does of it may pass through `Idle`.
     assert {(state, act) for state, (acts, _) in TABLE.items() for act in acts} >= ACTS
     following = {(state, end) for state, (_, ends) in TABLE.items() for end in {state, *ends}}

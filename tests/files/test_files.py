@@ -78,7 +78,7 @@ workers:
   cpus: 0.5
   gpus: 0
   resources: {spot-node: 1, "a b": 0.25}
-checkpoint: {path: s3://bucket/run, every: 25, keep: 3}
+checkpoint: {path: s3://bucket/run, every: 25, keep: 3, verify: read_back, memory: 7}
 """
 
 
@@ -112,7 +112,8 @@ def test_a_complete_job_reads_every_key():
     assert (job.train.schedule.kind, job.train.schedule.final_fraction) == ("cosine", 0.1)
     assert (job.train.clip_norm, job.train.activation_checkpointing) == (None, True)
     assert job.workers.resources == {"spot-node": 1.0, "a b": 0.25}
-    assert job.checkpoint.model_dump() == {"path": "s3://bucket/run", "every": "25 steps", "keep": 3}
+    checkpoint = {"path": "s3://bucket/run", "every": "25 steps", "keep": 3, "verify": "read_back", "memory": 7}
+    assert job.checkpoint.model_dump() == checkpoint
 
 
 @pytest.mark.parametrize(
@@ -322,12 +323,13 @@ WRONG = [
     ("python-stdlib", '""', "data.path", ['found "" (text)', "text that is not empty"]),
     ("python-stdlib", "12", "data.path", ["found 12 (a whole number)", "text"]),
     ("python-stdlib", "true", "data.path", ["found true (a boolean)", "text"]),
+    ("steps: 100", "steps: 1\n  compile: true", "train.compile", ["found true", "Write one of false, blocks"]),
     ("steps: 100", "steps: 1\n  precision: fp16", "train.precision", ['"fp16"', "Write one of fp32, bf16"]),
     (
         "steps: 100",
         "steps: 1\n  activation_checkpointing: yes",
         "train.activation_checkpointing",
-        ['found "yes" (text). Write true or false'],
+        ['found "yes" (text). Write selective or true or false'],
     ),
     (
         "steps: 100",
@@ -524,7 +526,7 @@ def test_a_syntax_error_does_not_hide_the_mistakes_before_it():
 
 def test_mistakes_are_shown_while_there_is_room_and_the_rest_counted():
     lines = lines_of(MINIMAL + "".join(f"zzz{number}: 1\n" for number in range(25)))
-    assert all("found an unknown key" in line and line.endswith("workers, checkpoint") for line in lines[:-1])
+    assert all("found an unknown key" in line and line.endswith("workers, checkpoint, tracking") for line in lines[:-1])
     assert lines[-1] == f"... and {25 - len(lines[:-1])} more"
     assert len("\n".join(lines)) <= 500
 

@@ -1,8 +1,10 @@
-"""Eight worker processes for all FSDP tests: importing torch once each is most of what they cost."""
+"""Eight worker processes for all FSDP tests, forked from one that has imported torch."""
 
 import json
+import multiprocessing
 
 import pytest
+from mortal_workers import PRELOADED
 
 from planner.rehearsal.local_workers import LocalWorkers
 
@@ -10,7 +12,9 @@ from planner.rehearsal.local_workers import LocalWorkers
 @pytest.fixture(scope="session")
 def workers():
     """Real processes on gloo."""
-    with LocalWorkers(8) as local:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with LocalWorkers(8, context=context) as local:
         yield local
 
 

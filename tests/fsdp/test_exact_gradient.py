@@ -15,12 +15,13 @@ from planner.train.shard import build_model
 pytestmark = pytest.mark.fsdp
 
 
-def sharded_gradient(rank, job, cursor):
+def sharded_gradient(rank, job, cursor, where):
     """One worker's call of the real step; rank 0 returns loss and whole gradients."""
     from planner.train import control
     from planner.train.exact.gradient_sums import FloatSums
     from planner.train.optimizer_step import Step, accumulate
     from planner.train.shard import shard
+    from planner.train.stopwatch import CpuStopwatch
     from planner.train.world import World, cpu_device
 
     world = World.join(cpu_device)
@@ -30,7 +31,8 @@ def sharded_gradient(rank, job, cursor):
     objective = make_objective(job.objective, UniformReference())
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
-    step = Step(number=0, model=model, sums=FloatSums(model), batches=batches, totals=totals, seed=0)
+    sums, watch = FloatSums(model, where), CpuStopwatch()
+    step = Step(number=0, model=model, sums=sums, batches=batches, totals=totals, seed=0, watch=watch)
     accumulate(model, objective, step)
     (loss,), _ = step.result()
     loss = control.exchange(world, control.Tally(denominators=(0,), loss=loss)).loss
@@ -50,6 +52,7 @@ def reference_gradient(job, cursor):
     return loss.item(), {name: p.grad for name, p in model.named_parameters()}
 
 
+@pytest.mark.parametrize("where", ["sharded", "local"])
 @pytest.mark.parametrize(
     ("global_batch", "max_micro"),
     [
@@ -59,13 +62,16 @@ def reference_gradient(job, cursor):
         pytest.param(3, 2, id="fewer samples than workers"),
     ],
 )
-def test_the_gradient_is_the_true_mean_per_token(workers, texts, global_batch, max_micro):
-    """At W = 1..5, with unequal token counts, it equals the float64 reference to float32 rounding."""
+def test_the_gradient_is_the_true_mean_per_token(workers, texts, global_batch, max_micro, where):
+    """At W = 1..5, with unequal token counts, it equals the float64 reference to float32 rounding.
+
+    Whether workers exchange their gradients after every round or once per step.
+    """
     job = make_job(texts, global_batch=global_batch, max_micro=max_micro)
     cursor = 5 * global_batch
     loss, gradient = reference_gradient(job, cursor)
     for world_size in range(1, 6):
-        measured_loss, measured = workers.run(sharded_gradient, world_size, job, cursor)[0]
+        measured_loss, measured = workers.run(sharded_gradient, world_size, job, cursor, where)[0]
         assert measured_loss == pytest.approx(loss, rel=1e-6)
         for name, expected in gradient.items():
             error = (measured[name] - expected).norm() / expected.norm()

@@ -157,6 +157,7 @@ CONFIGURATIONS = {
     ),
     "adapters with dropout": ("llama", {}, {"lora": {"rank": 2, "dropout": 0.1}}, {"train": {"clip_norm": 0.1}}),
     "packed rows": ("qwen3", {}, {}, {"data": {"packing": True}}),
+    "adapters over four bits": ("llama", {}, {"lora": {"rank": 2}, "frozen": "nf4"}, {}),
 }
 
 
@@ -289,6 +290,29 @@ def test_exported_adapters_are_the_trained_ones(workers, trained, tmp_path):
     assert export(run, commit_at(run, None), tmp_path / "merged", merge=True).what == "merged model"
     assert float((logits_by_transformers(tmp_path / "merged") - expected).abs().max()) <= 1e-5
     assert float((logits_by_transformers(job.model.path) - expected).abs().max()) > 1e-3
+
+
+def test_adapters_over_four_bits_are_exported(workers, trained, tmp_path):
+    """Plain peft computes the same over the weights that they were trained with, and merged into them."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from planner.train.models.four_bit import pack, quantizable, unpack
+
+    run, job = trained("llama", lora={"rank": 2}, frozen="nf4")
+    expected = logits_trained(workers, run, job)
+    assert export(run, commit_at(run, None), tmp_path / "adapter").what == "adapter"
+    base = AutoModelForCausalLM.from_pretrained(job.model.path, dtype=torch.float32)
+    with torch.no_grad():
+        whole = base(INPUTS).logits
+        for name in quantizable(base):
+            weight = base.get_submodule(name).weight
+            weight.copy_(unpack(pack(weight), weight.shape[1], torch.float32))
+        assert float((base(INPUTS).logits - whole).abs().max()) > 1e-3
+        found = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()(INPUTS).logits
+    assert float((found - expected).abs().max()) <= 1e-6
+    assert export(run, commit_at(run, None), tmp_path / "merged", merge=True).what == "merged model"
+    assert float((logits_by_transformers(tmp_path / "merged") - expected).abs().max()) <= 1e-5
 
 
 def test_an_adapter_at_a_tied_weight_is_not_merged(trained, tmp_path):

@@ -4,11 +4,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from own_loops import HEAD, own_job
 from worker_functions import records, run_job
 
 from planner.errors import DataError, TrainingFailed, UserError
 from planner.files import read_job
-from planner.job import Job
 from planner.provenance.audit import audit
 from planner.runner.verify_job import through_processes
 from planner.store.run_folder import RunFolder
@@ -16,27 +16,6 @@ from planner.store.storage import Storage
 
 pytestmark = pytest.mark.fsdp
 
-HEAD = """
-import torch
-from torch import nn
-
-class Points:
-    def __len__(self):
-        return 50
-    def __getitem__(self, i):
-        x = torch.randn(3, generator=torch.Generator().manual_seed(i))
-        return {"x": x, "y": x.sum(), "weight": i % 3}
-
-def dataset():
-    return Points()
-
-def made(run, **options):
-    model = run.shard(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)))
-    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
-
-def errors(model, batch):
-    return (model(batch["x"]).squeeze(1) - batch["y"]).square()
-"""
 PLAIN = """
 def train(run):
     model, optimizer = made(run)
@@ -53,18 +32,7 @@ def make_job(tmp_path):
     def make(code, **sections):
         file = tmp_path / f"loop_{uuid.uuid4().hex}.py"
         file.write_text(HEAD + code)
-        job = {
-            "name": "own",
-            "model": {"kind": "own"},
-            "data": {"kind": "own", "path": str(file)},
-            "objective": "own",
-            "batch": {"global": 7, "max_micro": 2},
-            "train": {"steps": 6, "optimizer": {"kind": "own"}},
-            "workers": {"gpus": 0},
-        }
-        for name, section in sections.items():
-            job[name] = {**job.get(name, {}), **section}
-        return Job.model_validate(job)
+        return own_job(file, **sections)
 
     return make
 
@@ -116,6 +84,11 @@ def test_it_resumes_at_another_size_with_its_optimizer(workers, make_job, tmp_pa
     workers.run(run_job, 2, job, str(tmp_path / "whole"))
     assert not workers.run(run_job, 3, job, str(tmp_path / "parts"), 3)[0].finished
     assert workers.run(run_job, 2, job, str(tmp_path / "parts"))[0].finished
+    measured = records(str(tmp_path / "parts"), "measurement")
+    assert sum(each["num_steps"] for each in measured) == 6
+    # A user's samples may be anything, so their tokens are not known.
+    assert {(each["input_tokens"], each["padded_tokens"], each["flops"]) for each in measured} == {(0, 0, 0.0)}
+    assert all(min(each["forward_s"], each["backward_s"], each["update_s"]) > 0 for each in measured)
     whole, parts = ([record["loss"] for record in records(tmp_path / name)] for name in ("whole", "parts"))
     assert parts == pytest.approx(whole, rel=1e-5)
     assert audited(tmp_path / "parts", job).clean

@@ -117,7 +117,12 @@ def test_a_crash_goes_back_to_the_last_commit(workers, texts, tmp_path):
 
 
 def crash_at(rank, job, url, step, least_step_s=0.0):
-    """Every rank fails in the forward pass of `step`, as a lost node makes them."""
+    """Every rank fails in the forward pass of `step`, as a lost node makes them.
+
+    Each step waits for what is being written, so a commit is durable two steps after its own, however busy the machine.
+    """
+    import threading
+
     from planner.train import loop
 
     accumulate, calls = loop.accumulate, []
@@ -127,6 +132,9 @@ def crash_at(rank, job, url, step, least_step_s=0.0):
         if len(calls) > step:
             raise RuntimeError("planted crash")
         time.sleep(least_step_s)
+        for thread in threading.enumerate():
+            if thread.name == "planner-commit":
+                thread.join()
         return accumulate(*arguments)
 
     loop.accumulate = crash
@@ -455,11 +463,20 @@ def test_a_crash_loop_is_stopped(workers, texts, tmp_path):
     """Thirty groups of one launch that die before their first commit are enough."""
     run = RunFolder(Storage(str(tmp_path)))
     for _ in range(30):
-        run.claim_generation({"launch": "a", "parent": "", "host": "here"})
+        run.claim_generation({"launch": "a", "parent": "", "durable": "", "host": "here"})
     with pytest.raises(TrainingFailed, match="30 worker groups in a row died before their first commit"):
         workers.run(run_launch, 1, make_job(texts, steps=1), str(tmp_path), "a")
     workers.run(run_launch, 1, make_job(texts, steps=1), str(tmp_path), "b")
     assert records(tmp_path)[-1]["step"] == 0
+
+
+def test_a_launch_whose_copies_move_on_but_commits_nothing_is_stopped(workers, texts, tmp_path):
+    """Each group begins a step later, from memory. A hundred of them without a commit are enough."""
+    run = RunFolder(Storage(str(tmp_path)))
+    for number in range(100):
+        run.claim_generation({"launch": "a", "parent": f"{number + 1:012d}-000001", "durable": "", "host": "here"})
+    with pytest.raises(TrainingFailed, match="100 worker groups in a row ended, and nothing became durable"):
+        workers.run(run_launch, 1, make_job(texts, steps=1), str(tmp_path), "a")
 
 
 def run_launch(_rank, job, url, launch_id):

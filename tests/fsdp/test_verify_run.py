@@ -269,7 +269,7 @@ FAULTS = {
     "the newest manifest gone": (lambda run: newest_manifest(run).unlink(), "commit 000000000020-000003: missing"),
     "an older manifest of the lineage gone": (
         lambda run: (run / "manifests" / "000000000006-000001.json").unlink(),
-        "the commit that it went on from, '000000000006-000001', has no good manifest",
+        "the step that it went on from, '000000000006-000001', has no good manifest",
     ),
     "all manifests gone": (lambda run: shutil.rmtree(run / "manifests"), "there are no weights to account for"),
     "a step's checksum": (lambda run: with_lines(run, alter_checksum), "the chain breaks at line 3"),
@@ -443,7 +443,7 @@ def test_a_change_of_identity_must_be_accepted(run):
             lambda value: value.update(num_samples=190) if "num_samples" in value else None,
             "has 190 samples in an epoch",
         ),
-        (lambda value: value.update(format=2) if value.get("kind") == "generation" else None, "ledger is of format 2"),
+        (lambda value: value.update(format=9) if value.get("kind") == "generation" else None, "ledger is of format 9"),
         (lambda value: value.update(format=True) if value.get("files") else None, "manifest is of format True"),
         (lambda value: value.update(format=2) if value.get("files") else None, "manifest is of format 2"),
     ],

@@ -55,7 +55,7 @@ def test_the_prior_is_one_loss_in_an_hour():
     interval = checkpoint_interval(save_s=1.0, step_s=0.5, losses=0, observed_s=0.0)
     assert interval.steps * 0.5 == pytest.approx(math.sqrt(2 * HOUR_S) - 1, abs=0.6)
     assert interval.reason == (
-        "about every 84 s, 168 steps now: a save takes 1 s, 1.2% of the time, and a loss without notice undoes 42 s "
+        "about every 84 s, 168 steps now: a save costs 1 s, 1.2% of the time, and a loss without notice undoes 42 s "
         "on average. One in 60 min is expected (0 in 0 s so far, and one an hour assumed beforehand)"
     )
 
@@ -70,6 +70,32 @@ def test_ten_calm_hours_make_it_longer():
 def test_a_save_that_costs_nothing_is_made_after_every_step():
     """And is not divided by."""
     assert checkpoint_interval(save_s=0.0, step_s=1.0, losses=0, observed_s=0.0).steps == 1
+
+
+@given(**numbers, write_s=st.floats(0, 1e4))
+def test_no_commit_would_wait_for_the_one_before(save_s, step_s, losses, observed_s, write_s):
+    """The interval is at least the time of a write, and otherwise the one without it."""
+    given_ = {"save_s": save_s, "step_s": step_s, "losses": losses, "observed_s": observed_s}
+    steps, alone = checkpoint_interval(**given_, write_s=write_s).steps, checkpoint_interval(**given_).steps
+    assert steps * step_s >= write_s * (1 - 1e-9)
+    assert steps == alone or (steps > alone and (steps - 1) * step_s < write_s)
+
+
+def test_the_reason_says_when_a_background_commit_is_durable():
+    """A loss undoes half an interval, and what was done until the last commit was durable."""
+    reason = checkpoint_interval(save_s=1.0, write_s=21.0, step_s=1.0, losses=0, observed_s=0.0).reason
+    assert (
+        ": a save costs 1 s, 1.2% of the time and is durable after 21 s, and a loss without notice undoes 62 s"
+        in reason
+    )
+    assert "durable" not in checkpoint_interval(save_s=1.0, write_s=1.0, step_s=1.0, losses=0, observed_s=0.0).reason
+
+
+@pytest.mark.parametrize("write_s", [-1.0, math.inf, math.nan])
+def test_an_impossible_time_to_write_is_refused(write_s):
+    """By name."""
+    with pytest.raises(ValueError, match="no interval for write_s="):
+        checkpoint_interval(save_s=1.0, step_s=1.0, losses=0, observed_s=0.0, write_s=write_s)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             situation(world_size=4, changes=[(0, 4)], now_s=9),
             "keep",
             4,
-            "the run already has all that it may use, 4 workers",
+            "the run already has all that it may use now, 4 workers",
         ),
         (
             situation(world_size=12, changes=[(0, 12), (5, 15)], now_s=9, global_batch=32),

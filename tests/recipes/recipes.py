@@ -27,6 +27,8 @@ class Shipped:
     global_batch: int
     accumulation: int
     eval_batch: int | None
+    report_to: tuple[str, ...]
+    """the trackers that it names"""
 
     @property
     def is_trl(self):
@@ -70,6 +72,7 @@ def write(row, folder):
         global_batch=int(row["global_batch"]),
         accumulation=int(row["grad_accum"]),
         eval_batch=int(evaluated) if evaluated.isdigit() else None,
+        report_to=tuple(row["report_to"].split()),
     )
 
 
@@ -141,6 +144,7 @@ def _trl(row, folder):
         "packing": "true" if row["packing"] == "True" else None,
         "bf16": "true",
         "loss_type": "sigmoid" if "/" in row["method"] else None,
+        "report_to": f"[{', '.join(row['report_to'].split())}]" if row["report_to"] else None,
     }
     text = "".join(f"{key}: {value}\n" for key, value in lines.items() if value is not None)
     if row["lr_scheduler"] == "cosine_with_min_lr":

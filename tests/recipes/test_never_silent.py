@@ -235,6 +235,27 @@ def test_quantized_weights_hint_at_adapters(tmp_path):
     assert "merge them into their base" in " ".join(_job(tmp_path, text).to_do)
 
 
+QLORA = "use_peft: true\nlora_target_modules: all-linear\nload_in_4bit: true\n"
+
+
+def test_weights_in_four_bits_convert(tmp_path):
+    """What bitsandbytes stores otherwise is said."""
+    draft = _job(tmp_path, QLORA)
+    assert draft.job["model"]["frozen"] == "nf4"
+    assert not [note for note in draft.dropped if "4bit" in note.key]
+    nested = _job(tmp_path, f"{QLORA}use_bnb_nested_quant: true\n")
+    assert nested.job["model"]["frozen"] == "nf4"
+    assert "scales in float32" in str(nested.dropped)
+
+
+@pytest.mark.parametrize("text", [f"{QLORA}bnb_4bit_quant_type: fp4\n", QLORA.replace("4bit", "8bit")])
+def test_other_quantized_weights_become_whole_ones(tmp_path, text):
+    """With a note."""
+    draft = _job(tmp_path, text)
+    assert "frozen" not in draft.job["model"]
+    assert "fp32 takes more memory" in str(draft.dropped)
+
+
 def test_what_a_halos_command_does_not_show_is_to_be_looked_up():
     command = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
     arguments = ["++model.load_lora_from=/a", "++frac_unique_desirable=0.5", "++model.max_grad_norm=1"]

@@ -110,6 +110,8 @@ def test_an_option_that_is_true_by_default_may_be_negated(option):
     assert [note.text for note in recipe.draft.dropped if note.key == "remove_unused_columns"]
     job = read_recipe(f"{COMMAND.format('sft.py')} --no_gradient_checkpointing --no_dataloader_pin_memory").draft.job
     assert "activation_checkpointing" not in job["train"]
+    job = read_recipe(f"{COMMAND.format('sft.py')} --torch_compile true").draft.job
+    assert job["train"]["compile"] == "blocks"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from planner.recipes.peft_targets import _TARGETS
 from planner.recipes.trl_keys import KNOWN, TRUE_BY_DEFAULT
+from planner.recipes.trl_trackers import _DEFAULT_PROJECT, _SETTERS
 
 
 def _tree(package, file):
@@ -30,6 +31,23 @@ def test_peft_puts_adapters_where_planner_says():
     assert {family: list(targets) for family, targets in _TARGETS.items()} == {
         family: theirs.get(family) for family in _TARGETS
     }
+
+
+def test_transformers_tracks_as_planner_reads_it():
+    """The trackers that `report_to` names, the default project, and the default of `report_to` in transformers 5."""
+    callbacks = _tree("transformers", "integrations/integration_utils.py")
+    known = next(
+        node.value
+        for node in callbacks.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "INTEGRATION_TO_CALLBACK"
+    )
+    assert set(_SETTERS) <= {key.value for key in known.keys}
+    text = ast.unparse(callbacks)
+    assert f"os.getenv('WANDB_PROJECT', '{_DEFAULT_PROJECT}')" in text
+    assert all(f"os.getenv('{name}'" in text for name in ("MLFLOW_TRACKING_URI", "TENSORBOARD_LOGGING_DIR"))
+    arguments = ast.unparse(_tree("transformers", "training_args.py"))
+    assert "report_to: None | str | list[str] = field(default='none'" in arguments
+    assert f"project: str = field(default='{_DEFAULT_PROJECT}'" in arguments
 
 
 def test_transformers_negates_the_options_that_planner_takes():

@@ -266,6 +266,7 @@ RMSPROP = "epochs: 1, optimizer: {kind: rmsprop, lr: 5e-7, alpha: 0.9}"
         ),
         ("trl", "epochs: 1, optimizer: {kind: adamw, lr: 1e-6, eps: 1e-6}", "--adam_epsilon 1e-6"),
         ("trl", RMSPROP, "--gradient_checkpointing false"),
+        ("trl", f"{RMSPROP}, compile: blocks", "--torch_compile true"),
         ("dpo", RMSPROP, "activation_checkpointing=false"),
     ],
 )

@@ -64,28 +64,39 @@ STOPPED = EventRecord(message="stopped: the data changed", time_s=BEGAN_S)
 
 
 @pytest.mark.parametrize(
-    ("first", "ended", "end_step", "done_again"),
+    ("first", "ended", "end_step", "recomputed"),
     [
         (segment(1, 0, *steps(0, 1), commit(2), committed_step=2), "with a commit", 2, 0),
         (segment(1, 0, *steps(0, 1, 2), committed_step=2), "without notice", 3, 1),
-        (segment(1, 0), "before its first step was done", 0, 0),
+        (segment(1, 0), "before its first step", 0, 0),
         (segment(1, 0, *steps(0, 1), commit(2), STOPPED, committed_step=2), "stopped: the data changed", 2, 0),
         # The last steps may be out of sight behind a flood of events.
         (segment(1, 0, STOPPED, *steps(), committed_step=2), "stopped: the data changed", 2, 0),
     ],
 )
-def test_a_generation_says_how_it_ended(first, ended, end_step, done_again):
-    """Also how many of its steps the next generation computed again."""
+def test_a_generation_says_how_it_ended(first, ended, end_step, recomputed):
+    """The next one says how many of its steps were computed again."""
     next_step = min(max(0, first.committed_step), 2)
     line, after = run_detail(survey(first, segment(2, next_step, world_size=3))).generations
-    assert (line.ended, line.end_step, line.done_again) == (ended, end_step, done_again)
+    assert (line.ended, line.end_step, line.recomputed_before) == (ended, end_step, 0)
+    assert after.recomputed_before == recomputed
     assert (after.split, after.first_step) == ("1 x 2 + 2 x 1", next_step)
+
+
+def test_recomputed_steps_stand_where_an_audit_puts_them():
+    """A generation without a commit is in no lineage, so the next one with a commit has its steps too."""
+    lost = segment(1, 0, *steps(0, 1, 2)), segment(2, 0, *steps(0))
+    kept = segment(3, 0, *steps(0, 1), commit(2), committed_step=2)
+    newest = segment(4, 2)
+    lines = run_detail(survey(*lost, kept, newest)).generations
+    assert [line.recomputed_before for line in lines] == [0, 0, 4, 0]
+    assert "recomputed" in "".join(detail_text(run_detail(survey(*lost, kept)), BEGAN_S))
 
 
 def test_the_newest_generation_of_a_live_run_is_running():
     """Its last record does not matter, and no step was computed again yet."""
     (line,) = run_detail(survey(segment(1, 0, *steps(0)), driver="alive")).generations
-    assert (line.ended, line.done_again) == ("running", 0)
+    assert (line.ended, line.recomputed_before) == ("running", 0)
 
 
 def test_events_have_their_times():

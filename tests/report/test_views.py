@@ -301,7 +301,9 @@ def test_a_run_from_its_first_step_to_its_second_generation():
 
     parent = commit(3).name
     view, lines = fold(view, [generation(2, world_size=3, step=3, parent=parent, changed=("train.steps: 1 -> 2",))])
-    begins = "generation 2 goes on from step 3: 3 workers, split 1 x 22 + 2 x 21, 3 rounds, global batch 64"
+    begins = (
+        "generation 2 resumed from the commit of step 3: 3 workers, split 1 x 22 + 2 x 21, 3 rounds, global batch 64"
+    )
     assert lines == [f"{begins}, 2 steps to do again; train.steps: 1 -> 2"]
     assert (view.generation, view.step, view.committed_step, view.samples_per_s) == (2, 3, 3, 0.0)
     assert view.held_out == 3.25
@@ -324,7 +326,7 @@ def test_a_planned_resize_has_nothing_to_do_again():
     done = [generation(1, world_size=2), step(0), step(1), commit(2)]
     _, lines = fold(RunView(), [*done, generation(2, world_size=3, step=2, parent=commit(2).name)])
     assert "to do again" not in lines[-1]
-    assert lines[-1].startswith("generation 2 goes on from step 2: 3 workers")
+    assert lines[-1].startswith("generation 2 resumed from the commit of step 2: 3 workers")
 
 
 def test_records_one_by_one_or_all_at_once_give_one_view():
@@ -356,10 +358,25 @@ def test_a_step_that_took_no_time_does_not_divide_by_it():
 def test_a_step_line_says_where_the_run_is():
     """Step, loss, workers, split and speed in one line."""
     view, _ = fold(RunView(), [generation(1, world_size=5), step(0, loss=1.23456)])
-    assert step_line(view) == "step 1/160  loss 1.2346  5 workers (4 x 13 + 1 x 12)  128.0 samples/s  committed 0"
+    assert step_line(view) == "step 1/160  loss 1.2346  5 workers (4 x 13 + 1 x 12)  128.0 samples/s  durable 0"
+
+
+def test_a_step_line_shows_the_held_step_while_it_is_written():
+    """Not one that is durable, and none beyond the steps done: a group before this one held it."""
+    view, _ = fold(RunView(), [generation(1, world_size=1), step(0), step(1), commit(1)])
+    assert step_line(replace(view, held_step=2)).endswith("durable 1, held 2")
+    assert step_line(replace(view, held_step=1)).endswith("durable 1")
+    assert step_line(replace(view, held_step=3)).endswith("durable 1")
+
+
+def test_a_commits_event_has_both_times():
+    """The pause of training, and the time until the step was durable."""
+    record = commit(3).model_copy(update={"seconds": 0.1, "write_s": 5.4})
+    view, lines = fold(RunView(), [record])
+    assert (view.event, lines) == ("step 3: the commit paused training for 0.1 s and was durable after 5.4 s", [])
 
 
 def test_a_step_line_without_a_loss_has_no_hole():
     """Before the first step of a resumed generation."""
     view, _ = fold(RunView(), [generation(2, world_size=1, step=9, parent="x")])
-    assert step_line(view) == "step 9/160  1 worker (1 x 64)  committed 9"
+    assert step_line(view) == "step 9/160  1 worker (1 x 64)  durable 9"

@@ -2,7 +2,13 @@
 
 import pytest
 
-from planner.store.earlier_generations import EarlierGenerations, read_earlier, summarize_earlier
+from planner.store.earlier_generations import (
+    CommitCost,
+    EarlierGenerations,
+    last_commit_cost,
+    read_earlier,
+    summarize_earlier,
+)
 from planner.store.ledger import LedgerWriter, segment_name
 from planner.store.records import (
     NO_HEAD,
@@ -27,8 +33,9 @@ def step(number):
     )
 
 
-def commit(number, generation=1, seconds=1.0, sha256="e" * 64):
-    return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", sha256=sha256, seconds=seconds)
+def commit(number, generation=1, seconds=1.0, sha256="e" * 64, write_s=0.0):
+    name = f"{number:012d}-{generation:06d}"
+    return CommitRecord(step=number, name=name, sha256=sha256, seconds=seconds, write_s=write_s)
 
 
 def write(storage, generation, *records, time_s=BEGAN_S):
@@ -87,6 +94,11 @@ def test_a_new_run_has_no_past(storage):
         pytest.param([step(0), commit(1), step(1)], 1, id="died after a commit"),
         pytest.param([step(0), commit(1), step(1), SEEN, TOLD], 1, id="died after an evaluation"),
         pytest.param([step(0), commit(1), step(1), commit(2), TOLD], 0, id="committed twice"),
+        pytest.param([step(0), step(1), step(2), commit(1)], 1, id="died after a commit of fewer steps was durable"),
+        pytest.param([step(0), step(1), step(2), commit(1), TOLD], 1, id="likewise, with a note behind it"),
+        pytest.param([step(0), step(1), commit(1), step(2), commit(3)], 0, id="stopped after a background commit"),
+        pytest.param([step(0), step(1), SEEN, commit(2)], 0, id="a commit that covers the last step"),
+        pytest.param([step(0), commit(1), step(1), step(2), commit(2)], 1, id="the second commit covers all but one"),
     ],
 )
 def test_a_generation_that_left_steps_behind_was_lost(storage, records, losses):
@@ -103,6 +115,28 @@ def test_losses_add_up_over_earlier_generations_alone(storage):
     write(storage, 4, step(4), time_s=BEGAN_S + 50)
     assert read(storage, before=4) == EarlierGenerations(losses=2, observed_s=60.0, save_times=(2.0, 3.0, 4.0))
     assert read(storage, before=2) == EarlierGenerations(losses=1, observed_s=60.0, save_times=(7.0,))
+
+
+def test_costs_are_those_of_commits_in_the_background(storage):
+    """The last commit of a generation is waited for: its pause says nothing of the others. Old records have no time."""
+    write(storage, 1, step(0), commit(1, seconds=9.0))
+    assert (read(storage).save_times, read(storage).write_times) == ((9.0,), ())
+    last = commit(4, 2, 8.0, write_s=8.0)
+    write(storage, 2, step(1), step(2), commit(2, 2, 0.1, write_s=7.0), step(3), last, time_s=BEGAN_S + 20)
+    assert (read(storage).save_times, read(storage).write_times) == ((0.1,), (7.0, 8.0))
+    write(storage, 3, *(commit(n, 3, n / 10, write_s=5.0 + n) for n in (5, 6, 7)), time_s=BEGAN_S + 30)
+    assert (read(storage).save_times, read(storage).write_times) == ((0.5, 0.6, 0.7), (10.0, 11.0, 12.0))
+
+
+def test_the_last_commit_on_record_says_what_a_commit_takes(storage):
+    """Of any generation, until it was durable, with the number of workers. A new generation may have none yet."""
+    run = RunFolder(storage)
+    assert last_commit_cost(run) is None
+    write(storage, 1, step(0), commit(1, seconds=9.0))
+    assert last_commit_cost(run) == CommitCost(seconds=9.0, world_size=1)
+    write(storage, 2, step(1), commit(2, 2, 0.1, write_s=7.0), step(2), commit(3, 2, 0.2, write_s=6.0), step(3))
+    write(storage, 3, step(3))
+    assert last_commit_cost(run) == CommitCost(seconds=6.0, world_size=1)
 
 
 def test_a_torn_step_was_lost_too(storage):

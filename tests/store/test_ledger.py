@@ -318,7 +318,8 @@ def test_elsewhere_records_wait_some_seconds():
     assert len(read(storage)) == 3
     writer.write(step_record(2))
     assert len(read(storage)) == 3
-    writer.flush(durable=True)
+    writer.flush()
+    writer.sync()
     assert len(read(storage)) == 4
     writer.flush()
     assert [link.head for link in read(storage)][-1] == writer.head
@@ -331,3 +332,11 @@ def test_generations_have_segments_of_their_own(storage):
     second.flush()
     assert [link.record for link in read_segment(storage, 2, first.head)] == [header(generation=2)]
     assert read(storage)[-1].head == first.head
+
+
+@pytest.mark.parametrize("name", ["step", "samples"])
+def test_a_count_beyond_64_bits_is_no_record(name):
+    """Readers keep counts in 64 bits, and planner writes no larger ones."""
+    line = canonical(step_record(0)).replace(f'"{name}":{getattr(step_record(0), name)}', f'"{name}":{2**63}')
+    with pytest.raises(StoreError, match="not a ledger record"):
+        parse_record(line, "here")

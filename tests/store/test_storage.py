@@ -28,6 +28,25 @@ def test_what_is_written_is_read(storage):
         assert storage.sha256("a/b/c") == hashlib.sha256(content).hexdigest()
 
 
+def test_several_folders_are_listed(storage):
+    """In the order in which they are named. A missing one is empty."""
+    storage.write("a/one", b"x")
+    storage.write("b/two", b"x")
+    assert storage.names_of("b", "none", "a") == [["two"], [], ["one"]]
+
+
+def test_a_remote_store_is_asked_for_several_folders_at_once(monkeypatch):
+    """Each question waits until all are asked."""
+    all_asked = Barrier(3, timeout=60)
+
+    def names(_storage, folder):
+        all_asked.wait()
+        return [folder]
+
+    monkeypatch.setattr(Storage, "names", names)
+    assert Storage("memory://listed").names_of("a", "b", "c") == [["a"], ["b"], ["c"]]
+
+
 def test_existing_is_said_of_blobs_and_folders(storage):
     """Names that were not written do not exist."""
     assert not storage.exists("a")
@@ -38,6 +57,22 @@ def test_existing_is_said_of_blobs_and_folders(storage):
     assert not storage.exists("a/b/c")
 
 
+@pytest.mark.parametrize("ask", ["exists", "delete"])
+@pytest.mark.parametrize(
+    ("failure", "told"), [(KeyboardInterrupt(), KeyboardInterrupt), (ConnectionError("refused"), StoreError)]
+)
+def test_only_a_missing_blob_is_said_to_be_missing(storage, monkeypatch, ask, failure, told):
+    """Not one that the store could not be asked for. fsspec's own `exists` would also swallow Ctrl-C."""
+    storage.write("a", b"x")
+
+    def info(*_args, **_kwargs):
+        raise failure
+
+    monkeypatch.setattr(storage._fs, "info", info)
+    with pytest.raises(told):
+        getattr(storage, ask)("a")
+
+
 def test_create_puts_if_absent(storage):
     """The second call says false and changes nothing."""
     assert storage.create("claims/1", b"first")
@@ -46,6 +81,47 @@ def test_create_puts_if_absent(storage):
     storage.write("claims/2", b"written")
     assert not storage.create("claims/2", b"created")
     assert storage.read("claims/2") == b"written"
+
+
+@pytest.fixture
+def synced(tmp_path, monkeypatch):
+    """Folder -> the names that it had when it was last synced, as a power cut would leave it."""
+    found, sync = {}, os.fsync
+
+    def fsync(descriptor):
+        sync(descriptor)
+        for folder in (tmp_path, *tmp_path.rglob("*")):
+            if folder.is_dir() and os.path.samestat(folder.stat(), os.fstat(descriptor)):
+                found[folder] = {name.name for name in folder.iterdir()}
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+@pytest.mark.parametrize("put", ["create", "write"])
+def test_a_new_name_survives_a_power_cut(tmp_path, synced, put):
+    """A segment's, and those of its new folders: each folder is synced when the name is there."""
+    getattr(Storage(str(tmp_path / "runs/run")), put)("ledger/000001.jsonl", b"x")
+    for folder, name in (("", "runs"), ("runs", "run"), ("runs/run", "ledger"), ("runs/run/ledger", "000001.jsonl")):
+        assert name in synced[tmp_path / folder]
+
+
+def test_appending_syncs_nothing(tmp_path, synced):
+    """A line per step may cost microseconds. Only the first one makes a folder."""
+    storage = Storage(str(tmp_path))
+    storage.create("ledger/1", b"x")
+    synced.clear()
+    storage.append("ledger/1", b"y")
+    assert not storage.create("ledger/1", b"z")
+    assert tmp_path / "ledger" not in synced
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
+def test_a_run_below_a_folder_that_cannot_be_listed(tmp_path):
+    """Its names may be made there, and its folder cannot be opened."""
+    (tmp_path / "drop").mkdir(0o300)
+    Storage(str(tmp_path / "drop/run")).create("a", b"x")
+    assert Storage(str(tmp_path / "drop/run")).read("a") == b"x"
 
 
 def test_of_16_that_race_exactly_one_creates(tmp_path):

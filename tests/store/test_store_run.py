@@ -4,6 +4,7 @@ import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from itertools import islice
 from threading import Barrier
 
 import pytest
@@ -149,15 +150,15 @@ def test_generations_count_from_one(run):
     assert run.generations() == []
     assert [run.claim_generation({"launch": str(i)}) for i in range(12)] == list(range(1, 13))
     assert run.generations() == list(range(1, 13))
-    assert [claim["launch"] for claim in run.newest_claims(3)] == ["11", "10", "9"]
-    assert len(run.newest_claims(100)) == 12
+    assert [claim["launch"] for claim in islice(run.claims(), 3)] == ["11", "10", "9"]
+    assert len(list(run.claims())) == 12
 
 
 def test_of_all_that_race_each_gets_its_own_generation(run_here):
     """Sixteen drivers at once: sixteen numbers, none twice, each with its own claim."""
     numbers = at_once(16, lambda i: run_here.claim_generation({"launch": str(i)}))
     assert sorted(numbers) == list(range(1, 17)) == run_here.generations()
-    claims = run_here.newest_claims(16)[::-1]
+    claims = list(run_here.claims())[::-1]
     assert [claims[number - 1]["launch"] for number in numbers] == [str(i) for i in range(16)]
 
 
@@ -169,7 +170,7 @@ def test_a_torn_claim_is_left_out(run_here, content):
     for launch in "abc":
         run_here.claim_generation({"launch": launch})
     run_here.storage.write("generations/000002.json", content)
-    assert run_here.newest_claims(2) == [{"launch": "c"}, {"launch": "a"}]
+    assert list(run_here.claims()) == [{"launch": "c"}, {"launch": "a"}]
     assert run_here.claim_generation({}) == 4
 
 
@@ -495,13 +496,13 @@ def test_a_commits_name_sorts_as_its_numbers(commits):
 def test_a_harmed_file_is_named(run, harm, message):
     """The size is checked first, then the digest. An intact file passes."""
     made = commit(run, 3, 1)
-    run.check_files(made, made.files)
+    run.check_files(made.folder, made.files)
     path = f"checkpoints/{made.name}/__0_0.distcp"
     run.storage.delete(path)
     if harm != "gone":
         run.storage.write(path, {"torn": b"tensor", "altered": b"tensorz", "longer": b"tensors!"}[harm])
     with pytest.raises(StoreError, match=f"^{path}{message}"):
-        run.check_files(made, made.files)
+        run.check_files(made.folder, made.files)
 
 
 # -- pruning

@@ -9,8 +9,9 @@ from planner.errors import StoreError
 from planner.store.lease import DriverLease
 from planner.store.lease_record import lease_name, this_driver
 from planner.store.ledger import segment_name
-from planner.store.records import NO_HEAD, Manifest, TrainingIdentity, seal
+from planner.store.records import NO_HEAD, EventRecord, Manifest, TrainingIdentity, seal
 from planner.store.run_folder import RunFolder, commit_name
+from planner.store.run_status import STATUS_FILE, RunStatus
 from planner.store.storage import Storage
 from planner.store.survey import survey, survey_folder
 
@@ -153,3 +154,29 @@ def test_only_the_ends_of_the_newest_are_read(storage, url, monkeypatch):
     assert found.segments[-1].tail[-1] == step(1999)
     assert len(sizes) == 6
     assert max(sizes) == 2**16 < storage.size_bytes(segment_name(11))
+
+
+def test_events_at_the_begin_of_a_long_generation_are_read(storage, url):
+    """They say why it began. Those that the tail has too are there once."""
+    lost = EventRecord(time_s=1_700_000_000.0, message="1 node lost")
+    write(storage, 1, lost, *map(step, range(2000)))
+    write(storage, 2, lost, *map(step, range(20)))
+    long, short = survey(url, most_generations=2).segments
+    assert (long.begin, lost in long.tail) == ((lost,), False)
+    assert (short.begin, short.tail[0]) == ((), lost)
+
+
+def test_the_live_status_is_of_the_driver_that_lives(storage, url):
+    """Not of one before it, and nothing is live when it has ended."""
+    committed(storage, 2)
+    counts = {"least": 1, "most": 2, "held_step": 5}
+    texts = {"launch": "launch", "state": "Running", "why": "", "next": ""}
+    status = RunStatus(**texts, **counts, time_s=1.0, nodes=(), workers=())
+    storage.write(STATUS_FILE, seal(status))
+    assert survey(url).live is None
+    with DriverLease(storage, "launch", print):
+        assert survey(url).live == status
+        storage.write(STATUS_FILE, seal(status.model_copy(update={"launch": "an older one"})))
+        assert survey(url).live is None
+    storage.write(STATUS_FILE, seal(status))
+    assert survey(url).live is None

@@ -47,6 +47,8 @@ from planner.store.records import (
 from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
 from planner.train.checkpoints import checkpoint, tensor_reader
+from planner.train.checkpoints.shard_plan import ShardPlan, write_metadata, write_shards
+from planner.train.collectives import shard_of
 from planner.train.exact.gradient_sums import FloatSums
 from planner.train.generation import train
 from planner.train.hooks import Hooks
@@ -147,8 +149,10 @@ def manifest_of(files, optimizer="adamw", **changes):
 def saved(world, storage, optimizer=OPTIMIZERS[0], steps=2):
     """A checkpoint in the store; the state that it holds, and a manifest that names its files."""
     state = make_state(world, optimizer, steps=steps)
-    checkpoint.save(storage, FOLDER, state)
-    return state, manifest_of(checkpoint.file_digests(world, storage, FOLDER), optimizer["kind"])
+    plan = ShardPlan.made(world, state.tensors())
+    shards = {name: shard_of(tensor) for name, tensor in state.tensors().items()}
+    written = write_shards(storage, FOLDER, plan, shards, lambda: None)
+    return state, manifest_of(write_metadata(storage, FOLDER, plan, [written]), optimizer["kind"])
 
 
 def require_equal(one, other):

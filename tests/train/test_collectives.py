@@ -35,7 +35,7 @@ def test_a_worker_computes_on_the_gpu_it_was_given(monkeypatch, device, expected
     """FSDP uses the current device, which is the node's first GPU until it is set."""
     chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    world._make_current(torch.device(device))
+    world.make_current(torch.device(device))
     assert chosen == expected
 
 

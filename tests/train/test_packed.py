@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.job import GptModel
+from planner.train.models import document_attention
+from planner.train.models.document_attention import attend, pieces_of
 from planner.train.models.gpt import Gpt
 from planner.train.models.packed import mask_of, positions_in
 
@@ -42,12 +44,13 @@ def test_our_own_model_reads_documents_apart():
         for parameter in model.parameters():
             parameter.mul_(5)
     assert_packed_is_apart(model)
-    checkpointed = Gpt(config, activation_checkpointing=True)
-    checkpointed.load_state_dict(model.state_dict())
     model(INPUTS, DOCUMENTS).sum().backward()
-    checkpointed(INPUTS, DOCUMENTS).sum().backward()
-    for one, other in zip(model.parameters(), checkpointed.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)
+    for how in (True, "selective"):
+        checkpointed = Gpt(config, activation_checkpointing=how)
+        checkpointed.load_state_dict(model.state_dict())
+        checkpointed(INPUTS, DOCUMENTS).sum().backward()
+        for one, other in zip(model.parameters(), checkpointed.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -86,6 +89,7 @@ def hf_model(folder, attention):
 
     from planner.train.models.hf import HfCausal
 
+    document_attention.use_in_transformers()
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
     return HfCausal(loaded)
 
@@ -145,3 +149,66 @@ def test_positions_and_masks_by_definition(lengths):
     assert torch.equal(positions_in(documents), positions)
     for mask, row in zip(mask_of(documents), rows, strict=True):
         assert torch.equal(mask[0], torch.block_diag(*(torch.ones(n, n).tril() for n in row)).bool())
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.sampled_from(["causal", "window", "prefix", "none"]))
+def test_a_piece_of_a_row_is_what_no_other_token_attends_to(lengths, kind):
+    """Documents, also with a window, a prefix that all its tokens see, or tokens that see nothing."""
+    masks = []
+    for n in lengths:
+        mask = torch.ones(n, n).tril().bool()
+        if kind == "window":
+            mask &= torch.ones(n, n).triu(-2).bool()
+        if kind == "prefix":
+            mask[:, : n // 2 + 1] = True
+        if kind == "none":
+            mask[-1] = False
+        masks.append(mask)
+    whole = torch.block_diag(*masks).bool()
+    (pieces,) = pieces_of(whole[None, None])
+    covered = torch.zeros_like(whole)
+    for piece, is_causal in pieces:
+        covered[piece, piece] = True
+        part = whole[piece, piece]
+        assert is_causal == torch.equal(part, torch.ones_like(part).tril())
+    assert not (whole & ~covered).any()
+    assert [piece.start for piece, _ in pieces] == [0, *(piece.stop for piece, _ in pieces[:-1])]
+    assert pieces[-1][0].stop == len(whole)
+    assert len(pieces) >= len(lengths)
+
+
+def test_documents_are_computed_one_by_one():
+    """Without a mask where nothing is hidden but the future, with its part of the mask otherwise. Once without one."""
+    calls = []
+
+    def noted(query, _key, _value, mask):
+        calls.append((query.shape[2], mask is not None))
+        return query
+
+    query = torch.randn(1, 2, 7, 4)
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
+    assert torch.equal(attend(noted, (query, query, query), mask_of(documents), tokens_dim=2), query)
+    assert torch.equal(attend(noted, (query, query, query), None, tokens_dim=2), query)
+    windowed = mask_of(documents) & torch.ones(7, 7).triu(-1).bool()
+    assert torch.equal(attend(noted, (query, query, query), windowed, tokens_dim=2), query)
+    assert calls == [(4, False), (3, False), (7, False), (4, True), (3, True)]
+
+
+def test_tokens_that_see_what_comes_later_are_not_causal():
+    """As many pairs as a causal mask has, but others."""
+    (pieces,) = pieces_of(torch.tensor([[True, True], [False, True]])[None, None])
+    assert pieces == [(slice(0, 2), False)]
+
+
+def test_a_bias_by_position_belongs_to_the_whole_row():
+    """It is not cut into documents."""
+    from transformers import AttentionInterface
+
+    document_attention.use_in_transformers()
+    query, mask = torch.randn(1, 2, 7, 4), mask_of(torch.tensor([[0, 0, 0, 0, 1, 1, 1]]))
+    bias = torch.randn(1, 2, 7, 7)
+    module = torch.nn.Module()
+    found, _ = AttentionInterface()["sdpa"](module, query, query, query, mask, scaling=0.5, position_bias=bias)
+    scores = (query @ query.transpose(2, 3) * 0.5 + bias).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(found, (scores.softmax(dim=-1) @ query).transpose(1, 2))

@@ -53,6 +53,11 @@ def culprit(errors: dict[int, Exception]) -> list[int]:
     return own if len(own) == 1 < len(errors) else []
 
 
+def lost_memory(errors: dict[int, Exception]) -> bool:
+    """Whether the group only found that the copies which it was to load are gone (`MemoryLost`, on every worker)."""
+    return bool(errors) and all("MemoryLost" in f"{type(error).__name__} {error}" for error in errors.values())
+
+
 def silent_nodes(node_ids: set[str]) -> set[str]:
     """The nodes whose raylet does not listen. Ray itself notices a dead node only seconds later."""
     nodes: list[shapes.NodeRow] = ray.nodes()

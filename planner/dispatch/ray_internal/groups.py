@@ -11,7 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Literal, Protocol, Self
 
@@ -148,6 +148,13 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
             self._owner.group_failed(self, status.errors)
         return status
 
+    def give_up(self, nodes: set[str]) -> None:
+        """End the workers on these nodes, which do not answer. Otherwise the group's end waits until Ray knows it."""
+        workers: Sequence[shapes.Worker] = self.get_workers()
+        for worker in workers:
+            if worker.metadata.node_id in nodes:
+                ray.kill(worker.actor)
+
     def silent_ranks(self) -> list[int]:
         """Ranks that have not answered the last poll."""
         return list(self._world_rank_to_ongoing_poll)
@@ -157,6 +164,10 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     def newcomers(self) -> Literal["none", "warming", "ready", "failed"]:
         """Always ready: new processes start with the next group."""
         return "ready"
+
+    def newcomer_nodes(self) -> list[str]:
+        """The node of each newcomer: none before the next group starts."""
+        return []
 
     def warm(self, count: int) -> None:
         """Nothing to do."""
@@ -259,6 +270,14 @@ class KeepingGroup(NewProcessesGroup):
         except RayError:
             return "failed"
         return "warming" if rest else "ready"
+
+    def newcomer_nodes(self) -> list[str]:
+        """The node of each newcomer, empty if it has no place yet. Does not wait."""
+        places = self._hand_over.newcomers
+        placed = ray.wait([place.metadata for place in places], num_returns=len(places), timeout=0)[0] if places else []
+        with suppress(RayError):  # one has died, which `newcomers` reports
+            return [ray.get(place.metadata).node_id if place.metadata in placed else "" for place in places]
+        return [""] * len(places)
 
     def warm(self, count: int) -> None:
         """Start `count` processes that warm up while the group trains. Does not wait for them."""

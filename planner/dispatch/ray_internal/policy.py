@@ -7,30 +7,33 @@ private names of Ray that it needs.
 import contextlib
 import logging
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import ray
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
     get_or_create_autoscaling_coordinator,
 )
-from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
 
-from planner.base.text import counted, last_line
+from planner.base.text import counted, duration, last_line
 from planner.dispatch import mailbox
 from planner.dispatch.controller_heartbeat import HeartbeatSender
+from planner.dispatch.keeper_census import Census, wanted
+from planner.dispatch.keepers import NodePlace, places
+from planner.dispatch.live_status import StatusPublisher
 from planner.dispatch.ray_internal import kv_get, kv_put, shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
-from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, silent_nodes, whereabouts
+from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, lost_memory, silent_nodes, whereabouts
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, remove_placement_groups
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 from planner.elastic.controller import ElasticController
 from planner.elastic.node_requests import NodeRequests
+from planner.elastic.states import Waiting
 from planner.elastic.view import Act, View
 from planner.errors import PlannerError
 from planner.plan import workers_on_node
@@ -51,6 +54,9 @@ _PROBE_AGAIN_S = 5.0
 class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     """Observes and acts for the elastic controller."""
 
+    _census: Census | None = None
+    """looks after the keepers of the launch. None: it has none"""
+
     def __init__(
         self,
         scaling_config: shapes.ScalingConfig,
@@ -60,6 +66,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         launch_id: str,
         warm_up: Callable[[], None],
         keep_processes: bool,
+        make_census: Callable[[], Census | None],
     ) -> None:
         super().__init__(scaling_config)
         self.warm_up = warm_up
@@ -67,7 +74,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._controller, self._run, self._launch_id = controller, run, launch_id
         self._is_ending = False
         self._state = self._loading = ""
-        self._keep = keep_processes
+        self._tells_of_stop = False
+        self._keep, self._make_census = keep_processes, make_census
+        self._places: dict[str, NodePlace] = {}
         self._looked_s = float("-inf")
         self._room: dict[str, int] = {}
         self._draining: dict[str, float] = {}
@@ -80,6 +89,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._heartbeat: HeartbeatSender | None = None
         self._node_requests = NodeRequests(time.monotonic)
         self._autoscaler = Autoscaler()
+        self._publisher = StatusPublisher(launch_id)
+        self._hosts: dict[str, str] = {}
 
     def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
         """Replace Ray's worker group class by ours, in this process only."""
@@ -92,17 +103,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._remove_old_placement_groups()
         super().after_controller_start(train_run_context)
         kv_put(f"requester-{self._run}", self._requester_id)
-        self.groups = GroupFactory(self, keeps_processes=self._keep and not self._nodes_hold_several())
+        self._census = self._make_census()
+        self.groups = GroupFactory(self, keeps_processes=self._keep)
         # Ray creates the controller itself. With this property, each controller finds the factory of its own policy.
         TrainController.worker_group_cls = property(lambda controller: controller._scaling_policy.groups)
-
-    def _nodes_hold_several(self) -> bool:
-        """Whether nodes have GPUs for several workers.
-
-        Such workers cannot keep their processes, and Ray packs them better as one placement group.
-        """
-        gpus = self.scaling_config._resources_per_worker_not_none.get("GPU", 0)
-        return gpus > 0 and any(n["Resources"].get("GPU", 0) >= 2 * gpus for n in ray.nodes() if n["Alive"])
 
     def _cancel_old_request(self) -> None:
         """Cancel the request of a killed driver. It would reserve places for three minutes."""
@@ -136,12 +140,18 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             time.sleep(_IDLE_S)
             return NoopDecision()
         self._hear_autoscaler()
-        act = self._controller.step(View(room=self._room, draining=self._draining, is_ending=self._is_ending))
+        view = View(room=self._room, draining=self._draining, is_ending=self._is_ending)
+        act = self._controller.step(view)
+        self._care_for_keepers(view)
         if act.kind != "resize":
-            self._ended() if act.kind == "end" else self._tell_driver(*act.texts, *self._autoscaler.reasons)
+            self._tell_driver(*act.texts, *(() if act.kind == "end" else self._autoscaler.reasons))
+            if act.kind == "end":
+                self._ended()
+            self._publish(view, act)
             time.sleep(_IDLE_S)
             return NoopDecision()
         self._tell_driver(*self._controller.texts, f"starting {counted(act.world_size, 'worker')}")
+        self._publish(view, act)
         return self._get_resize_decision(act.world_size)
 
     def make_decision_for_running_worker_group(
@@ -157,15 +167,24 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         if not self._look():
             return NoopDecision()
         self._hear_autoscaler()
+        view = self._view(worker_group_state.workers)
         try:
-            act = self._controller.step(self._view(worker_group_state.workers))
+            act = self._controller.step(view)
         except PlannerError:
             raise
         except Exception:  # noqa: BLE001
             # A bug in the controller must not end a group that trains.
             _log.exception("the elastic controller made no decision")
             return NoopDecision()
-        return self._do(act, worker_group_state)
+        self._care_for_keepers(view)
+        decision = self._do(act, worker_group_state)
+        self._publish(view, act)
+        return decision
+
+    def _care_for_keepers(self, view: View) -> None:
+        """Say which nodes need a keeper. Call it after the controller has decided on `view`."""
+        if self._census is not None:
+            self._census.order(wanted(self._controller.state, view), self._places)
 
     def _turned(self) -> None:
         if self._heartbeat is not None:
@@ -229,6 +248,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """Record that a group trains."""
         self._group, self._worker_progress = group, WorkerProgress()
         self._parked.clear()
+        if self._census is not None:
+            self._census.mark_start()
         workers = group.get_workers()
         self._controller.started(tuple(worker.metadata.node_id for worker in workers))
         self._loading = f"{counted(len(workers), 'worker')} started, loading"
@@ -244,11 +265,15 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         # Workers with broken collectives are often reported before the lost one, so every node of the group is probed.
         silent = silent_nodes(set(nodes.values()))
         self._suspects |= silent
+        group.give_up(silent)
         dead = silent | {node for node in nodes.values() if node in self._draining}
         died = [rank for rank, error in errors.items() if has_died(error)]
         blamed = died or culprit(errors)
         reason = cause(died, nodes, errors)
-        self._controller.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
+        if lost_memory(errors):
+            self._controller.lost_memory(reason)
+        else:
+            self._controller.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
         self._tell_driver(*self._controller.texts)
 
     def start_failed(self, error: Exception) -> None:
@@ -281,13 +306,17 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 timeout=_QUERY_TIMEOUT_S,
             )
             draining = ray._private.state.state.get_draining_nodes() or {}
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+            alive = set(nodes)
             if kv_get(mailbox.end_request_key(self._launch_id)):
                 self._is_ending = True
         except Exception:  # noqa: BLE001  # no error here may end a group that trains
             _log.warning("the query for the cluster's nodes failed", exc_info=True)
             return False
         now_s = time.time()
+        self._hosts = {node: found.get("NodeManagerHostname", "") for node, found in nodes.items()}
+        if self._census is not None:
+            self._places = places(nodes.values())
         self._suspects &= alive
         if self._suspects and time.monotonic() - self._probed_s > _PROBE_AGAIN_S:
             self._probed_s = time.monotonic()
@@ -299,10 +328,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         }
         # Ray's own `_count_possible_workers` divides floats, so that 0.1 fits 9 times into 1.
         taken = self.scaling_config._resources_per_worker_not_none
-        places = {node: workers_on_node(found, taken) for node, found in reserved.items()}
+        room = {node: workers_on_node(found, taken) for node, found in reserved.items()}
         unusable = {*self._draining, *self._suspects}
         # Nodes whose workers keep dying count here: the controller excludes them if enough is left without them.
-        self._room = {node: count for node, count in places.items() if node in alive and node not in unusable}
+        self._room = {node: count for node, count in room.items() if node in alive and node not in unusable}
         self._num_bad = sum(self._room.get(node, 0) for node in self._controller.bad_nodes)
         return True
 
@@ -315,16 +344,22 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             if report.metrics.get(mailbox.PARKED):
                 self._parked.add(rank)
                 if rank == 0:
-                    self._controller.committed(float(report.metrics["commit_s"]))
+                    commit_s, durable_after_s = (float(report.metrics[key]) for key in ("commit_s", "durable_after_s"))
+                    is_held = bool(report.metrics.get("is_held"))
+                    self._controller.committed(commit_s, durable_after_s, is_held=is_held)
             elif rank == 0:
                 self._controller.reported(report.metrics)
                 self._stepped()
+                if report.metrics.get("is_last"):
+                    self._tell_driver_of_stop(self._controller.last_step_text)
 
     def _view(self, workers: Sequence[shapes.Worker]) -> View:
+        nodes = tuple(worker.metadata.node_id for worker in workers)
         return View(
             room=self._room,
             draining=self._draining,
-            nodes=tuple(worker.metadata.node_id for worker in workers),
+            nodes=nodes,
+            can_hold=self._census is not None and self._census.can_hold(nodes),
             parked=frozenset(self._parked),
             silent=frozenset(self._group.silent_ranks() if self._group else ()),
             newcomers=self._group.newcomers() if self._group else "none",
@@ -338,9 +373,33 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
         state = "; ".join(dict.fromkeys(filter(None, texts)))
         if state and state != self._state:
-            self._state = state
+            self._state, self._tells_of_stop = state, False
             with contextlib.suppress(Exception):  # the status is only shown
                 kv_put(mailbox.state_key(self._launch_id), state)
+
+    def _tell_driver_of_stop(self, text: str) -> None:
+        """Publish what the group waits for. The live status has it with the time that is left."""
+        self._tell_driver(text)
+        self._tells_of_stop = bool(text) and self._state == text
+
+    def _publish(self, view: View, act: Act) -> None:
+        """Publish the live status, which the driver copies into the run's folder."""
+        if act.kind in {"warm", "abandon_newcomers"} and self._group is not None:
+            view = replace(view, newcomers=self._group.newcomers())
+        self._publisher.publish(
+            self._controller,
+            view,
+            newcomers=self._group.newcomer_nodes if self._group is not None else list,
+            hosts=self._hosts,
+            why=self._why(view),
+            at_once=act.kind != "nothing",
+        )
+
+    def _why(self, view: View) -> str:
+        """What is waited for while no worker trains, with the time that is left now. May be empty."""
+        if isinstance(self._controller.state, Waiting):
+            return self._controller.next_decision(view).text
+        return (self._tells_of_stop and self._controller.stop_text) or self._state
 
     def _stepped(self) -> None:
         """Clear the status if it is still that of the group's start. A later one, such as a stop, stays."""
@@ -359,15 +418,18 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         assert self._group is not None, "group_started was called"
         for text in act.texts:
             _tell(state.workers, text)
+        if act.waited_s >= 1:  # less is part of a pause
+            _tell(state.workers, f"no group could start for {duration(act.waited_s)}: too little room", act.waited_s)
         if act.kind == "warm":
             self._group.warm(act.world_size)
         elif act.kind == "abandon_newcomers":
             self._group.abandon_newcomers()
         elif act.kind == "stop":
             for worker in state.workers:
-                worker.actor.execute.remote(mailbox.request_stop)
-            self._tell_driver("all workers stop at the same step and commit")
+                worker.actor.execute.remote(mailbox.request_stop, act.in_memory)
+            self._tell_driver_of_stop(self._controller.stop_text)
         elif act.kind == "end":
+            self._tell_driver(*act.texts)  # workers that have parked write no ledger
             self._ended()
         elif act.kind == "resize":
             if not act.planned:
@@ -379,42 +441,6 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return NoopDecision()
 
 
-class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
-    """Ray's trainer with planner's policy instead of its own."""
-
-    def __init__(
-        self,
-        *arguments: object,
-        controller: ElasticController,
-        run: str,
-        launch_id: str,
-        warm_up: Callable[[], None],
-        keep_processes: bool,
-        soften: Callable[[shapes.SignalHandler], Callable[..., None]],
-        listen_to: Callable[[Callable[[], None]], None],
-        **options: object,
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self._soften, self._listen_to = soften, listen_to
-        self._policy = Policy(
-            self.scaling_config,
-            controller,
-            run=run,
-            launch_id=launch_id,
-            warm_up=warm_up,
-            keep_processes=keep_processes,
-        )
-
-    def _initialize_and_run_controller(self, **arguments: object) -> object:
-        arguments["scaling_policy"] = self._policy
-        return super()._initialize_and_run_controller(**arguments)
-
-    def _register_sigint_handler(self, controller: object) -> None:
-        super()._register_sigint_handler(controller)
-        self._listen_to(partial(ray.kill, controller))
-        signal.signal(signal.SIGINT, self._soften(signal.getsignal(signal.SIGINT)))
-
-
-def _tell(workers: Sequence[shapes.Worker], text: str) -> None:
+def _tell(workers: Sequence[shapes.Worker], text: str, waited_s: float = 0.0) -> None:
     """Send a note to rank 0, which writes the ledger."""
-    workers[0].actor.execute.remote(mailbox.post_note, text)
+    workers[0].actor.execute.remote(mailbox.post_note, text, waited_s)

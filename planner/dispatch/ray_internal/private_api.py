@@ -114,6 +114,14 @@ JOB_CLIENT = (
     ),
 )
 
+METRICS = (
+    *_rows(
+        "export counters of 0",
+        IfMissing(lost="a counter's series begins with its first event"),
+        {"ray.util.metrics:Metric": ("_record(value)",)},
+    ),
+)
+
 CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
     "dispatch/ray_internal/__init__.py": (
         *KEY_VALUE_STORE,
@@ -421,6 +429,7 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
         ),
     ),
     "dispatch/ray_internal/loopback.py": TORCH_STORE,
+    "dispatch/ray_internal/ray_metrics.py": METRICS,
     "dispatch/ray_internal/node_drainer.py": (
         *_rows(
             "find this machine's cluster and node",
@@ -505,21 +514,6 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             },
         ),
         *_rows(
-            "pass our policy to the controller",
-            CALLBACKS,
-            {
-                "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": (
-                    "_initialize_and_run_controller(controller_init_kwargs)",
-                    ".scaling_config",
-                )
-            },
-        ),
-        *_rows(
-            "commit at the first Ctrl-C, and end a hung controller",
-            CALLBACKS,
-            {"ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": ("_register_sigint_handler(controller)",)},
-        ),
-        *_rows(
             "know the resources of a worker",
             CALLBACKS,
             {"ray.train:ScalingConfig": ("_resources_per_worker_not_none",)},
@@ -551,6 +545,23 @@ CONTRACT: Mapping[str, tuple[PrivateName, ...]] = {
             "know the nodes of a group",
             CALLBACKS,
             {f"{_GROUP}.worker:Worker": (".metadata",), f"{_GROUP}.worker:ActorMetadata": (".node_id",)},
+        ),
+    ),
+    "dispatch/ray_internal/elastic_trainer.py": (
+        *_rows(
+            "pass our policy to the controller",
+            CALLBACKS,
+            {
+                "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": (
+                    "_initialize_and_run_controller(controller_init_kwargs)",
+                    ".scaling_config",
+                )
+            },
+        ),
+        *_rows(
+            "commit at the first Ctrl-C, and end a hung controller",
+            CALLBACKS,
+            {"ray.train.v2.api.data_parallel_trainer:DataParallelTrainer": ("_register_sigint_handler(controller)",)},
         ),
     ),
     "submit/private_names.py": JOB_CLIENT,

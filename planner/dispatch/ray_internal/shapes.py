@@ -232,6 +232,7 @@ class NodeRow(TypedDict):
     NodeID: str
     Alive: bool
     NodeManagerAddress: str
+    NodeManagerHostname: str
     NodeManagerPort: int
     Resources: dict[str, float]
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 
+from planner.dispatch.keeper_census import Census
 from planner.dispatch.ray_internal import shapes
 from planner.dispatch.ray_internal.compatibility import missing
 from planner.dispatch.ray_internal.private_api import Tier
@@ -14,6 +15,7 @@ KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
 # The files in `contract.CONTRACT` that our policy needs. Below: those that the callback needs.
 _OURS = (
     "dispatch/ray_internal/policy.py",
+    "dispatch/ray_internal/elastic_trainer.py",
     "dispatch/ray_internal/groups.py",
     "dispatch/ray_internal/hand_over.py",
     "dispatch/ray_internal/kept_worker.py",
@@ -31,6 +33,7 @@ def make_trainer(
     launch_id: str,
     warm_up: Callable[[], None],
     keep_processes: bool,
+    make_census: Callable[[], Census | None],
     soften: Callable[[shapes.SignalHandler], Callable[..., None]],
     listen_to: Callable[[Callable[[], None]], None],
     run_config: shapes.RunConfig,
@@ -45,6 +48,7 @@ def make_trainer(
         launch_id: id of the launch.
         warm_up: called in newcomers while the group still trains.
         keep_processes: whether surviving workers keep their processes at a resize.
+        make_census: called in the controller's process. Returns what looks after the launch's keepers.
         soften: wraps Ray's SIGINT handler, which would end the workers at once.
         listen_to: receives a function that ends the controller (`planner.dispatch.controller_heartbeat`).
         run_config: Ray's `RunConfig`.
@@ -52,7 +56,7 @@ def make_trainer(
     """
     tier, reason = best_trainer()
     if tier == "ours":
-        from planner.dispatch.ray_internal.policy import ElasticTrainer
+        from planner.dispatch.ray_internal.elastic_trainer import ElasticTrainer
 
         ours: shapes.Trainer = ElasticTrainer(
             *arguments,
@@ -61,6 +65,7 @@ def make_trainer(
             launch_id=launch_id,
             warm_up=warm_up,
             keep_processes=keep_processes and can_keep_processes(),
+            make_census=make_census,
             soften=soften,
             listen_to=listen_to,
             run_config=run_config,

@@ -1,59 +1,28 @@
-"""Saves and loads sharded weights and optimizer state in the run's folder, by torch.distributed.checkpoint (DCP).
+"""Loads sharded weights and optimizer state from the run's folder, by torch.distributed.checkpoint (DCP).
 
-Only tensors are saved and read. Hyper-parameters come from the job, and the position from the manifest. DCP reshards:
-any number of workers can load what W workers saved.
+`planner.train.checkpoints.shard_plan` saves them. Only tensors are saved and read. Hyper-parameters come from the job,
+and the position from the manifest. DCP reshards: any number of workers can load what W workers saved.
 """
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
-from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-from planner.base.disk import no_room
-from planner.errors import StoreError, TrainingFailed
-from planner.store.records import FileDigest, Manifest, TrainingIdentity
+from planner.errors import StoreError
+from planner.store.records import Manifest, TrainingIdentity
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.checkpoints.tensor_reader import tensor_reader
-from planner.train.checkpoints.tensor_writer import tensor_writer
 from planner.train.exact.gradient_sums import STATE_KEY
 from planner.train.state import OPTIMIZER, TrainState, tensor_digest
 from planner.train.world import World
-
-
-def save(storage: Storage, folder: str, state: TrainState) -> None:
-    """Write every worker's shards into `folder`. They become a commit only when a manifest names the files.
-
-    Raises:
-        OSError: on every worker, if the disk of any of them is full (`planner.base.disk.no_room`).
-        TrainingFailed: on every worker, if any of them cannot write.
-    """
-    try:
-        save_tensors(state.tensors(), storage_writer=tensor_writer(storage, folder))
-    except CheckpointException as error:
-        if full := next(filter(None, (no_room(failure) for failure, _ in error.failures.values())), None):
-            raise full from error
-        raise TrainingFailed(f"{storage.path(folder)}: cannot save: {_reason(error)}") from error
-
-
-def file_digests(world: World, storage: Storage, folder: str) -> tuple[FileDigest, ...]:
-    """Size and digest of every file in the checkpoint, each read back by one worker.
-
-    Reading back costs a pass over the files, and proves that they can be read.
-
-    Raises:
-        StoreError: on every worker, if any file cannot be read.
-    """
-    # DCP's own metadata file begins with a dot, which `names` leaves out.
-    names = world.from_first(lambda: [".metadata", *storage.names(folder)])
-    mine = world.agree(lambda: [_digest(storage, folder, name) for name in names[world.rank :: world.world_size]])
-    return tuple(sorted((d for part in world.gather(mine) for d in part), key=lambda d: d.name))
 
 
 def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, identity: TrainingIdentity) -> None:
@@ -66,18 +35,13 @@ def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, 
         StoreError: on every worker, if the files do not hold exactly the tensors of this model and optimizer, or hold
             other objects than tensors.
     """
-    folder = f"checkpoints/{manifest.name}"
+    folder = manifest.folder
     reader = tensor_reader(storage, manifest)
 
     def prepare() -> dict[str, Tensor]:
-        anew = _begun_anew(manifest.identity, identity)
         metadata = reader.read_metadata().state_dict_metadata
-        saved = {name: item for name, item in metadata.items() if not name.startswith(anew)}
-        _create_optimizer_state(state, saved)
-        wanted = {name: tensor for name, tensor in state.tensors().items() if not name.startswith(anew)}
-        if differing := sorted(set(wanted) ^ set(saved)):
-            raise StoreError(f"{folder}: its tensors are not this job's: they differ in {', '.join(differing[:5])}")
-        return wanted
+        saved = {name: Saved.of(item) for name, item in metadata.items()}
+        return prepared(state, saved, manifest, identity)
 
     # Agreed before DCP's own collectives begin, in which the others would wait for a worker that raises alone.
     wanted = world.agree(prepare)
@@ -87,13 +51,44 @@ def load(world: World, storage: Storage, manifest: Manifest, state: TrainState, 
         raise StoreError(f"{folder}: cannot load: {_reason(error)}") from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A tensor of a saved state."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, item: Any) -> Self:
+        """As the metadata of a checkpoint has it."""
+        assert isinstance(item, TensorStorageMetadata)  # the reader refuses anything else
+        return cls(shape=item.size, dtype=item.properties.dtype)
+
+
+def prepared(
+    state: TrainState, saved: Mapping[str, Saved], manifest: Manifest, identity: TrainingIdentity
+) -> dict[str, Tensor]:
+    """The tensors of the state to load into, with optimizer state as in the saved one.
+
+    Raises:
+        StoreError: the saved tensors are not those of this model and optimizer.
+    """
+    anew = _begun_anew(manifest.identity, identity)
+    known = {name: item for name, item in saved.items() if not name.startswith(anew)}
+    _create_optimizer_state(state, known)
+    wanted = {name: tensor for name, tensor in state.tensors().items() if not name.startswith(anew)}
+    if differing := sorted(set(wanted) ^ set(known)):
+        raise StoreError(f"{manifest.name}: its tensors are not this job's: they differ in {', '.join(differing[:5])}")
+    return wanted
+
+
 def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the whole tensors of a commit whose names begin with `beginning`. Needs no process group.
 
     Raises:
         StoreError: a tensor cannot be read.
     """
-    folder = f"checkpoints/{manifest.name}"
+    folder = manifest.folder
     reader = tensor_reader(storage, manifest)
     saved = reader.read_metadata().state_dict_metadata
     for name, item in sorted((name, item) for name, item in saved.items() if name.startswith(beginning)):
@@ -128,12 +123,7 @@ def check_files(world: World, run: RunFolder, manifest: Manifest) -> None:
     Raises:
         StoreError: on every worker, if any file is missing, torn or altered.
     """
-    world.agree(lambda: run.check_files(manifest, manifest.files[world.rank :: world.world_size]))
-
-
-def _digest(storage: Storage, folder: str, name: str) -> FileDigest:
-    path = f"{folder}/{name}"
-    return FileDigest(name=name, size_bytes=storage.size_bytes(path), sha256=storage.sha256(path))
+    world.agree(lambda: run.check_files(manifest.folder, manifest.files[world.rank :: world.world_size]))
 
 
 def _begun_anew(before: TrainingIdentity, now: TrainingIdentity) -> tuple[str, ...]:
@@ -142,7 +132,7 @@ def _begun_anew(before: TrainingIdentity, now: TrainingIdentity) -> tuple[str, .
     return optimizer + ((STATE_KEY,) if before.equality != now.equality else ())
 
 
-def _create_optimizer_state(state: TrainState, saved: Mapping[str, Any]) -> None:
+def _create_optimizer_state(state: TrainState, saved: Mapping[str, Saved]) -> None:
     """Allocate optimizer state for the saved tensors: a shard like the parameter's, or a scalar.
 
     Raises:
@@ -151,7 +141,7 @@ def _create_optimizer_state(state: TrainState, saved: Mapping[str, Any]) -> None
     for name, (parameter, shard) in state.shards.items():
         prefix = f"{OPTIMIZER}/{name}/"
         for path in (path for path in saved if path.startswith(prefix)):
-            size, dtype = saved[path].size, saved[path].properties.dtype
+            size, dtype = saved[path].shape, saved[path].dtype
             if len(size) > 0 and size != parameter.shape:
                 raise StoreError(f"{path} has shape {tuple(size)} in the checkpoint, {tuple(parameter.shape)} here")
             state.optimizer.state[shard][path.removeprefix(prefix)] = (

@@ -49,16 +49,24 @@ class GradientSums(Protocol):
 
 
 class FloatSums:
-    """FSDP's own reduce-scatter in float32. The sum's rounding depends on the split."""
+    """FSDP's own reduce-scatter in float32. The sum's rounding depends on the split.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    `where` chooses what is kept between rounds. `sharded` keeps 4 bytes per parameter of the shard, and exchanges 4
+    bytes per parameter every round. `local` keeps 4 bytes per parameter of the whole model, with one exchange per step.
+    """
+
+    def __init__(self, model: nn.Module, where: Literal["sharded", "local"] = "sharded") -> None:
+        self._model, self._where = model, where
 
     def begin(self) -> None:
-        """Do nothing."""
+        """Have FSDP keep whole gradients until the last round, if that is chosen."""
+        if self._where == "local":
+            self._model.set_requires_gradient_sync(False)  # type: ignore[operator]
 
     def last_round(self) -> None:
-        """Do nothing, as every round is reduced."""
+        """Have FSDP exchange the gradients after the next backward pass."""
+        if self._where == "local":
+            self._model.set_requires_gradient_sync(True)  # type: ignore[operator]
 
     def settle(self) -> bool:
         """Return true. Float sums are always valid."""
@@ -72,7 +80,10 @@ class FloatSums:
             if collectives.is_staged(gradients[0], group):
                 return staged_norm([shard_of(gradient) for gradient in gradients], group)
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        if not isinstance(norm, DTensor):
+            return float(norm)
+        with collectives.blocked:
+            return float(norm.full_tensor())
 
     def state(self) -> dict[str, Tensor]:
         """Nothing: float sums have no state."""
@@ -151,7 +162,8 @@ class FixedPointSums:
         largest = torch.stack(on_device).double().cpu()
         # Backends differ in a maximum with NaN, but not with infinity.
         largest = torch.nan_to_num(largest, nan=torch.inf, posinf=torch.inf)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._world.object_group)
+        with collectives.blocked:
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._world.object_group)
         return tuple(largest.tolist())
 
 

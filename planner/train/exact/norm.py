@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from planner.train.collectives import blocked
 from planner.train.world import World
 
 
@@ -33,7 +34,8 @@ def exact_norm(world: World, shards: list[Tensor]) -> float:
     shards = [shard for shard in shards if shard.numel()]
     extremes = [extreme for shard in shards for extreme in shard.aminmax()]
     largest = torch.stack(extremes).abs().max().double().cpu() if extremes else torch.zeros((), dtype=torch.float64)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=world.object_group)
+    with blocked:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=world.object_group)
     scale = float(largest)
     if scale == 0 or not torch.isfinite(largest):
         return scale
@@ -42,7 +44,8 @@ def exact_norm(world: World, shards: list[Tensor]) -> float:
     sums = (
         torch.stack(found).to(torch.int64).view(-1, 2).sum(dim=0).cpu() if found else torch.zeros(2, dtype=torch.int64)
     )
-    dist.all_reduce(sums, op=dist.ReduceOp.SUM, group=world.object_group)
+    with blocked:
+        dist.all_reduce(sums, op=dist.ReduceOp.SUM, group=world.object_group)
     high_sum, low_sum = sums.tolist()
     total = (high_sum << _SQUARE_BITS) + low_sum  # an exact integer in units of 2^-58
     return float(scale * (total * 2.0 ** (-2 * _SQUARE_BITS)) ** 0.5)
@@ -59,5 +62,6 @@ def _square_sums(piece: Tensor, scale: float) -> tuple[Tensor, Tensor]:
 def staged_norm(shards: list[Tensor], group: dist.ProcessGroup) -> float:
     """The norm of all workers' shards by a sum of squares on the CPU, where DTensor's own collectives do not work."""
     squares = torch.nn.utils.get_total_norm(shards, foreach=True).double().square().cpu()
-    dist.all_reduce(squares, op=dist.ReduceOp.SUM, group=group)
+    with blocked:
+        dist.all_reduce(squares, op=dist.ReduceOp.SUM, group=group)
     return float(squares.sqrt())

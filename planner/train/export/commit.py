@@ -93,7 +93,7 @@ def export(
     if target.exists():
         raise UserError(f"{target}: the folder exists already. Choose another one, or remove it first")
     source = _source(run, manifest, job)
-    run.check_files(manifest, manifest.files)
+    run.check_files(manifest.folder, manifest.files)
     with unfinished_folder(target) as half:
         writer = Writer(
             run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress

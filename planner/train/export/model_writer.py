@@ -22,6 +22,7 @@ from planner.train.export import tensor_files
 from planner.train.export.tensor_files import TensorSpec
 from planner.train.models import private
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
+from planner.train.models.four_bit import pack, quantizable, unpack
 from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
 from planner.train.state import MODEL
 
@@ -114,6 +115,7 @@ class Writer:
 
     def _merged(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
         """The weights of a run that trains adapters: the source's frozen weights plus what the adapters add."""
+        packed = {f"hf.{name}.weight" for name in quantizable(bare.hf)} if self.model.frozen == "nf4" else set()
         self._read_adapters(bare)
         stored = model_files.stored_tensors(self.source)
         names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
@@ -126,6 +128,8 @@ class Writer:
             tensor = torch.empty(stored[where].shape)
             read_rows(stored[where], slice(0, tensor.shape[0]), tensor)
             layer = bare.get_submodule(name.rpartition(".base_layer.")[0])
+            if name in packed:
+                tensor = unpack(pack(tensor), tensor.shape[1], torch.float32)  # what the adapters were trained with
             if name.endswith(".base_layer.weight"):
                 tensor += private.delta_weight(layer)
             self.progress(done, len(names))

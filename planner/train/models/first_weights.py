@@ -20,6 +20,7 @@ from planner.data.model_files import StoredTensor, stored_tensors
 from planner.errors import UserError
 from planner.train.collectives import shard_of
 from planner.train.models import private
+from planner.train.models.four_bit import pack, row_lengths
 from planner.train.models.hf import ADAPTER, HfCausal, transformers_name
 
 # Most tensor names in an error.
@@ -38,11 +39,16 @@ def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
     Raises:
         UserError: a tensor is missing, has another shape, or does not belong to this model.
     """
-    stored = stored_tensors(folder)
-    for name, target in _match(model, folder, stored).items():
+    stored, lengths = stored_tensors(folder), row_lengths(model)
+    for name, (own_name, target) in _match(model, folder, stored).items():
         if buffers_only and isinstance(target, nn.Parameter):
             continue
-        read_rows(stored[name], rows_of(target), shard_of(target))
+        if own_name in lengths:
+            rows = torch.empty(len(shard_of(target)), lengths[own_name])
+            read_rows(stored[name], rows_of(target), rows)
+            shard_of(target).copy_(pack(rows.to(target.device)))
+        else:
+            read_rows(stored[name], rows_of(target), shard_of(target))
 
 
 @torch.no_grad()
@@ -58,6 +64,7 @@ def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> N
         seed: of the run.
     """
     targets: dict[str, Tensor] = dict(_fillable(model, remove_duplicate=True))
+    lengths = row_lengths(model)
     for name in _units(bare, frozenset(blocks)):
         unit = bare.get_submodule(name).to_empty(device="cpu")
         for adapter in (adapter for layer in unit.modules() for adapter in _adapters(layer)):
@@ -67,7 +74,7 @@ def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> N
             private.initialize(bare, name, recurse=True)
         for local_name, tensor in (*unit.named_parameters(), *unit.named_buffers()):
             if (full := f"{name}.{local_name}") in targets:
-                _copy_into(targets[full], tensor)
+                _copy_into(targets[full], tensor, is_packed=full in lengths)
         progress_counter.count_work()
         unit.to_empty(device="meta")
 
@@ -113,28 +120,30 @@ def compute_buffers(model: HfCausal, bare: HfCausal) -> None:
         source.to_empty(device="meta", recurse=False)
 
 
-def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
-    """The tensors of the model by their names in the files.
+def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, tuple[str, Tensor]]:
+    """Name in the files -> name in the model, and the tensor.
 
     Raises:
         UserError: the files do not hold exactly this model's tensors.
     """
+    own_names = {transformers_name(name): name for name, _ in _fillable(model)}
     targets = {transformers_name(name): tensor for name, tensor in _fillable(model)}
+    lengths = row_lengths(model)
     renamed = private.names_in_model(model.hf, stored, dict(targets))
     aliases: dict[Tensor, list[str]] = {}
     for name, tensor in targets.items():
         aliases.setdefault(tensor, []).append(name)
-    wanted: dict[str, Tensor] = {}
+    wanted: dict[str, tuple[str, Tensor]] = {}
     missing: list[str] = []
     reshaped: list[str] = []
     for tensor, names in aliases.items():
         found = next((renamed[name] for name in names if name in renamed), None)
         if found is None:
             missing.append(names[0])
-        elif stored[found].shape != tuple(tensor.shape):
-            reshaped.append(f"{found} {stored[found].shape} instead of {tuple(tensor.shape)}")
+        elif stored[found].shape != (shape := _whole_shape(tensor, lengths.get(own_names[names[0]]))):
+            reshaped.append(f"{found} {stored[found].shape} instead of {shape}")
         else:
-            wanted[found] = tensor
+            wanted[found] = own_names[names[0]], tensor
     unexpected = [
         n for name, n in renamed.items() if name not in targets and not private.is_superfluous(model.hf, name)
     ]
@@ -215,8 +224,14 @@ def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
         raise UserError(f"{stored.file}: cannot be read: {error}") from error
 
 
-def _copy_into(target: Tensor, whole: Tensor) -> None:
-    shard_of(target).copy_(whole[rows_of(target)] if whole.ndim else whole)
+def _whole_shape(tensor: Tensor, length: int | None) -> tuple[int, ...]:
+    """The shape of what a tensor stands for. `length`: weights per row, if they are packed."""
+    return tuple(tensor.shape) if length is None else (tensor.shape[0], length)
+
+
+def _copy_into(target: Tensor, whole: Tensor, *, is_packed: bool = False) -> None:
+    rows = whole[rows_of(target)] if whole.ndim else whole
+    shard_of(target).copy_(pack(rows) if is_packed else rows)
 
 
 def _units(bare: HfCausal, blocks: frozenset[str]) -> Iterator[str]:

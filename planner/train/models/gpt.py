@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from planner.train.models.document_attention import attend
+from planner.train.models.head import Targets, log_probs_of
 from planner.train.models.packed import mask_of, positions_in
+from planner.train.models.recompute import Checkpointing, checkpoint_settings
 
 if TYPE_CHECKING:  # at run time this file needs only torch: `bench/gpu.py` runs it without pydantic
     from planner.job import GptModel
@@ -21,7 +24,7 @@ VOCABULARY = 256
 class Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each around a residual."""
 
-    def __init__(self, config: "GptModel", *, activation_checkpointing: bool) -> None:
+    def __init__(self, config: "GptModel", *, activation_checkpointing: Checkpointing) -> None:
         super().__init__()
         self.heads = config.heads
         self.dropout = config.dropout
@@ -39,7 +42,9 @@ class Block(nn.Module):
         Activations are recomputed inside the block, so that FSDP gathers its weights once more.
         """
         if self.activation_checkpointing and torch.is_grad_enabled():
-            recomputed: Tensor = checkpoint(self._forward, x, mask, use_reentrant=False)
+            recomputed: Tensor = checkpoint(
+                self._forward, x, mask, **checkpoint_settings(self.activation_checkpointing)
+            )
             return recomputed
         return self._forward(x, mask)
 
@@ -56,16 +61,20 @@ class Block(nn.Module):
         heads = self.query_key_value(x).view(b, t, 3, self.heads, d // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, D / H)
         dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
-        )
+
+        def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+            return functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
+            )
+
+        mixed = attend(mix, (query, key, value), mask, tokens_dim=2)
         return self._drop(self.attention_out(mixed.transpose(1, 2).reshape(b, t, d)))
 
 
 class Gpt(nn.Module):
     """Token ids `(B, T)` -> logits `(B, T, V)`, T at most `config.context`."""
 
-    def __init__(self, config: "GptModel", *, activation_checkpointing: bool = False) -> None:
+    def __init__(self, config: "GptModel", *, activation_checkpointing: Checkpointing = False) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(VOCABULARY, config.width)
         self.position_embedding = nn.Embedding(config.context, config.width)
@@ -79,8 +88,11 @@ class Gpt(nn.Module):
         self.dropout = config.dropout
         self.apply(_initialise)
 
-    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """`(B, T)` -> `(B, T, V)`. `documents`, `(B, T)`, numbers the documents of packed rows, to keep them apart."""
+    def forward(self, tokens: Tensor, documents: Tensor | None = None, targets: Targets | None = None) -> Tensor:
+        """`(B, T)` -> `(B, T, V)`. `documents`, `(B, T)`, numbers the documents of packed rows, to keep them apart.
+
+        With `targets`, their log-probabilities (`log_probs_of`) instead of logits.
+        """
         if documents is None:
             positions, mask = torch.arange(tokens.shape[1], device=tokens.device), None
         else:
@@ -89,7 +101,10 @@ class Gpt(nn.Module):
         x = functional.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x, mask)
-        logits: Tensor = self.head(self.norm(x))
+        x = self.norm(x)
+        if targets is not None:
+            return log_probs_of(x, self.head.weight, None, targets)
+        logits: Tensor = self.head(x)
         return logits
 
 

@@ -16,8 +16,11 @@ from planner.data.hf_tokenizer import escape_logs
 from planner.data.model_files import CONFIG, check
 from planner.errors import UserError
 from planner.job import HfModel, Lora
-from planner.train.models import private
+from planner.train.models import document_attention, private
+from planner.train.models.four_bit import FourBitLinear
+from planner.train.models.head import Targets, log_probs_in, log_probs_of
 from planner.train.models.packed import positions_in
+from planner.train.models.recompute import Checkpointing, checkpoint_settings
 
 ADAPTER = "default"
 """peft's name for a model's only adapter"""
@@ -32,24 +35,33 @@ class HfCausal(nn.Module):
         self.hf = hf
         self.has_adapters = has_adapters
         self._flattens = private.is_flash_attention(hf)
+        self.has_plain_head = private.has_plain_head(hf)
+        """whether logits are `head(last hidden state)`, so that they can be computed in chunks"""
 
-    def forward(self, inputs: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Token ids `(m, T)` -> logits `(m, T, V)`.
+    def forward(self, inputs: Tensor, documents: Tensor | None = None, targets: Targets | None = None) -> Tensor:
+        """Token ids `(m, T)` -> logits `(m, T, V)`. With `targets`, their log-probabilities (`log_probs_of`).
 
         `documents`, `(m, T)`, numbers the documents of packed rows. Positions restart where the number changes, and
         attention stays within a document: transformers makes each layer's mask (such as sliding windows) from the
         positions.
         """
+        if targets is None:
+            logits: Tensor = self._run(self.hf, inputs, documents).logits
+            return logits.reshape(*inputs.shape, -1)
+        if not self.has_plain_head:
+            return log_probs_in(self._run(self.hf, inputs, documents).logits, targets)
+        head = self.hf.get_output_embeddings()
+        return log_probs_of(self._run(self.hf.base_model, inputs, documents)[0], head.weight, head.bias, targets)
+
+    def _run(self, module: nn.Module, inputs: Tensor, documents: Tensor | None) -> Any:
         if documents is None:
-            logits: Tensor = self.hf(input_ids=inputs, use_cache=False).logits
-            return logits
-        positions, shape = positions_in(documents), inputs.shape
+            return module(input_ids=inputs, use_cache=False)
+        positions = positions_in(documents)
         if self._flattens:
             # For flash attention, transformers splits sequences by positions only if there is one row (5.23,
             # `_is_packed_sequence`). A row's positions begin with 0, so rows are kept apart like documents.
             inputs, positions = inputs.reshape(1, -1), positions.reshape(1, -1)
-        logits = self.hf(input_ids=inputs, position_ids=positions, use_cache=False).logits
-        return logits.reshape(*shape, -1) if self._flattens else logits
+        return module(input_ids=inputs, position_ids=positions, use_cache=False)
 
     def is_adapter(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter belongs to an adapter. In a model with adapters, all other parameters are frozen."""
@@ -94,8 +106,31 @@ def peft_name(name: str) -> str:
     return f"base_model.model.{before}{after}"
 
 
-def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) -> tuple[HfCausal, Path]:
+def fastest_attention(device: torch.device, precision: str) -> str:
+    """What `model.attention: auto` stands for, except for models that have no flash attention.
+
+    The backward pass of flash attention adds in any order, so deterministic runs do without it.
+    """
+    from transformers.utils import is_flash_attn_2_available
+
+    is_wanted = device.type == "cuda" and precision == "bf16" and not torch.are_deterministic_algorithms_enabled()
+    return "flash_attention_2" if is_wanted and is_flash_attn_2_available() else "sdpa"
+
+
+def build_on_meta(
+    config: HfModel,
+    *,
+    activation_checkpointing: Checkpointing = False,
+    auto_attention: str = "sdpa",
+    use_liger: bool = False,
+) -> tuple[HfCausal, Path]:
     """The model on the meta device (without memory) in float32, and the folder of its files.
+
+    Args:
+        config: of the job.
+        activation_checkpointing: what the backward pass computes again.
+        auto_attention: what `model.attention: auto` stands for.
+        use_liger: whether Liger's kernels take the place of torch's.
 
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
@@ -104,23 +139,33 @@ def build_on_meta(config: HfModel, *, activation_checkpointing: bool = False) ->
     import transformers
 
     escape_logs()
+    document_attention.use_in_transformers()
     from_config: Any = transformers.AutoModelForCausalLM.from_config
+
+    def built(attention: str) -> Any:
+        with torch.device("meta"):
+            return from_config(settings, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False)
+
     try:
         settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         settings.use_cache = False
-        with torch.device("meta"):
-            hf = from_config(
-                settings, attn_implementation=config.attention, dtype=torch.float32, trust_remote_code=False
-            )
+        try:
+            hf = built(auto_attention if config.attention == "auto" else config.attention)
+        except ValueError:
+            if config.attention != "auto" or auto_attention == "sdpa":
+                raise
+            hf = built("sdpa")  # the model has no flash attention
     except Exception as error:
         # An unknown model_type, a model with its own code, or attention that is not installed. Values of a wrong type
         # can raise anything.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}") from error
+    if use_liger:
+        private.use_liger(hf)
     if activation_checkpointing:
         # transformers 6 removes the older name, and late versions of 5 introduced the newer one.
         enable = getattr(hf, "activation_checkpointing_enable", None) or hf.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        enable(checkpoint_settings(activation_checkpointing))
     if config.lora is not None:
         add_adapters(hf, config.lora)
     return HfCausal(hf, has_adapters=config.lora is not None), folder
@@ -158,7 +203,7 @@ def _linear_layers(hf: Any) -> dict[str, None]:
     from transformers.pytorch_utils import Conv1D
 
     head = hf.get_output_embeddings()
-    found = [n for n, m in hf.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
+    found = [n for n, m in hf.named_modules() if isinstance(m, nn.Linear | Conv1D | FourBitLinear) and m is not head]
     return dict.fromkeys(name.removesuffix(".base_layer") for name in found if ".lora_" not in name)
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from planner.base.extras import how_to_install
 from planner.errors import UserError
 
 # In files of older versions. It is recomputed, never loaded.
@@ -20,6 +22,78 @@ _RECOMPUTED = r"rotary_emb\.inv_freq$"
 def is_flash_attention(hf: Any) -> bool:
     """Whether the model uses flash attention, which splits packed rows by positions only in a batch of one row."""
     return "flash" in str(hf.config._attn_implementation)
+
+
+def use_liger(hf: Any) -> None:
+    """Replace a model's norms, rotary positions and feed-forward layers by Liger's kernels, in place.
+
+    The loss stays planner's: Liger's sums would not be over the global batch.
+
+    Raises:
+        UserError: liger-kernel is not installed, or knows no such model.
+    """
+    try:
+        from liger_kernel.transformers import monkey_patch as liger
+    except ImportError as error:
+        raise UserError(
+            f"train.kernels: liger-kernel cannot be imported on a worker ({error}). Install it there "
+            f"({how_to_install('liger')}), or write train.kernels: own"
+        ) from error
+    kind = hf.config.model_type
+    if kind not in liger.MODEL_TYPE_TO_APPLY_LIGER_FN:
+        raise UserError(f"train.kernels: Liger has no kernels for {kind}. Write train.kernels: own")
+    liger._apply_liger_kernel_to_instance(model=hf, cross_entropy=False, fused_linear_cross_entropy=False)
+
+
+# Operations by which transformers makes logits of hidden states, if the head is all there is. Others scale or cap them.
+_PLAIN = {"slice", "view", "_unsafe_view", "reshape", "alias", "detach", "t", "transpose", "_to_copy", "mm", "addmm"}
+_PRODUCTS = {"mm", "addmm"}
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the names of the operations that are done while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def has_plain_head(hf: Any) -> bool:
+    """Whether a model's logits are its output layer's product with the last hidden states, and nothing else.
+
+    The model computes logits of hidden states that it is given, on the device of its weights (such as meta), and the
+    operations are noted. Gemma 2 caps logits, Granite and Cohere scale them, and adapters may be on the layer.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    class Given(BaseModelOutputWithPast):  # type: ignore[misc]
+        def __getattr__(self, _name: str) -> None:
+            """Some models look for more, such as what routers said."""
+
+    head, base = hf.get_output_embeddings(), hf.base_model
+    if type(head) is not nn.Linear or base is hf:
+        return False
+    hidden = torch.zeros(1, 1, head.in_features, dtype=head.weight.dtype, device=head.weight.device)
+    tokens = torch.zeros(1, 1, dtype=torch.int64, device=hidden.device)
+    given = Given(last_hidden_state=hidden)
+    before, operations = vars(base).get("forward"), _Operations()
+    base.forward = lambda *_, **__: given
+    try:
+        with torch.no_grad(), operations:
+            logits = hf(input_ids=tokens, use_cache=False).logits
+    except Exception:  # noqa: BLE001  # a model that needs more than that keeps its own way
+        return False
+    finally:
+        del base.forward
+        if before is not None:
+            base.forward = before
+    products = [name for name in operations.names if name in _PRODUCTS]
+    return set(operations.names) <= _PLAIN and len(products) == 1 and logits.shape == (1, 1, head.out_features)
 
 
 @contextlib.contextmanager

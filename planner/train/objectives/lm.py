@@ -9,11 +9,10 @@ micro-batches would give more weight to tokens of short micro-batches.)
 from collections.abc import Mapping
 
 from torch import Tensor, nn
-from torch.nn import functional
 
-from planner.data.samples import NO_LOSS
 from planner.job import LmObjective
 from planner.train.batches import TokenBatch
+from planner.train.log_probs import log_prob_sum
 
 
 class LanguageModelling:
@@ -30,11 +29,5 @@ class LanguageModelling:
         return (batch.num_tokens,)
 
     def loss(self, model: nn.Module, batch: TokenBatch, totals: tuple[int, ...]) -> Tensor:
-        """`sum(losses) / totals[0]`. For a ghost, zero with a zero gradient."""
-        device = next(model.parameters()).device
-        logits = model(batch.inputs.to(device, non_blocking=True))  # (m, T, V)
-        labels = batch.labels.to(device, non_blocking=True)
-        losses = functional.cross_entropy(
-            logits.flatten(0, 1).float(), labels.flatten(), ignore_index=NO_LOSS, reduction="sum"
-        )
-        return losses / max(totals[0], 1)
+        """The sum over all tokens, divided by N. For a ghost, zero with a zero gradient."""
+        return -log_prob_sum(model, batch.inputs, batch.labels) / max(totals[0], 1)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from planner.job import SftObjective
-from planner.train.log_probs import log_probs
+from planner.train.log_probs import log_prob_sum
 from planner.train.sample_batches import SampleBatch
 
 
@@ -32,4 +32,6 @@ class SupervisedFineTuning:
 
     def loss(self, model: nn.Module, batch: SampleBatch, totals: tuple[int, ...]) -> Tensor:
         """The sum over all tokens, divided by N. For a ghost, zero with a zero gradient."""
-        return -log_probs(model, batch.sequences).sum() / max(totals[self._mean_over], 1)
+        texts = batch.sequences
+        total = log_prob_sum(model, texts.inputs, texts.labels, texts.documents)
+        return -total / max(totals[self._mean_over], 1)

@@ -37,13 +37,13 @@ class FrozenReference:
     """A reference that is a second sharded model."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self.model = model
 
     def log_probs(self, policy: nn.Module, sequences: Sequences, rows: tuple[int, ...]) -> Tensor:
         """`(n,)` float32 on the policy's device, by a forward pass of the second model."""
         del policy, rows
-        with no_training(self._model):
-            return log_probs(self._model, sequences)
+        with no_training(self.model):
+            return log_probs(self.model, sequences)
 
 
 class PolicyWithoutAdapters:
@@ -72,7 +72,8 @@ def make_reference_model(job: Job, world: World) -> nn.Module:
     if isinstance(config, HfModel):
         config = config.model_copy(update={"lora": None})
         if (other := job.reference.model) is not None:
-            config = config.model_copy(update={"path": other, "revision": None, "weights": "pretrained"})
+            changes = {"path": other, "revision": None, "weights": "pretrained", "frozen": "fp32"}
+            config = config.model_copy(update=changes)
     model = make_model(config, job.train, world).requires_grad_(requires_grad=False)
     model.register_forward_pre_hook(progress_counter.count_work)
     return model

@@ -1,0 +1,117 @@
+"""Supervised steps of a Llama of 0.5 B parameters on one GPU, by the settings there are. A piece of `bench/gpu.py`.
+
+Each row is a run of its own: bf16, packed rows of 1,024 tokens, the same data. A setting that fails on this machine (a
+package that is missing) has the error in place of figures.
+
+step_s      median over the steps but the first three, and their range
+ratio       over `usual`
+peak_gb     most memory of the GPU that torch's tensors had
+loss        of the last step: the same for all but the 4-bit weights, within rounding
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _results import hand_over
+from dpo_beside_trl import make_model, rows_for
+
+from planner.job import Job
+from planner.provenance.lineage import whole_lineage
+from planner.rehearsal.local_workers import LocalWorkers
+from planner.rehearsal.on_processes import train_observed, train_on_gpu
+from planner.store.run_folder import RunFolder
+from planner.store.storage import Storage
+from planner.train.setup import Launch
+
+_STEPS, _SLOW_STEPS = 12, 3
+_LORA = {"rank": 16, "alpha": 32}
+# Name -> settings of model and train, beside those of `usual`.
+_RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "usual": ({}, {}),
+    "sdpa": ({"attention": "sdpa"}, {}),
+    "flash": ({"attention": "flash_attention_2"}, {}),
+    "compiled": ({}, {"compile": "blocks"}),
+    "liger": ({}, {"kernels": "liger"}),
+    "selective": ({}, {"activation_checkpointing": "selective"}),
+    "recomputed": ({}, {"activation_checkpointing": True}),
+    "lora": ({"lora": _LORA}, {}),
+    "qlora": ({"lora": _LORA, "frozen": "nf4"}, {}),
+}
+
+
+def job_for(folder: Path, device: str, name: str) -> Job:
+    """The job of a row."""
+    model, train = _RUNS[name]
+    is_gpu = device == "cuda"
+    return Job.model_validate(
+        {
+            "name": name,
+            "model": {"kind": "hf", "path": str(folder / "llama"), "context": 1024 if is_gpu else 64, **model},
+            "data": {"kind": "chat", "path": str(folder / "rows.jsonl"), "loss_on": "all", "packing": True},
+            "objective": {"kind": "sft"},
+            "batch": {"global": 8, "max_micro": 4},
+            "train": {
+                "steps": _STEPS,
+                "optimizer": {"kind": "adamw", "lr": 1e-5},
+                "precision": "bf16" if is_gpu else "fp32",
+                **train,
+            },
+            "workers": {"gpus": 1, "max": 1},
+            "checkpoint": {"every": 1_000_000},
+        }
+    )
+
+
+def peak_of(rank: int, launch: Launch, device: str) -> float:
+    """Run in the worker: train to the end. The most memory of the GPU in GB."""
+    import torch
+
+    (train_on_gpu if device == "cuda" else train_observed)(rank, launch, _STEPS)
+    return torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else 0.0
+
+
+def row_of(folder: Path, device: str, name: str) -> dict[str, object]:
+    """Train, and read the ledger."""
+    url = str(folder / "runs" / name)
+    with LocalWorkers(1, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo") as workers:
+        (peak_gb,) = workers.run(peak_of, 1, Launch(job=job_for(folder, device, name), url=url), device)
+    steps = whole_lineage(RunFolder(Storage(url))).steps
+    seconds = [step.seconds for step in steps[_SLOW_STEPS:]]
+    return {
+        "step_s": round(statistics.median(seconds), 4),
+        "range_s": [round(bound(seconds), 4) for bound in (min, max)],
+        "peak_gb": round(peak_gb, 2),
+        "loss": round(steps[-1].loss, 5),
+    }
+
+
+def main() -> None:
+    """Measure and hand over the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--toy", action="store_true")
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_model(folder / "llama", options.device)
+        chats = [[*row["prompt"], *row["chosen"]] for row in rows_for(options.device)]  # type: ignore[misc]
+        (folder / "rows.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats * 4))
+        for run in _RUNS:
+            row: dict[str, object] = {"device": options.device, "run": run}
+            try:
+                row |= row_of(folder, options.device, run)
+            except Exception as error:  # noqa: BLE001  contract: what fails on this machine is a row
+                row["error"] = " ".join(str(error).split())[:300]
+            if "step_s" in row and "step_s" in (rows or [row])[0]:
+                row["ratio"] = round(row["step_s"] / (rows or [row])[0]["step_s"], 3)  # type: ignore[operator]
+            rows.append(row)
+            hand_over("gpu-hf", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Whether a resize pays, and how long newcomers may take."""
+
+from planner.elastic.group import Group
+from planner.elastic.states import ControllerContext, Running
+from planner.plan import Decision, Situation, Speeds, make_plan, revise
+
+# Newcomers that are not ready by then are called off. The next ones get twice as long: some machines first have to
+# tokenize a data set, and on others another process holds the place.
+_WARM_AT_LEAST_S = 60.0
+_WARM_MOST_S = 3600.0
+# Newcomers wait at least this long for a commit that lets the stop stay in memory.
+_COMMIT_WAIT_LEAST_S = 30.0
+
+
+def decide(state: Running, room: int, now_s: float) -> Decision:
+    """Whether to resize now, by `planner.plan.revise` or by the eager rule."""
+    rules, size = state.known.rules, state.group.size
+    target = min(room, rules.workers.most)
+    if rules.eager and target != size:
+        reason = f"{size} -> {target}: this run uses every node"
+        return Decision(kind="resize", world_size=target, until_s=now_s, reason=reason)
+    return revise(_situation(state.known, size, now_s))
+
+
+def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
+    rules, history = known.rules, known.history
+    return Situation(
+        plan=make_plan(rules.sizes, size),
+        capacity=history.capacity,
+        speeds=_speeds(known, size),
+        cost=history.cost,
+        remaining_steps=max(history.total_steps - history.step, 0),
+        workers_min=rules.workers.least,
+        workers_max=rules.workers.most,
+        now_s=now_s,
+    )
+
+
+def _speeds(known: ControllerContext, size: int) -> Speeds:
+    speeds = known.history.speeds
+    if not known.rules.on_one_machine:
+        return speeds
+    present = {w: seconds for w, seconds in speeds.measured.items() if w == size}
+    return Speeds(measured=present, on_one_machine=True)
+
+
+def longest_warming_s(known: ControllerContext) -> float:
+    """Seconds after which newcomers that are not ready are called off."""
+    usual_s = max(_WARM_AT_LEAST_S, 3 * known.history.cost.lead_s)
+    return min(usual_s * 2.0**known.history.num_late_newcomers, _WARM_MOST_S)
+
+
+def longest_commit_wait_s(known: ControllerContext, group: Group) -> float:
+    """Seconds after which newcomers no longer wait for a commit."""
+    return max(_COMMIT_WAIT_LEAST_S, 3 * known.history.commit_s(group.size))

@@ -1,0 +1,1 @@
+"""A run's story as SVG, drawn by matplotlib. Knows no files and no page."""

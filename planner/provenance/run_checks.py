@@ -1,0 +1,96 @@
+"""Checks all of a run's generations together, also those outside the lineage, and counts steps that do not count."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from planner.errors import StoreError
+from planner.provenance.lineage import Segment, header_of, held_parent, replaced_text
+from planner.store.ledger import recorded_commits, segment_name
+from planner.store.run_folder import RunFolder, commit_of
+
+
+def check_identity(segments: Sequence[Segment]) -> list[str]:
+    """Find changes of the identity that no header records as accepted by the user."""
+    return [
+        f"generation {after.generation}: another {field} than before, and nobody accepted it"
+        for before, after in pairwise(segment.header for segment in segments)
+        for field in before.identity.differences(after.identity)
+        if not any(change.startswith(f"{field}: ") for change in after.changed)
+    ]
+
+
+def check_records(run: RunFolder, known: Sequence[str]) -> list[str]:
+    """Check that what the ledger names has its manifest, and that every commit is recorded. Return the findings.
+
+    Manifests are never removed. The last commit of a generation may lack a record, because its worker may have died
+    before writing it. Findings in `known` are not repeated.
+    """
+    findings = []
+    recorded = {
+        name: digest for number in run.segments() for name, digest in recorded_commits(run.storage, number).items()
+    }
+    for name, digest in recorded.items():
+        try:
+            run.manifest(name)
+        except StoreError as error:
+            if str(error) not in known:
+                findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
+            continue
+        if run.manifest_digest(name) != digest:
+            findings.append(f"commit {name}: its manifest is not the one that the ledger records")
+    findings += [
+        f"commit {name}: the ledger has no record of it, and its generation went on"
+        for name, after in pairwise(run.commits())
+        if name not in recorded and commit_of(name)[1] == commit_of(after)[1]
+    ]
+    return findings + [finding for finding in _check_held(run) if finding not in known]
+
+
+def _check_held(run: RunFolder) -> list[str]:
+    """Check that every held step that a header names has the manifest of that digest. Return the findings."""
+    findings = []
+    for header in filter(None, (header_of(run, number) for number in run.segments())):
+        if not header.parent_is_held:
+            continue
+        try:
+            parent = held_parent(run, header.generation, header.parent)
+        except StoreError as error:
+            findings.append(str(error))
+            continue
+        if run.held_digest(parent.name) != header.parent_sha256:
+            findings.append(replaced_text(parent, header.generation))
+    return findings
+
+
+def count_discarded(run: RunFolder, segments: Sequence[Segment]) -> tuple[dict[int, int], int]:
+    """Return generation -> its steps that were computed again, and the steps that no commit covers yet.
+
+    The latter are those of the newest generation, and those before it that it goes on from in memory.
+    """
+    tails = {segment.header.generation: segment.tail_steps for segment in segments}
+    numbers = {*run.generations(), *run.segments()}
+    counts = {n: tails[n] if n in tails else _count_steps(run, n) for n in numbers}
+    uncommitted = counts.pop(max(counts), 0) if counts else 0
+    for generation, steps in _kept_in_memory(run, segments).items():
+        counts[generation] -= steps
+        uncommitted += steps
+    return counts, uncommitted
+
+
+def _kept_in_memory(run: RunFolder, segments: Sequence[Segment]) -> dict[int, int]:
+    """Return generation -> its steps after the newest commit that the newest generation goes on from in memory."""
+    committed = {segment.header.generation: segment.end_step for segment in segments}
+    kept = dict[int, int]()
+    header = header_of(run, max({*run.generations(), *run.segments()}, default=0))
+    while header is not None and header.parent_is_held:
+        end, generation = commit_of(header.parent)
+        header = header_of(run, generation)
+        if header is None or generation in kept:
+            break
+        kept[generation] = max(end - committed.get(generation, header.step), 0)
+    return kept
+
+
+def _count_steps(run: RunFolder, generation: int) -> int:
+    """The number of steps in a segment outside the lineage. The segment may be torn or missing."""
+    return run.storage.read_from(segment_name(generation), 0).count(b'"kind":"step"')

@@ -1,0 +1,91 @@
+"""The section that compares several runs."""
+
+from collections.abc import Mapping, Sequence
+
+from planner.report.page.drawing import Drawing
+from planner.report.page.html import Html, element, joined, picture, table
+from planner.report.page.run_values import ReportedRun
+from planner.report.page.sentences import curve_words, number, span, spread
+from planner.report.page.tables import curves_table
+from planner.story.curves import Curve
+from planner.story.values import RunStory
+
+KEY = "compared"
+# Field of the story -> heading, and what x is.
+_CURVES = {
+    "loss": ("Loss by step", "step"),
+    "held_out": ("Held-out loss by step", "step"),
+    "loss_by_samples": ("Loss by samples", "samples"),
+    "loss_by_time": ("Loss by time", "second"),
+    "speed": ("Samples per second by step", "step"),
+}
+
+
+def overlay_section(runs: Sequence[ReportedRun], drawings: Mapping[str, Drawing]) -> Html:
+    """A table of all runs, and pictures with all of them."""
+    parts = [element("h2", f"{len(runs)} runs compared", id=KEY), _comparison(runs)]
+    for name, drawing in drawings.items():
+        heading, where = _CURVES[name]
+        curves = {run.label: curve for run in runs if (curve := getattr(run.story, name)).x}
+        words = " ".join(curve_words(label, curve, where) for label, curve in curves.items())
+        data = curves_table(where, curves, heading)
+        parts += [element("h3", heading), picture(drawing, words, _CAPTIONS.get(name, ""), data)]
+    return element("section", *parts, aria_labelledby=KEY)
+
+
+_CAPTIONS = {
+    "loss": "Each run has its own colour and dashes. Where lines lie on each other, the losses agree.",
+    "loss_by_time": "Time includes starts, pauses and commits.",
+    "speed": "The mean of each generation, without commits, evaluations and pauses.",
+}
+
+
+def _comparison(runs: Sequence[ReportedRun]) -> Html:
+    """A column per run, so that a phone has room for some."""
+    step = common_step([run.story for run in runs])
+    columns = [_column(run, step) for run in runs]
+    names = [name.format(step=f"{step:,}") for name in _ROWS]
+    note = (
+        "Samples/s: all samples by the seconds of training. Loss: that of one step, or the mean of some steps around "
+        "it on a long run."
+    )
+    made = table(["", *(run.label for run in runs)], list(zip(names, *columns, strict=True)), name="Runs compared")
+    return joined([made, element("p", note, class_="note")])
+
+
+_ROWS = (
+    "state", "steps", "planned", "workers", "changes", "steps undone", "loss at step {step}", "held-out loss",
+    "wall time", "trained", "samples/s", "audit",
+)  # fmt: skip
+
+
+def _column(run: ReportedRun, step: int) -> list[str]:
+    story, times = run.story, run.story.times
+    verdict = "not audited" if run.audit is None else "clean" if run.audit.clean else "NOT CLEAN"
+    state = run.detail.summary.state
+    if not story.phases:
+        return [state, "0", *[""] * (len(_ROWS) - 3), verdict]
+    return [
+        state,
+        f"{story.steps:,}",
+        f"{story.total_steps:,}",
+        spread(story),
+        str(len(story.changes)),
+        str(story.undone_steps),
+        f"{value_at(story.loss, step):.4g}",
+        f"{story.held_out.y[-1]:.4g}" if story.held_out.x else "",
+        span(times.total_s),
+        f"{times.trained_s / max(times.total_s, 1e-9):.0%}",
+        number(float(f"{story.samples / max(times.trained_s, 1e-9):.4g}")),
+        verdict,
+    ]
+
+
+def common_step(stories: Sequence[RunStory]) -> int:
+    """The last step that all runs with a step have done."""
+    return min((story.steps for story in stories if story.phases), default=0)
+
+
+def value_at(curve: Curve, x: float) -> float:
+    """The value of the point nearest to x."""
+    return curve.y[min(range(len(curve.x)), key=lambda at: abs(curve.x[at] - x))]

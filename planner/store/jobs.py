@@ -1,0 +1,79 @@
+"""The jobs that a run was made with, each in a file that its digest names."""
+
+import contextlib
+import json
+from hashlib import sha256
+
+from planner.base.format_versions import STORED
+from planner.errors import ObjectiveUnavailable, StoreError, TrackerUnavailable
+from planner.job import Job
+from planner.job.objective_registry import OBJECTIVES
+from planner.job.tracking import TRACKERS
+from planner.store.records import canonical_json, require_format
+from planner.store.storage import Storage
+
+
+def job_file(job: Job) -> bytes:
+    """The content of `jobs/<digest>.json`: canonical JSON of the format number and the job's sections."""
+    value = {"format": STORED["jobs"], **job.model_dump(mode="json", by_alias=True)}
+    return canonical_json(value).encode()
+
+
+def job_digest(job: Job) -> str:
+    """SHA-256 of a job's `job_file`, which names the job within a run: 64 hex digits."""
+    return sha256(job_file(job)).hexdigest()
+
+
+class Jobs:
+    """The part of a run's folder that holds jobs."""
+
+    storage: Storage
+
+    def keep_job(self, job: Job) -> str:
+        """Store the job in the run's folder, and return its digest."""
+        content, name = job_file(job), job_digest(job)
+        where = f"jobs/{name}.json"
+        # A file of this name holds this job, or it is torn.
+        if not self.storage.create(where, content) and self.storage.sha256(where) != name:
+            self.storage.write(where, content)
+        return name
+
+    def job(self, job_digest: str) -> Job:
+        """Read a job that this run was made with.
+
+        Raises:
+            NewerFormat: another version of planner wrote it.
+            StoreError: its file is gone or altered, or this version of planner cannot read such a job.
+        """
+        where = f"jobs/{job_digest}.json"
+        content = self.storage.read(where)
+        # The digest of the bytes and not of the job: a setting that planner added later must not change it.
+        if sha256(content).hexdigest() != job_digest:
+            raise StoreError(f"{where}: torn or altered since it was written (its digest does not match)")
+        try:
+            value = json.loads(content)
+            require_format(value.pop("format", None), "jobs", where)
+            return Job.model_validate(value)
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise StoreError(f"{where}: not a job of this version of planner{_lack(content)}") from error
+
+    def job_if_known(self, job_digest: str) -> Job | None:
+        """Read a job that this run was made with. None if its file is gone.
+
+        Raises:
+            StoreError: its file was altered, or this version of planner cannot read such a job.
+        """
+        return self.job(job_digest) if self.storage.exists(f"jobs/{job_digest}.json") else None
+
+
+def _lack(content: bytes) -> str:
+    """Why the objective or a tracker of a job's file is not usable here. Empty if they are not the reason."""
+    with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):
+        value = json.loads(content)
+        try:
+            OBJECTIVES.spec_of_kind(str(value["objective"]["kind"]))
+            for section in value.get("tracking", ()):
+                TRACKERS.spec_of_kind(str(section["kind"]))
+        except (ObjectiveUnavailable, TrackerUnavailable) as error:
+            return f" as it is installed here: {error}"
+    return ""

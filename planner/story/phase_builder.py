@@ -1,0 +1,59 @@
+"""Collects the records of one generation into a `Phase`."""
+
+from array import array
+
+from planner.plan import Plan
+from planner.store.records import GenerationRecord, StepRecord
+from planner.story.curves import curve
+from planner.story.values import Phase
+
+# Points of the global batch in one phase. It is flat, and a picture has room for as many phases.
+_MOST_POINTS = 40
+_MOST_MESSAGES = 50
+
+
+class PhaseBuilder:
+    """Collects one generation."""
+
+    def __init__(self, header: GenerationRecord) -> None:
+        self.end_s = 0.0
+        """when its last record with work was done, in seconds since the epoch"""
+        self._header = header
+        self._times_s, self._samples = array("d"), array("d")
+        self._start_s = self._busy_s = 0.0
+        self._end_step = header.step
+        self._messages: list[str] = []
+
+    def add(self, record: StepRecord, now_s: float) -> None:
+        """Add a step that was done at `now_s`."""
+        if not self._samples:
+            self._start_s = now_s - record.seconds
+        self._samples.append(record.samples)
+        self._times_s.append(now_s)
+        self._busy_s += record.seconds
+        self._end_step = record.step + 1
+
+    def add_message(self, text: str) -> None:
+        """Add an event's message. Only the last ones are kept."""
+        self._messages = [*self._messages[1 - _MOST_MESSAGES :], text]
+
+    def phase(self, plan: Plan) -> Phase | None:
+        """The generation, with times in seconds since the epoch. None if it did no step."""
+        if not self._samples:
+            return None
+        return Phase(
+            generation=self._header.generation,
+            workers=self._header.world_size,
+            shares=plan.shares,
+            rounds=plan.accumulation_steps,
+            efficiency=plan.efficiency,
+            start_s=self._start_s,
+            end_s=self.end_s,
+            first_step=self._header.step,
+            end_step=self._end_step,
+            kept_step=self._end_step,
+            batch=curve(self._times_s, self._samples, most=_MOST_POINTS),
+            samples=int(sum(self._samples)),
+            busy_s=self._busy_s,
+            messages=tuple(self._messages),
+        )

@@ -1,0 +1,133 @@
+"""Chooses the commit to resume from: the newest valid one, whose job and device are compared with this launch's."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from planner.errors import ResumeRefused, StoreError
+from planner.job.step_schedule import schedule_change_note
+from planner.provenance.identity import (
+    DEVICE,
+    MODEL,
+    job_changes,
+    require_same,
+    require_same_first_weights,
+    require_same_model,
+)
+from planner.store.jobs import job_digest
+from planner.store.newest import newest_of
+from planner.store.records import Manifest
+from planner.store.run_folder import RunFolder
+from planner.train.checkpoints import checkpoint
+from planner.train.setup import Launch, Setup
+from planner.train.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The commit to resume from."""
+
+    newest: str
+    """name of the newest commit in the folder, valid or not. Empty if there is none"""
+    manifest: Manifest | None
+    """of the commit to resume from. None for a new run"""
+    sha256: str
+    """digest of the manifest. Empty for a new run"""
+    changed: list[str]
+    """notes: commits that were passed over or lost, and changes of the job since the commit"""
+
+    @property
+    def parent(self) -> str:
+        """Name of the commit to resume from. Empty for a new run."""
+        return self.manifest.name if self.manifest else ""
+
+
+def choose(launch: Launch, world: World, run: RunFolder, setup: Setup) -> Choice:
+    """Find the newest valid commit, and compare its job with this one.
+
+    Raises:
+        PlannerError: on every worker, if there are commits but none is valid, or the run's identity differs.
+    """
+    names, lost = world.from_first(lambda: _commits(run))
+    manifest, passed_over = _newest_valid(world, run, names)
+    changes = world.agree(lambda: compare(launch, run, setup, manifest))
+    newest = names[0] if names else ""
+    sha256 = world.from_first(lambda: run.manifest_digest(manifest.name)) if manifest else ""
+    return Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*lost, *passed_over, *changes])
+
+
+def _commits(run: RunFolder) -> tuple[list[str], list[str]]:
+    """The names of all commits, newest first, and a note for each newer one that only the ledger has.
+
+    Raises:
+        StoreError: the ledger records commits, but none is left. Starting again would silently lose their work.
+    """
+    names = run.commits()[::-1]
+    lost = run.lost_commits(after=names[0] if names else "")
+    if lost and not names:
+        raise StoreError(
+            f"{run.storage.url}: the ledger records {len(lost)} commits, the newest {lost[-1]}, and no manifest is "
+            "left. Restore manifests/ or choose another checkpoint.path"
+        )
+    return names, [f"commit {name} is lost: the ledger records it, but its manifest is gone" for name in lost]
+
+
+def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manifest | None, list[str]]:
+    """The newest commit whose files are whole, and a note for each newer one that is damaged.
+
+    Raises:
+        NewerFormat: on every worker, if a newer commit was written by another version of planner.
+        ManifestMismatch: on every worker, if a whole manifest is not the one that the ledger records.
+        StoreError: on every worker, if there are commits but none is whole.
+    """
+
+    def whole(name: str) -> Manifest:
+        manifest = world.agree(partial(run.manifest, name))
+        world.from_first(partial(run.require_recorded, name))
+        checkpoint.check_files(world, run, manifest)
+        return manifest
+
+    newest = newest_of(names, whole)
+    refused = [f"commit {name} was passed over: {error}" for name, error in newest.passed_over]
+    if refused and newest.manifest is None:
+        raise StoreError(
+            f"{run.storage.url}: none of {len(names)} commits is whole ({refused[0]}). "
+            "Restore the files, or start again with another checkpoint.path"
+        )
+    return newest.manifest, refused
+
+
+def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | None) -> list[str]:
+    """A note for each difference from the job, the model's files and the device of the commit.
+
+    Raises:
+        ResumeRefused: the run's identity, the model's files or, for `bitwise`, the device differs, and the user has
+            not accepted that.
+    """
+    if manifest is None:
+        return []
+    # An equal job is not read from its file, which may be torn and is written again.
+    same = manifest.job_digest == job_digest(launch.job)
+    before = launch.job if same else run.job_if_known(manifest.job_digest)
+    changes = job_changes(before, launch.job) if before else {}
+    unknown = f"the job of the last commit is unknown: jobs/{manifest.job_digest}.json is gone"
+    require_same_first_weights(manifest.identity, setup.identity, launch.job, run.storage.url)
+    differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
+    differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
+    differing += _compare_devices(launch, run, setup, manifest)
+    if before is None:
+        return [*differing, unknown]
+    rate = schedule_change_note(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
+    return [*differing, rate] if rate else differing
+
+
+def _compare_devices(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest) -> list[str]:
+    before = manifest.facts.get("device", "")
+    if not (before and setup.device) or before == setup.device:
+        return []
+    change = f"{DEVICE}: {before} -> {setup.device}"
+    if DEVICE not in launch.accept:
+        raise ResumeRefused(
+            f"{run.storage.url}: a bitwise run depends on the device and on torch, which differ ({change}). Resume on "
+            f"the same kind of machine with the same torch, or accept other bits with --accept {DEVICE}"
+        )
+    return [f"{change}, accepted by name"]

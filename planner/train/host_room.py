@@ -1,0 +1,134 @@
+"""How many copies of the shards have room in the memory of every host. Without any, commits are synchronous."""
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from planner.base.disk import size_text
+from planner.base.host_memory import available_bytes
+from planner.keeper.addresses import Keepers
+from planner.keeper.client import KeeperClient, KeeperError
+from planner.plan.commit_size import COPIES, COPIES_ON_OWN_NODE
+from planner.train.collectives import shard_of
+from planner.train.copies import next_node
+from planner.train.state import TrainState
+from planner.train.world import World
+
+# The rest is for what nobody counted: activations, loaders, other programs.
+_MOST_OF_AVAILABLE = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostNeed:
+    """What one worker needs, and what its host has."""
+
+    host: str
+    node: str
+    """whose keeper has its copies. Empty: none"""
+    copy_bytes: int
+    """of the copy of its shards"""
+    training_bytes: int
+    """host memory that training will take and has not taken yet"""
+    available_bytes: int
+    earlier_bytes: int = 0
+    """that the node's keeper holds for earlier generations. They are freed when this one has committed"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """How many copies of each worker's shards fit on every host."""
+
+    copies: int
+    """one of `COPIES`, or 0"""
+    notes: tuple[str, ...] = ()
+    """what is lacking, for the ledger"""
+
+
+def room(world: World, state: TrainState, wanted: int, keepers: Keepers | None) -> Room:
+    """How many of the `wanted` copies fit. Equal on every worker. Collective.
+
+    Args:
+        world: the workers.
+        state: what is copied.
+        wanted: one of `COPIES`.
+        keepers: have the copies. The own node's may still be starting. None: there are none.
+    """
+    return room_of(world.gather(_need(world, state, keepers)), wanted)
+
+
+def room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
+    """The most copies that fit on every host, and a note for each that does not."""
+    notes: list[str] = []
+    for copies, goes_on in COPIES.items():
+        if copies > wanted:
+            continue
+        if not (text := _lacking(needs, copies)):
+            return Room(copies=copies, notes=tuple(notes))
+        notes.append(f"training goes on {goes_on}: {text}")
+    return Room(copies=0, notes=tuple(notes))
+
+
+def _lacking(needs: Sequence[HostNeed], copies: int) -> str:
+    """The numbers of the first host on which so many copies do not fit. Empty if they fit."""
+    for host in dict.fromkeys(need.host for need in needs):
+        here = [need for need in needs if need.host == host]
+        needed = _copies_bytes(needs, here, copies)
+        training = sum(need.training_bytes for need in here)
+        earlier = {need.node: need.earlier_bytes for need in here}
+        available = min(need.available_bytes for need in here) + sum(earlier.values())
+        if needed + training > _MOST_OF_AVAILABLE * available:
+            what = "a copy" if copies == 1 else f"{copies} copies"
+            return (
+                f"{what} of the state on {host} {'needs' if copies == 1 else 'need'} {size_text(needed)} of host "
+                f"memory, and of {size_text(available)} available, training takes {size_text(training)} and a fifth is "
+                "left free"
+            )
+    return ""
+
+
+def _copies_bytes(needs: Sequence[HostNeed], here: Sequence[HostNeed], copies: int) -> int:
+    """Bytes of so many copies on one host, where `here` are: its workers' own, and those that other nodes send.
+
+    Nodes may have different numbers of workers, so those are not as many bytes as its own.
+    """
+    nodes, nodes_here = [need.node for need in needs], {need.node for need in here}
+    sent = [need for need in needs if need.node and next_node(nodes, need.node) in nodes_here - {""}]
+    num_own = min(copies, COPIES_ON_OWN_NODE)
+    return num_own * sum(need.copy_bytes for need in here) + (copies - num_own) * sum(need.copy_bytes for need in sent)
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> int:
+    """The most tensors of a parameter's size that an optimizer keeps for it. For one of the user's, as for Adam."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return int(any(group["momentum"] for group in optimizer.param_groups))
+    return 2
+
+
+def _earlier_bytes(keepers: Keepers | None) -> int:
+    """What this node's keeper holds before this generation copies anything."""
+    if keepers is None or keepers.own is None:
+        return 0
+    try:
+        with KeeperClient(keepers.own, keepers.secret) as client:
+            return sum(copy.num_bytes for copy in client.copies())
+    except KeeperError:
+        return 0
+
+
+def _need(world: World, state: TrainState, keepers: Keepers | None) -> HostNeed:
+    """This worker's part. Before the first step, its optimizer has no state yet."""
+    shards = [shard_of(tensor) for tensor in state.tensors().values()]
+    trained_bytes = sum(shard.nbytes for _, shard in state.shards.values())
+    missing_bytes = 0 if state.optimizer.state else trained_bytes * _state_tensors(state.optimizer)
+    on_host = world.device.type == "cpu"
+    return HostNeed(
+        host=socket.gethostname(),
+        node=keepers.node if keepers is not None else "",
+        copy_bytes=sum(shard.nbytes for shard in shards) + missing_bytes,
+        # Optimizer state and gradients.
+        training_bytes=(missing_bytes + trained_bytes) if on_host else 0,
+        available_bytes=available_bytes(),
+        earlier_bytes=_earlier_bytes(keepers),
+    )

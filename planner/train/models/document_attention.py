@@ -1,0 +1,108 @@
+"""Attention that computes each document of a packed row by itself, where that is faster than a mask (on CPUs).
+
+A mask makes attention compute all T x T products of a row and drop most of them (`bench/packed.py`). The masks that a
+model makes decide: a piece of a row that attends to nothing before it is computed alone, with its own part of the mask
+(such as a sliding window) or, if it sees all of its own past, with none.
+
+Shapes: m rows, T tokens, H heads, D width of a head.
+"""
+
+import itertools
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Piece = tuple[slice, bool]
+"""a piece of a row, and whether each of its tokens attends to all of the piece up to itself"""
+
+# All layers of a forward pass have the same mask, or one of two.
+_PIECES: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+
+
+def attend(
+    function: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+    heads: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    *,
+    tokens_dim: int,
+) -> Tensor:
+    """Call an attention function for each piece of each row. Once without a mask, compiled, or if the device is no CPU.
+
+    Args:
+        function: of query, key, value and mask (causal without one), to a tensor whose dimension 0 has the rows.
+        heads: query, key and value, `(m, H, T, D)`. Key and value may have fewer heads.
+        mask: `(m, 1, T, T)` bool, true where a token may attend. The function gets any other mask as it is.
+        tokens_dim: the dimension of the result that has the tokens.
+    """
+    if mask is None or torch.compiler.is_compiling() or not _has_pieces(mask, heads[0]):
+        return function(*heads, mask)
+    rows = []
+    for row, pieces in enumerate(pieces_of(mask)):
+        found = []
+        for piece, is_causal in pieces:
+            query, key, value = (each[row : row + 1, :, piece] for each in heads)
+            found.append(function(query, key, value, None if is_causal else mask[row : row + 1, :, piece, piece]))
+        rows.append(torch.cat(found, dim=tokens_dim))
+    return torch.cat(rows)
+
+
+def _has_pieces(mask: Tensor, query: Tensor) -> bool:
+    rows, _, tokens, _ = query.shape
+    return mask.device.type == "cpu" and mask.dtype == torch.bool and mask.shape == (rows, 1, tokens, tokens)
+
+
+def pieces_of(mask: Tensor) -> list[list[Piece]]:
+    """The pieces of each row of a mask `(m, 1, T, T)`, in order."""
+    if mask not in _PIECES:
+        _PIECES[mask] = [_pieces(row[0]) for row in mask]
+    found: list[list[Piece]] = _PIECES[mask]
+    return found
+
+
+def _pieces(mask: Tensor) -> list[Piece]:
+    """Those of `(T, T)`."""
+    length = len(mask)
+    places = torch.arange(length)
+    # The first place that each token sees, or that a later one sees: a piece begins where nothing reaches back.
+    first = torch.where(mask.any(dim=1), mask.int().argmax(dim=1), places)
+    reach = first.flip(0).cummin(dim=0).values.flip(0)
+    # A token may see later ones, too. Then the next piece begins behind them.
+    last = torch.where(mask.any(dim=1), length - 1 - mask.flip(1).int().argmax(dim=1), places).cummax(dim=0).values
+    begins = (reach >= places) & torch.cat([torch.ones(1, dtype=torch.bool), last[:-1] < places[1:]])
+    starts = [*begins.nonzero().flatten().tolist(), length]
+    found = []
+    for start, stop in itertools.pairwise(starts):
+        part, num_tokens = mask[start:stop, start:stop], stop - start
+        sees_no_later = bool((last[start:stop] <= places[start:stop]).all())
+        is_causal = sees_no_later and int(part.sum()) == num_tokens * (num_tokens + 1) // 2
+        found.append((slice(start, stop), is_causal))
+    return found
+
+
+@cache
+def use_in_transformers() -> None:
+    """Make the `sdpa` of transformers compute documents by themselves, in this process.
+
+    It keeps its name, because some models decide by that name what their masks hold.
+    """
+    from transformers import AttentionInterface
+
+    sdpa: Any = AttentionInterface()["sdpa"]
+
+    def forward(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
+    ) -> tuple[Tensor, None]:
+        def one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+            found: Tensor = sdpa(module, query, key, value, mask, **settings)[0]
+            return found
+
+        # Other tensors, such as a bias by position, belong to whole rows.
+        if any(isinstance(value, Tensor) and value.ndim for value in settings.values()):
+            return one(query, key, value, attention_mask), None
+        return attend(one, (query, key, value), attention_mask, tokens_dim=1), None
+
+    AttentionInterface.register("sdpa", forward)

@@ -1,0 +1,92 @@
+"""The end of a step: the gradient is clipped and the optimizer steps, or the step is skipped."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.errors import TrainingFailed
+from planner.job import Job
+from planner.job.step_schedule import StepSchedule, learning_rate
+from planner.train import optimize
+from planner.train.hooks import Hooks, PassCounts
+from planner.train.state import TrainState
+from planner.train.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """The result of a step's optimizer update."""
+
+    grad_norm: float
+    """before clipping. 0 if the step was skipped"""
+    lr: float
+    skipped: bool
+
+
+class Updater:
+    """Updates the weights. All workers call it at the same step.
+
+    Args:
+        job: says how to clip, and what to do if a gradient is not finite.
+        world: the workers.
+        state: with the gradients in its shards.
+        before: called before the weights change.
+        hooks: observe each gradient.
+        lengths: the learning rate's schedule.
+        note: writes a message into the ledger.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: Job,
+        world: World,
+        state: TrainState,
+        before: Callable[[], None],
+        hooks: Hooks,
+        lengths: StepSchedule,
+        note: Callable[[str], None],
+    ) -> None:
+        self._job, self._world, self._state = job, world, state
+        self._before, self._hooks, self._lengths, self._note = before, hooks, lengths, note
+
+    def update(self, step: int, work: PassCounts) -> Update:
+        """Clip the gradient and step the optimizer, or skip the step if its gradient is not finite.
+
+        Raises:
+            TrainingFailed: on every worker, if the gradient is not finite and `train.non_finite` is not skip. The
+                weights are unchanged.
+        """
+        lr = self._learning_rate(step)
+        grad_norm = self._state.sums.norm()
+        if not math.isfinite(grad_norm):
+            problem = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
+            if self._job.train.non_finite == "stop":
+                raise TrainingFailed(
+                    f"{problem}, and the weights were not updated. Lower the learning rate, clip, check this step's "
+                    "samples, or skip such steps with train.non_finite: skip"
+                )
+            self._note(f"{problem}. The step was skipped (train.non_finite: skip)")
+            # Dropped before `observe`, because a NaN's bits depend on the order of the sum.
+            self._state.model.zero_grad(set_to_none=True)
+            self._hooks.observe(step, self._state, work)
+            return Update(grad_norm=0.0, lr=lr, skipped=True)
+        optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
+        self._hooks.observe(step, self._state, work)
+        self._before()
+        self._state.step()
+        self._state.model.zero_grad(set_to_none=True)
+        return Update(grad_norm=grad_norm, lr=lr, skipped=False)
+
+    def _learning_rate(self, step: int) -> float:
+        """Set and return the learning rate of this step. A user's own loop has already set it."""
+        optimizer = self._state.optimizer
+        if not self._job.is_own:
+            optimize.set_learning_rate(optimizer, learning_rate(self._job.train, step, self._lengths))
+        return float(optimizer.param_groups[0]["lr"])
+
+    def _not_finite(self) -> str:
+        """The name of the first tensor whose gradient is not finite on any worker."""
+        mine = optimize.not_finite(self._state.model)
+        names = [name for part in self._world.gather(mine) for name in part]
+        return names[0] if names else "no single tensor (the norm itself overflows)"

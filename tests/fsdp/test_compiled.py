@@ -1,0 +1,47 @@
+"""Compiled blocks: the same losses as without, at every world size, and few graphs."""
+
+import math
+
+import pytest
+from test_hf_training import hf_job, run_hf
+from worker_functions import make_job, records
+
+from planner.job import HfModel
+
+pytestmark = pytest.mark.fsdp
+
+HISTORY = [(4, 2), (3, 2), (5, 2), (1, None)]
+"""workers, and after how many steps they stop"""
+
+
+def run_counted(rank, job, url, stop_at):
+    """Graphs that this process has compiled in a generation."""
+    from torch._dynamo.utils import counters
+
+    before = counters["stats"]["unique_graphs"]
+    run_hf(rank, job, url, stop_at)
+    return counters["stats"]["unique_graphs"] - before
+
+
+def losses(url):
+    return [record["loss"] for record in records(url)]
+
+
+@pytest.mark.parametrize("kind", ["gpt", pytest.param("hf", marks=pytest.mark.slow)])
+def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, tmp_path, kind):
+    """Losses equal to 1e-5 through 4, 3, 5 and 1 workers, and two graphs for all blocks and sizes."""
+    settings = {"steps": 8, "eval": {"samples": 3, "every": 4}}
+    plain = make_job(texts, **settings)
+    if kind == "hf":
+        model = HfModel.model_validate({"kind": "hf", "path": str(tiny_model("llama")), "context": 24})
+        plain = hf_job(texts, model, train={"steps": 8}, eval=settings["eval"])
+    compiled = plain.model_copy(update={"train": plain.train.model_copy(update={"compile": "blocks"})})
+    graphs = [0] * 8
+    for num_workers, stop_at in HISTORY:
+        workers.run(run_hf, num_workers, plain, str(tmp_path / "plain"), stop_at)
+        found = workers.run(run_counted, num_workers, compiled, str(tmp_path / "compiled"), stop_at)
+        graphs = [total + new for total, new in zip(graphs, [*found, *[0] * (8 - num_workers)], strict=True)]
+    expected, found = losses(tmp_path / "plain"), losses(tmp_path / "compiled")
+    assert len(found) == len(expected) == 8
+    assert all(math.isclose(one, other, rel_tol=1e-5) for one, other in zip(found, expected, strict=True))
+    assert 1 <= max(graphs) <= 2, graphs

@@ -1,0 +1,186 @@
+"""Runs in a folder that nobody trained: samples, plans, chains and seals are right, and losses are invented."""
+
+from hashlib import sha256
+
+from planner.job import Job, batch_sizes
+from planner.job.step_schedule import learning_rate, lengths
+from planner.plan import make_plan
+from planner.provenance.identity import identity_of, open_data
+from planner.store.ledger import LedgerWriter
+from planner.store.records import (
+    NO_HEAD,
+    CommitRecord,
+    EvalRecord,
+    EventRecord,
+    FileDigest,
+    GenerationRecord,
+    Manifest,
+    StepRecord,
+    digest_of,
+)
+from planner.store.run_folder import RunFolder, commit_name
+from planner.store.storage import Storage
+
+BEGAN_S = 1_700_000_000.0
+
+
+def make_job(folder, steps, equality):
+    """A job over a small text, with three samples in each of `steps` steps."""
+    corpus = folder / "corpus.txt"
+    corpus.write_text("the quick brown fox jumps over the lazy dog. " * 6)
+    return Job.model_validate(
+        {
+            "name": "made-up",
+            "model": {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8},
+            "data": {"kind": "text", "path": str(corpus)},
+            "batch": {"global": 3, "max_micro": 2, "equality": equality},
+            "train": {"steps": steps, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+            "workers": {"gpus": 0},
+        }
+    )
+
+
+class MadeUpRun:
+    """A run, to which each method adds what rank 0 would write."""
+
+    def __init__(self, folder, *, steps=30, equality="balanced"):
+        self.job = make_job(folder, steps, equality)
+        self.run = RunFolder(Storage(str(folder / "run")))
+        self._run_id = self.run.ensure_identity().run_id
+        self._dataset, self._order = open_data(self.job)
+        self._identity = identity_of(self.job, self._dataset, self._order)
+        self._lengths = lengths(self.job, self._order.num_samples)
+        self._header = self._ledger = None
+        self._points = {}  # (generation, step) -> its manifest, as if it had been committed
+        self.step = 0
+
+    @property
+    def generation(self):
+        """The newest generation."""
+        return self._header.generation
+
+    @property
+    def first_step(self):
+        """Of the newest generation."""
+        return self._header.step
+
+    @property
+    def name(self):
+        """Of the newest step."""
+        return commit_name(self.step, self.generation)
+
+    def begin(self, workers, parent="", *, is_held=False, **changed):
+        """Begin a generation from scratch, from a commit, or from memory. It writes the held step's manifest."""
+        number = self.run.claim_generation({"launch": "a", "parent": parent})
+        origin = self._points[parent] if parent else None
+        digest = ""
+        if origin:
+            digest = (
+                self.run.put_held(self._held(origin), writer=number)
+                if is_held
+                else digest_of(self.run.manifest(parent))
+            )
+        plan = make_plan(self._sizes, workers)
+        fields = {
+            "generation": number,
+            "run_id": self._run_id,
+            "parent": parent,
+            "parent_is_held": is_held,
+            "parent_sha256": digest,
+            "step": origin.step if origin else 0,
+            "cursor": origin.cursor if origin else 0,
+            "world_size": workers,
+            "max_micro": plan.max_micro,
+            "layout_version": plan.layout_version,
+            "plan_digest": plan.digest,
+            "identity": self._identity,
+            "job_digest": self.run.keep_job(self.job),
+            "total_steps": self._lengths.total_steps,
+            "num_samples": self._order.num_samples,
+            "facts": {},
+            "changed": (),
+            "launch_id": "a",
+            "launched_s": BEGAN_S,
+            "time_s": BEGAN_S + 100 * number,
+        }
+        self._header = GenerationRecord(**{**fields, **changed})
+        self._ledger = LedgerWriter(self.run.storage, self._header, origin.ledger_head if origin else NO_HEAD)
+        self.step = self._header.step
+        self._keep_point()
+        return self
+
+    @property
+    def _sizes(self):
+        return batch_sizes(self.job)
+
+    def steps(self, number):
+        """Do some steps."""
+        for _ in range(number):
+            start = self.step * self._identity.global_batch
+            cursor = start + self._identity.global_batch
+            found = [self._dataset.evidence(int(row)) for row in self._order.rows(start, cursor)]
+            record = StepRecord(
+                step=self.step,
+                cursor=cursor,
+                samples=self._identity.global_batch,
+                tokens=sum(each.tokens for each in found),
+                checksum=f"{sum(each.check_sum for each in found) % 2**64:016x}",
+                loss=5.0 / (1 + self.step),
+                grad_norm=1.0,
+                lr=learning_rate(self.job.train, self.step, self._lengths),
+                seconds=1.0,
+            )
+            self._ledger.write(record)
+            self.step += 1
+            self._keep_point()
+        return self
+
+    def commit(self, *, is_recorded=True):
+        """Commit the newest step."""
+        name, content = self.name, f"tensors of {self.name}".encode()
+        self.run.storage.write(f"checkpoints/{name}/__0_0.distcp", content)
+        file = FileDigest(name="__0_0.distcp", size_bytes=len(content), sha256=sha256(content).hexdigest())
+        is_certified = self._identity.equality == "bitwise" and self.step == self._header.total_steps
+        tensors = {"model/w": "e" * 64} if is_certified else {}
+        manifest = self._points[name].model_copy(update={"files": (file,), "tensors": tensors})
+        self.run.put_manifest(manifest)
+        if is_recorded:
+            record = CommitRecord(step=self.step, name=name, sha256=digest_of(manifest), seconds=0.5, write_s=1.5)
+            self._ledger.write(record)
+        return self
+
+    def evaluate(self):
+        """Evaluate before the newest step."""
+        self._ledger.write(EvalRecord(step=self.step, samples=2, tokens=8, loss=4.0, seconds=1.0))
+        return self
+
+    def note(self, message):
+        """Write a message."""
+        self._ledger.write(EventRecord(message=message, time_s=self._header.time_s + 1))
+        return self
+
+    def _keep_point(self):
+        header = self._header
+        self._points[self.name] = Manifest(
+            run_id=self._run_id,
+            name=self.name,
+            generation=header.generation,
+            parent=header.parent,
+            step=self.step,
+            cursor=self.step * self._identity.global_batch,
+            total_steps=header.total_steps,
+            identity=header.identity,
+            plan_digest=header.plan_digest,
+            world_size=header.world_size,
+            facts=header.facts,
+            job_digest=header.job_digest,
+            ledger_head=self._ledger.head,
+            files=(),
+            tensors={},
+            versions={"planner": "0"},
+            time_s=header.time_s + self.step,
+        )
+
+    def _held(self, point):
+        shards = {f"{rank}/model/w": f"{rank:032x}" for rank in range(point.world_size)}
+        return point.model_copy(update={"shards": shards})

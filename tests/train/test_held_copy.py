@@ -1,0 +1,161 @@
+"""A worker's copy of its shards: what training changes later does not reach it, and its memory is used again."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.train.checkpoints.held_copy import HeldCopy
+from planner.train.host_room import HostNeed, room_of
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
+shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+states = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.sampled_from(DTYPES), shapes), max_size=5)
+CPU = torch.device("cpu")
+
+
+def made(kinds, number=1):
+    """Tensors of these types and shapes, all elements equal."""
+    return {name: torch.full(shape, number).to(dtype) for name, (dtype, shape) in kinds.items()}
+
+
+@given(states)
+def test_later_changes_do_not_reach_the_copy(kinds):
+    """For every type and shape: scalars, and shards without elements, too."""
+    tensors = made(kinds)
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    copy = HeldCopy(CPU).take(tensors)
+    for tensor in tensors.values():
+        tensor.zero_()
+    assert copy.keys() == before.keys()
+    for name, tensor in copy.items():
+        assert tensor.dtype == before[name].dtype
+        assert torch.equal(tensor, before[name])
+
+
+@given(states)
+def test_the_second_copy_is_in_the_same_memory(kinds):
+    """With the values of the second take."""
+    held = HeldCopy(CPU)
+    first = {name: tensor.data_ptr() for name, tensor in held.take(made(kinds)).items()}
+    second = held.take(made(kinds, 0))
+    assert {name: tensor.data_ptr() for name, tensor in second.items()} == first
+    assert all(torch.equal(tensor, made(kinds, 0)[name]) for name, tensor in second.items())
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"a": torch.ones(4, dtype=torch.float64)},
+        {"a": torch.ones(2, 2)},
+        {"b": torch.ones(4)},
+    ],
+    ids=["type", "shape", "name"],
+)
+def test_a_changed_tensor_gets_another_buffer(after):
+    """And what is not needed any more is dropped."""
+    held = HeldCopy(CPU)
+    held.take({"a": torch.zeros(4)})
+    [now] = held.take(after).values()
+    assert torch.equal(now, next(iter(after.values())))
+    assert held._buffers.keys() == after.keys()
+
+
+def test_what_is_not_needed_is_dropped():
+    """Its memory is free again."""
+    held = HeldCopy(CPU)
+    held.take({"a": torch.zeros(4), "b": torch.zeros(4)})
+    now = held.take({"b": torch.ones(4)})
+    assert held._buffers.keys() == now.keys() == {"b"}
+    assert torch.equal(now["b"], torch.ones(4))
+
+
+def test_on_the_cpu_nothing_waits():
+    """The copy is complete when `take` returns."""
+    held = HeldCopy(CPU)
+    held.guard()
+    held.wait()
+    held.take({"a": torch.zeros(4)})
+    held.guard()
+    held.wait()
+
+
+# -- whether the copies fit
+
+
+def need(host, copy, training=0, available=1000, node="", earlier=0):
+    sizes = {"copy_bytes": copy, "training_bytes": training, "available_bytes": available, "earlier_bytes": earlier}
+    return HostNeed(host=host, node=node, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("needs", "host"),
+    [
+        pytest.param([], "", id="nobody"),
+        pytest.param([need("a", 800)], "", id="exactly at the limit"),
+        pytest.param([need("a", 801)], "a", id="one byte above it"),
+        pytest.param([need("a", 400), need("a", 400)], "", id="two workers of one host that fit"),
+        pytest.param([need("a", 400), need("a", 401)], "a", id="two workers of one host"),
+        pytest.param([need("a", 800), need("b", 800)], "", id="two hosts"),
+        pytest.param([need("a", 800), need("b", 400), need("b", 401)], "b", id="the second host"),
+        pytest.param([need("b", 801), need("a", 801)], "b", id="the first of two"),
+        pytest.param([need("a", 400, 400)], "", id="with what training takes"),
+        pytest.param([need("a", 400, 401)], "a", id="with more than training may take"),
+        pytest.param([need("a", 300, 0, 1000), need("a", 300, 0, 700)], "a", id="the lower of two measurements"),
+        pytest.param([need("a", 0, 0, 0)], "", id="nothing to copy"),
+    ],
+)
+def test_commits_are_synchronous_where_copies_do_not_fit(needs, host):
+    """Four fifths of a host's available memory are for its workers' copies, and for what training will take."""
+    room = room_of(needs, 1)
+    assert room.copies == (0 if host else 1)
+    assert bool(room.notes) == bool(host)
+    if host:
+        asked = f"a copy of the state on {host} needs "
+        assert room.notes[0].startswith(f"training goes on with synchronous commits: {asked}")
+
+
+def test_what_keepers_hold_of_earlier_generations_counts_as_available():
+    """Once for each node, though all workers of the node say it."""
+    for size, copies in ((400, 1), (401, 0)):
+        assert room_of([need("a", size, available=700, node="1", earlier=300)] * 2, 1).copies == copies
+    one, other = (need("a", 400, available=500, node=node, earlier=250) for node in ("1", "2"))
+    assert room_of([one, other], 1).copies == 1
+
+
+def test_the_note_has_the_numbers():
+    """Of both workers of the host together."""
+    assert room_of([need("node-1", 3 * 10**9, 10**9, 8 * 10**9)] * 2, 1).notes == (
+        (
+            "training goes on with synchronous commits: a copy of the state on node-1 needs 6.0 GB of host memory, and "
+            "of 8.0 GB available, training takes 2.0 GB and a fifth is left free"
+        ),
+    )
+
+
+@pytest.mark.parametrize(("copy", "copies"), [(200, 4), (201, 2), (400, 2), (401, 1), (800, 1), (801, 0)])
+def test_the_copies_of_other_nodes_go_first(copy, copies):
+    """Then those for resizes, then the one for commits. Each has its note."""
+    room = room_of([need("a", copy, node="1"), need("b", copy, node="2")], 4)
+    assert room.copies == copies
+    assert len(room.notes) == {4: 0, 2: 1, 1: 2, 0: 3}[copies]
+
+
+@pytest.mark.parametrize(
+    ("workers", "available", "copies"),
+    [
+        pytest.param(["a1", "a1", "b2"], 600, 4, id="the node with one gets the copies of two"),
+        pytest.param(["a1", "a1", "b2"], 599, 2, id="one byte less than that"),
+        pytest.param(["b2", "a1", "a1"], 600, 4, id="in another order"),
+        pytest.param(["a1", "b2", "b2", "c3"], 599, 2, id="three nodes"),
+        pytest.param(["a1", "a1"], 400, 4, id="one node: nobody sends it any"),
+        pytest.param(["a1", "a1"], 399, 1, id="its own do not fit"),
+        pytest.param(["a1", "a2"], 800, 4, id="two nodes on one host send each other theirs"),
+        pytest.param(["a1", "a2"], 799, 2, id="one byte less for both"),
+        pytest.param(["a1", "b"], 200, 4, id="a node without a keeper sends none and gets none"),
+    ],
+)
+def test_a_node_has_room_for_the_copies_that_it_gets(workers, available, copies):
+    """Each worker is its host and its node, and has copies of 80 bytes. Four fifths are for copies."""
+    needs = [need(name[0], 80, available=available, node=name[1:]) for name in workers]
+    assert room_of(needs, 4).copies == copies

@@ -1,0 +1,76 @@
+"""Activation checkpointing: what is computed twice, and that gradients stay the same to the bit."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from planner.job import GptModel, HfModel
+from planner.train.models.gpt import Gpt
+from planner.train.models.hf import build_on_meta
+
+TOKENS = torch.arange(12).view(2, 6)
+# Of a block of our model: projections in and out of attention, and two of the feed-forward layer.
+PRODUCTS_PER_BLOCK = 4
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        del types
+        name = func.overloadpacket.__name__
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def backward(how):
+    """The operations of a backward pass, with what it computes again, and the gradients."""
+    torch.manual_seed(0)
+    model = Gpt(GptModel(kind="gpt", layers=2, width=16, heads=2, context=8), activation_checkpointing=how)
+    loss = model(TOKENS).square().sum()
+    with Counted() as counted:
+        loss.backward()
+    return counted.counts, [parameter.grad for parameter in model.parameters()]
+
+
+def test_selective_computes_every_second_product_again_and_no_attention():
+    """Gradients are equal to the bit."""
+    plain, expected = backward(how=False)
+    whole, of_whole = backward(how=True)
+    chosen, of_chosen = backward(how="selective")
+    products = [found.get("addmm", 0) for found in (plain, whole, chosen)]
+    # The last product of a block is not needed for any gradient, so it is never computed again.
+    assert products[0] == 0
+    assert products[0] < products[2] < products[1] <= 2 * PRODUCTS_PER_BLOCK
+    attention = [sum(count for name, count in found.items() if "attention" in name) for found in (plain, whole, chosen)]
+    assert attention[1] == attention[0] + 2
+    assert attention[2] == attention[0]
+    for found in (of_whole, of_chosen):
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_models_of_transformers_have_it_too(tiny_model, family):
+    """The same gradients, and attention once."""
+    settings = {"kind": "hf", "path": str(tiny_model(family)), "context": 24}
+    found = []
+    for how in (False, "selective"):
+        model, _ = build_on_meta(HfModel.model_validate(settings), activation_checkpointing=how)
+        model.to_empty(device="cpu").train()
+        torch.manual_seed(0)
+        model.hf.init_weights()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(std=0.05)
+        loss = model(TOKENS).square().sum()
+        with Counted() as counted:
+            loss.backward()
+        forward = [name for name in counted.counts if "attention" in name and "backward" not in name]
+        found.append(([p.grad for p in model.parameters()], forward))
+    (expected, _), (gradients, recomputed) = found
+    assert recomputed == []
+    assert all(torch.equal(one, other) for one, other in zip(gradients, expected, strict=True))
