@@ -36,6 +36,8 @@ class Fault:
     act: Callable[["Storm", random.Random], bool]
     needs: str = ""
     """`network`: namespaces; `disk`: a file system of its own"""
+    has_aim: bool = False
+    """`Storm.hits` counts how often it met what it is for"""
 
 
 _DEAD_S = 10.0
@@ -282,13 +284,13 @@ FAULTS = (
     Fault(name="disk full", act=fill_disk, needs="disk"),
     Fault(name="disk frozen", act=freeze_disk, needs="disk"),
     Fault(name="disk slow", act=slow_disk, needs="disk"),
-    Fault(name="worker killed in a background write", act=kill_writer),
-    Fault(name="disk full in a background write", act=fill_disk_in_write, needs="disk"),
-    Fault(name="disk frozen in a background write", act=freeze_disk_in_write, needs="disk"),
+    Fault(name="worker killed in a background write", act=kill_writer, has_aim=True),
+    Fault(name="disk full in a background write", act=fill_disk_in_write, needs="disk", has_aim=True),
+    Fault(name="disk frozen in a background write", act=freeze_disk_in_write, needs="disk", has_aim=True),
     Fault(name="keeper killed", act=kill_keeper),
-    Fault(name=BOTH_LOST, act=lose_both_copies),
-    Fault(name=IN_HAND_OVER, act=die_in_hand_over),
-    Fault(name=SHORT, act=shorten_memory),
+    Fault(name=BOTH_LOST, act=lose_both_copies, has_aim=True),
+    Fault(name=IN_HAND_OVER, act=die_in_hand_over, has_aim=True),
+    Fault(name=SHORT, act=shorten_memory, has_aim=True),
     Fault(name="newest checkpoint corrupted", act=corrupt_checkpoint),
     Fault(name="newest checkpoint half deleted", act=halve_checkpoint),
     Fault(name="second driver", act=second_driver),

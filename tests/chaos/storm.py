@@ -1,9 +1,10 @@
 """Runs a job under every fault that a cluster can have, and checks the result.
 
     python tests/chaos/storm.py --minutes 20 --seed 1        (bench/chaos.py keeps what was found)
+    python tests/chaos/storm.py --once --seed 1              (each kind once, however long that takes)
 
 It needs no special rights. As root it also cuts networks, and fills, slows and freezes a disk that it makes.
-When the time is up, the faults stop, the run is interrupted, and the storm checks:
+When the time is up, or each kind has happened, the run is interrupted, and the storm checks:
 
 hash        weights and optimizer equal, bit for bit, those of an undisturbed run of as many steps. So do every
             step's loss, gradient norm and checksum
@@ -46,6 +47,8 @@ _HERE = Path(__file__).parent
 _INSIDE = "PLANNER_CHAOS_INSIDE"
 _DISK_MIB = 192
 _CAUSE_S = 5.0
+# A fault of which each second try meets its aim misses thirty times once in a thousand million.
+_MOST_TRIES = 30
 # Only a full disk may end a driver, as a person must make room. A driver survives all other faults.
 _MAY_END_A_RUN = ("the disk is full: ", "No space left on device")
 # What a worker notes when its node's keeper has no room.
@@ -116,6 +119,7 @@ class Storm:
         self._follower = Follower(self.run)
         self._progress_s = time.monotonic()
         self._resumed_from = ""
+        self._began_s = time.monotonic()
 
     # -- for faults
 
@@ -264,29 +268,51 @@ class Storm:
 
     # -- the storm itself
 
-    def rage(self, seconds: float, rounds: int, dice: random.Random, kinds: list[Fault]) -> Counter[str]:
-        """Make faults of all kinds, each once a round in random order. Some come at once, some after new steps."""
-        done: Counter[str] = Counter()
-        deck: list[Fault] = []
+    def rage(self, seconds: float, dice: random.Random, kinds: list[Fault]) -> Counter[str]:
+        """Make faults of all kinds for so long, each once a round in random order. Returns how often each came."""
+        done, deck = self._begin(), list[Fault]()
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            deck = deck or dice.sample(kinds, len(kinds))
+            self._strike(deck.pop(), dice, done)
+        return done
+
+    def rage_once(self, dice: random.Random, kinds: list[Fault]) -> Counter[str]:
+        """Make faults in random order until each kind has happened once. One that missed its aim is tried again.
+
+        Raises:
+            RunError: a kind never found what it is for.
+        """
+        done, deck = self._begin(), dice.sample(kinds, len(kinds))
+        tries: Counter[str] = Counter()
+        while deck:
+            fault = deck.pop(0)
+            tries[fault.name] += 1
+            if not self._strike(fault, dice, done):
+                deck.append(fault)
+                if tries[fault.name] == _MOST_TRIES:
+                    raise RunError(f"{fault.name}: {_MOST_TRIES} tries met nothing that this fault is for")
+        return done
+
+    def _begin(self) -> Counter[str]:
         self.until_steps(30)
         self.longest_pause = (0.0, [])  # what starting a cluster takes is no pause
-        began_s = time.monotonic()
-        while time.monotonic() - began_s < seconds:
-            if not deck and not rounds:
-                break
-            if not deck:
-                deck, rounds = dice.sample(kinds, len(kinds)), rounds - 1
-            fault = deck.pop()
-            self._acts.append((time.monotonic(), fault.name))
-            if fault.act(self, dice):
-                done[fault.name] += 1
-                self.say(f"{time.monotonic() - began_s:5.0f} s  {fault.name}; {self.steps} steps")
-            if len(self.hosts.nodes) < self.usual and dice.random() < 0.5:
-                done["node added"] += bool(self.hosts.add())
-            if dice.random() < 0.7:
-                self.until_steps(dice.choice([1, 10, 40]))
-            self.pause(dice.uniform(0.0, 3.0))
-        return done
+        self._began_s = time.monotonic()
+        return Counter()
+
+    def _strike(self, fault: Fault, dice: random.Random, done: Counter[str]) -> bool:
+        """One fault, at once or after new steps. Returns whether it happened, and met its aim if it has one."""
+        hits = self.hits[fault.name]
+        self._acts.append((time.monotonic(), fault.name))
+        if happened := fault.act(self, dice):
+            done[fault.name] += 1
+            self.say(f"{time.monotonic() - self._began_s:5.0f} s  {fault.name}; {self.steps} steps")
+        if len(self.hosts.nodes) < self.usual and dice.random() < 0.5:
+            done["node added"] += bool(self.hosts.add())
+        if dice.random() < 0.7:
+            self.until_steps(dice.choice([1, 10, 40]))
+        self.pause(dice.uniform(0.0, 3.0))
+        return happened and (not fault.has_aim or self.hits[fault.name] > hits)
 
     def calm(self) -> int:
         """Undo lasting faults, wait for steps, interrupt the run, and return the committed step."""
@@ -417,7 +443,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--rounds", type=int, default=1_000_000, help="each kind of fault so often, if time allows")
+    parser.add_argument("--once", action="store_true", help="each kind of fault once, however long that takes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--patience", type=float, default=400.0, help="seconds without a step that are a hang")
     parser.add_argument("--write-s", type=float, default=1.0, help="seconds that each worker's file of a commit takes")
@@ -466,7 +492,8 @@ def storm_in(scratch: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     began_s = time.monotonic()
     try:
-        faults = storm.rage(60 * arguments.minutes, arguments.rounds, random.Random(arguments.seed), kinds)
+        dice = random.Random(arguments.seed)
+        faults = storm.rage_once(dice, kinds) if arguments.once else storm.rage(60 * arguments.minutes, dice, kinds)
         minutes = (time.monotonic() - began_s) / 60
         step = storm.calm()
     finally:
