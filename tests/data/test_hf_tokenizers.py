@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from fixed_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from rows_of import assistant, opened, user
 from tiny_tokenizers import CHATML, CHATML_MARKED, ZEPHYR, byte_level, sentence_piece
@@ -60,7 +61,7 @@ def ids_of(tokenizer, text):
 contents = st.text(st.sampled_from("aé日 \n.helo"), min_size=1, max_size=12).filter(str.strip)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     turns=st.lists(st.tuples(contents, contents), min_size=1, max_size=3), name=st.sampled_from(["chatml", "zephyr"])
 )
@@ -136,7 +137,6 @@ def test_a_template_that_writes_no_end_gets_one(folders, tmp_path):
     assert tokenizer.decode(whole(closed)[-2:]) == "<|im_end|>\n"
 
 
-@settings(max_examples=60)
 @given(prompt=contents, completion=contents, name=st.sampled_from(["plain", "zephyr"]))
 def test_a_prompt_has_the_tokens_that_it_has_alone(tmp_path_factory, folders, prompt, completion, name):
     """Whatever follows it: the same in both completions of a pair, and what a model would be asked with."""

@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.data import json_array
@@ -24,7 +24,6 @@ class Dribble(io.BytesIO):
         return super().read(3)
 
 
-@settings(max_examples=60)  # three bytes at a time take long
 @given(st.lists(VALUES, max_size=8), st.booleans(), st.sampled_from([None, 1]))
 def test_values_are_those_of_the_whole(values, ascii_only, indent):
     """However the chunks fall: numbers, characters and words may be cut in two."""

@@ -5,7 +5,8 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from fixed_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from simulated_cluster import TICK_S, Blocking, Cluster
 
@@ -385,7 +386,7 @@ def test_flapping_is_watched_before_it_is_followed():
     assert cluster.step - done >= 250 * 0.9
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     weather=st.lists(
         st.tuples(st.sampled_from(["add", "drain", "kill", "nothing"]), st.floats(1, 60)), min_size=1, max_size=25

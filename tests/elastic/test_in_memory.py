@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulated_cluster import Holding
 
@@ -521,7 +521,6 @@ class Judged(Holding):
         assert state.group.is_fresh or not has_time, "two hand-overs without a commit in between"
 
 
-@settings(max_examples=60, deadline=None)
 @given(weather=WEATHER, least=st.integers(1, 3), write_s=st.sampled_from([0.5, 20.0, 90.0]))
 def test_any_weather_with_memory(weather, least, write_s):
     """Stops obey the rules, planned changes lose nothing, and at the end all that was not lost is durable."""

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from fixed_examples import examples
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from simulated_cluster import Cluster
@@ -60,16 +61,11 @@ class AnnouncedWalk(Walk):
         assert now_s >= due_s - LOOK_S, f"{act} came {due_s - now_s} s before its time"
 
 
-TestAnnouncedWalk = AnnouncedWalk.TestCase
-TestAnnouncedWalk.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-
-
 def test_what_is_announced_for_a_time_happens_then():
     """In every state that a walk reaches. Each of them has a text."""
     SAID.clear()
     ANNOUNCED.clear()
-    walks = settings(TestAnnouncedWalk.settings, max_examples=300, derandomize=True)
-    run_state_machine_as_test(AnnouncedWalk, settings=walks)
+    run_state_machine_as_test(AnnouncedWalk, settings=settings(examples(300), stateful_step_count=40))
     assert {Idle, Running, Warming, Stopping, Waiting} == SAID
     assert {Running, Warming, Stopping} <= ANNOUNCED
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import fields, replace
 
+from fixed_examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -361,14 +362,10 @@ class Walk(RuleBasedStateMachine):
         assert self.is_over
 
 
-TestWalk = Walk.TestCase
-TestWalk.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-
-
 def test_the_walk_reaches_every_state():
     """Else what it finds to be true says little."""
     REACHED.clear()
-    run_state_machine_as_test(Walk, settings=settings(TestWalk.settings, max_examples=200, derandomize=True))
+    run_state_machine_as_test(Walk, settings=settings(examples(200), stateful_step_count=40))
     assert {Idle, Running, Warming, Stopping, Waiting, Ending} == REACHED
     assert {True, False} == IN_MEMORY
     # What a walk has done is in the document; a step and what the caller does of it may pass through `Idle`.

@@ -6,7 +6,7 @@ import sys
 from typing import Literal, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -762,7 +762,6 @@ def one_line_each(error):
     assert all(line.isprintable() and line for line in lines)
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_a_job_or_a_job_error(data, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "any.yaml"
@@ -827,7 +826,6 @@ TOKENS = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
 @given(text=st.one_of(st.text(max_size=80), st.lists(st.sampled_from(TOKENS), max_size=25).map("".join)))
 def test_any_text_after_a_job_is_read_or_refused_in_single_lines(text):
     for whole in (text, MINIMAL + text):
@@ -837,7 +835,6 @@ def test_any_text_after_a_job_is_read_or_refused_in_single_lines(text):
             one_line_each(error)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     key=st.sampled_from(
         ["name", "data.path", "batch.global", "train", "train.optimizer.betas", "x", "workers.resources"]
@@ -908,7 +905,6 @@ def jobs(draw):
     )
 
 
-@settings(deadline=None, max_examples=150)
 @given(job=jobs())
 def test_a_dumped_job_reads_back_equal(job):
     assert parse_job(dump_job(job)) == job
@@ -967,6 +963,7 @@ def test_a_dump_holds_every_key_under_its_yaml_name():
 # --- weight -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_reading_a_job_loads_nothing_heavy():
     """`planner plan` answers in 300 ms."""
     code = "import sys, planner.files; print(sorted({'torch', 'ray', 'numpy', 'difflib'} & set(sys.modules)))"

@@ -5,7 +5,8 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from fixed_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import DataError
@@ -65,7 +66,7 @@ def test_fifty_resizes_lose_and_repeat_nothing(num_rows, global_batch, num_held_
     assert_nothing_lost_or_repeated(order, committed)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     num_samples=st.integers(1, 300),
     num_held_out=st.integers(0, 20),
@@ -88,7 +89,6 @@ def test_the_history_test_notices_a_lost_position():
         assert_nothing_lost_or_repeated(order, order.rows(0, 50).tolist() + order.rows(51, 300).tolist())
 
 
-@settings(deadline=None)
 @given(
     num_rows=st.integers(1, 500),
     seed=st.integers(0, 2**64 - 1),
@@ -103,7 +103,6 @@ def test_any_cut_gives_the_same_rows(num_rows, seed, cuts, base):
     assert np.array_equal(np.concatenate(pieces), order.rows(base, base + 1000))
 
 
-@settings(deadline=None)
 @given(num_samples=st.integers(1, 400), num_held_out=st.integers(0, 100), seed=st.integers(0, 1000))
 def test_training_and_held_out_rows_partition_the_data(num_samples, num_held_out, seed):
     """Every row is either trained on once an epoch or held out, never both."""

@@ -4,7 +4,8 @@ import copy
 import re
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from fixed_examples import without_shrinking
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -12,10 +13,6 @@ from planner.job import Job
 from planner.recipes import TARGETS, rewrite
 from planner.recipes.recipe import Draft, Recipe
 
-# No shrinking: the failing field's name says enough, and shrinking a job takes long.
-ORDINARY = settings(
-    max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), phases=set(Phase) - {Phase.shrink}
-)
 # The option of each value, by system.
 OPTIONS = {
     "dpo": {
@@ -322,7 +319,7 @@ def is_pointless(tree, target, name):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@ORDINARY
+@without_shrinking(30)  # the failing field's name says enough
 @given(data=st.data())
 def test_every_value_of_a_job_is_written_or_listed(target, data):
     """All fields are checked, defaults included. `test_tracking.py` checks trackers."""
@@ -337,7 +334,7 @@ def test_every_value_of_a_job_is_written_or_listed(target, data):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(ORDINARY, max_examples=12)  # each tries every value
+@without_shrinking(12)  # each tries every value
 @given(data=st.data())
 def test_another_value_makes_another_answer(target, data):
     """So the text contains the value itself, not a fixed phrase."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from fixed_examples import without_shrinking
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from plugin_package import install
 from recipes import rows
@@ -50,10 +51,6 @@ mlflow = st.fixed_dictionaries(
 )
 trackio = st.fixed_dictionaries({"kind": st.just("trackio"), "project": maybe, "space": maybe})
 jsonl = st.fixed_dictionaries({"kind": st.just("jsonl"), "path": maybe})
-# No shrinking: it takes long, and the values are short.
-RANDOM = settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=set(Phase) - {Phase.shrink}
-)
 
 
 def read(recipe):
@@ -314,7 +311,7 @@ def test_monitors_of_deepspeed_are_carried(tmp_path):
 # -- back
 
 
-@RANDOM
+@without_shrinking(25)
 @given(trackers=st.tuples(wandb, tensorboard, mlflow, trackio), kept=st.sets(st.integers(0, 3)), name=maybe)
 def test_trl_reads_back_what_it_can_express(trackers, kept, name, tmp_path_factory):
     """All kinds that transformers has, one of each, with one run name."""
@@ -327,7 +324,7 @@ def test_trl_reads_back_what_it_can_express(trackers, kept, name, tmp_path_facto
 
 
 @pytest.mark.parametrize("target", ["dpo", "halos"])
-@RANDOM
+@without_shrinking(25)
 @given(tracker=wandb, name=maybe)
 def test_hydra_reads_back_what_it_can_express(target, tracker, name, tmp_path_factory):
     """Quotes of both kinds in one value, or what looks like a second override, are listed."""
@@ -339,7 +336,7 @@ def test_hydra_reads_back_what_it_can_express(target, tracker, name, tmp_path_fa
 
 
 @pytest.mark.parametrize("target", ["dpo", "halos", "trl", "torchtitan", "accelerate", "deepspeed"])
-@RANDOM
+@without_shrinking(25)
 @given(trackers=st.lists(wandb | tensorboard | mlflow | trackio | jsonl, max_size=4), name=texts)
 def test_every_value_of_a_tracker_is_written_or_listed(target, trackers, name, tmp_path_factory):
     """Also of a second tracker of one kind, which no other system has."""

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from fixed_examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -33,7 +34,7 @@ def of_rows(flops, rows, length):
     return flops.of(rows * length, rows * length**2)
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(
     layers=st.integers(1, 3),
     heads=st.sampled_from([1, 2, 4]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.data.samples import NO_LOSS, check_sum_of, text_of
@@ -311,7 +311,6 @@ def test_one_kind_alone_is_remarked_upon():
     max_micro=st.integers(1, 5),
     cursor=st.integers(0, 200),
 )
-@settings(max_examples=60)
 def test_a_checksum_is_of_what_stands_in_the_tensors(kind, global_batch, world_size, max_micro, cursor):
     """Over all micro-batches of all workers, each sample once, however it was padded; partners are not counted."""
     groups = loaders(kind, global_batch, world_size, max_micro)
@@ -347,7 +346,6 @@ def test_one_wrong_element_changes_the_checksum(kind):
     equality=st.sampled_from(["balanced", "bitwise"]),
     is_held_out=st.booleans(),
 )
-@settings(max_examples=60)
 def test_partners_do_not_depend_on_the_split(global_batch, world_size, max_micro, cursor, equality, is_held_out):
     """Each prompt has the completion of the next sample of its own global batch, the last one the first's."""
     global_batch = 7 if is_held_out else global_batch

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,7 +39,6 @@ def gradients(function, tensors, targets, factors):
     return value.detach(), [None if t is None or t.grad is None else t.grad for t in leaves]
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     vocabulary=st.integers(1, 40),

@@ -7,7 +7,7 @@ import pickle
 import shutil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.data import model_files
@@ -151,7 +151,6 @@ def test_a_link_out_of_the_folder_is_not_its_own(folder, tmp_path):
 numbers = st.one_of(st.integers(-9, 9), st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 
 
-@settings(max_examples=100)
 @given(offsets=st.lists(numbers, max_size=3) | numbers, shape=st.lists(numbers, max_size=3) | numbers)
 def test_a_header_names_bytes_behind_it_or_is_refused(tmp_path_factory, offsets, shape):
     """Never before the tensors, and never another error."""

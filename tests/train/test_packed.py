@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.job import GptModel
@@ -138,7 +138,6 @@ def test_adapters_stand_where_the_job_wants_them(tiny_model):
         assert adapters_text(other) == f"adapters on {expected} layers"
 
 
-@settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=3))
 def test_positions_and_masks_by_definition(lengths):
     """Against a loop over documents; numbers may come again, as long as neighbours differ."""
@@ -151,7 +150,6 @@ def test_positions_and_masks_by_definition(lengths):
         assert torch.equal(mask[0], torch.block_diag(*(torch.ones(n, n).tril() for n in row)).bool())
 
 
-@settings(max_examples=100)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.sampled_from(["causal", "window", "prefix", "none"]))
 def test_a_piece_of_a_row_is_what_no_other_token_attends_to(lengths, kind):
     """Documents, also with a window, a prefix that all its tokens see, or tokens that see nothing."""
