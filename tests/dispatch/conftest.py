@@ -1,4 +1,4 @@
-"""One Ray cluster of three nodes for all dispatch tests, on loopback."""
+"""One Ray cluster of three nodes for all dispatch tests, on loopback. After a test that failed there is a new one."""
 
 import os
 import sys
@@ -6,38 +6,53 @@ from pathlib import Path
 
 import pytest
 from live_runs import TEST_TIMINGS
+from shared_cluster import FAILED, SharedCluster
 
-from planner.dispatch.connection import connected
 from planner.dispatch.launch import set_environment
-from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 
 
-def _made_whole(cluster):
-    while len(cluster.nodes()) < 3:
-        cluster.add_node()
-    return cluster
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Note that a test failed. It may have left a cluster that does not answer, or a run that holds its nodes."""
+    report = yield
+    if report.failed and item.get_closest_marker("ray"):
+        item.config.stash[FAILED] = True
+    return report
 
 
 @pytest.fixture
-def cluster(shared_cluster):
+def cluster(whole_cluster):
     """Three nodes of one CPU, whatever the last test did; the test process is the driver, in its main thread."""
-    return _made_whole(shared_cluster)
+    return whole_cluster()
 
 
 @pytest.fixture(scope="session")
-def resized(shared_cluster, tmp_path_factory):
+def whole_cluster(shared_cluster, pytestconfig):
+    """`whole_cluster()` -> the shared cluster with three nodes: a new one if a test has failed since the last call."""
+
+    def make_whole():
+        if pytestconfig.stash.get(FAILED, False):
+            pytestconfig.stash[FAILED] = False
+            shared_cluster.start_anew()
+        return shared_cluster.whole()
+
+    return make_whole
+
+
+@pytest.fixture(scope="session")
+def resized(whole_cluster, tmp_path_factory):
     """A run at 3, 2 and 3 workers, by notice and by a new node, for all tests that look at such a run."""
     from resized_run import resize
 
-    return resize(_made_whole(shared_cluster), tmp_path_factory.mktemp("resized"))
+    return resize(whole_cluster(), tmp_path_factory.mktemp("resized"))
 
 
 @pytest.fixture(scope="module")
-def resumed(shared_cluster, tmp_path_factory):
+def resumed(whole_cluster, tmp_path_factory):
     """A folder with a run of six steps on two workers, and of four more on three."""
     from live_runs import fit, make_job
 
-    _made_whole(shared_cluster)
+    whole_cluster()
     folder = tmp_path_factory.mktemp("resumed")
     fit(make_job(folder, steps=6, most=2))
     fit(make_job(folder, steps=10, most=3))
@@ -61,8 +76,5 @@ def shared_cluster(ray_environment):
     assert not ray_environment, (
         "something imported ray before its token was there: a module, while tests were collected?"
     )
-    with (
-        EmbeddedCluster(num_nodes=3, shape=NodeShape(cpus=1)) as embedded,
-        connected(embedded.address, verbose=False),
-    ):
-        yield embedded
+    with SharedCluster() as shared:
+        yield shared

@@ -82,14 +82,13 @@ def look_again(seen):
 
 
 @pytest.fixture(scope="module")
-def seen(shared_cluster, tmp_path_factory):
+def seen(whole_cluster, tmp_path_factory):
     """A run at three workers, a notice, two workers, Ctrl-C."""
-    while len(shared_cluster.nodes()) < 3:
-        shared_cluster.add_node()
+    cluster = whole_cluster()
     folder = tmp_path_factory.mktemp("kept")
     job = make_job(folder, steps=2000, most=3, every_steps=100)
     launch = dispatch.new_launch(job, job.run_path, frozenset())
-    seen = Seen(launch=launch, folder=folder, nodes=set(shared_cluster.nodes()))
+    seen = Seen(launch=launch, folder=folder, nodes=set(cluster.nodes()))
     actors = KeeperActors(launch.launch_id, launch.keeper_secret)
 
     def look():
@@ -101,12 +100,12 @@ def seen(shared_cluster, tmp_path_factory):
             KeeperClient(seen.at_three[0], "another launch's").copies()
         except KeeperGone as error:
             seen.refused.append(error)
-        seen.gone = shared_cluster.nodes()[-1]
+        seen.gone = cluster.nodes()[-1]
         drain_node(seen.gone, 60, "test")
 
     def look_at_two():
         await_that(lambda: seen.gone not in actors.find())
-        await_that(lambda: seen.gone not in shared_cluster.nodes())
+        await_that(lambda: seen.gone not in cluster.nodes())
         seen.after_the_notice = set(actors.find())
         interrupt()
 

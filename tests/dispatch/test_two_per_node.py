@@ -42,18 +42,18 @@ class Changed:
 
 
 @pytest.fixture
-def pairs(shared_cluster):
+def pairs(cluster):
     """The shared cluster with two more nodes, each for two workers. What it adds later is such a node, too."""
-    before, shape = set(shared_cluster.nodes()), shared_cluster.shape
-    shared_cluster.shape = TWO_SEATS
+    before, shape = set(cluster.nodes()), cluster.shape
+    cluster.shape = TWO_SEATS
     try:
         for _ in range(2):
-            shared_cluster.add_node()
-        yield shared_cluster
+            cluster.add_node()
+        yield cluster
     finally:
-        shared_cluster.shape = shape
-        for node in set(shared_cluster.nodes()) - before:
-            shared_cluster.kill_node(node)
+        cluster.shape = shape
+        for node in set(cluster.nodes()) - before:
+            cluster.kill_node(node)
 
 
 def trained(launch, count):

@@ -4,9 +4,8 @@ import json
 import multiprocessing
 
 import pytest
+from kept_workers import KeptWorkers
 from mortal_workers import PRELOADED
-
-from planner.rehearsal.local_workers import LocalWorkers
 
 
 @pytest.fixture(scope="session")
@@ -14,8 +13,8 @@ def workers():
     """Real processes on gloo."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with LocalWorkers(8, context=context) as local:
-        yield local
+    with KeptWorkers(8, context) as kept:
+        yield kept
 
 
 @pytest.fixture(scope="session")

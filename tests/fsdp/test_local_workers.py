@@ -1,10 +1,13 @@
-"""Workers of a rehearsal: what one of them does alone ends all."""
+"""Workers of a rehearsal: what one of them does alone ends all, but takes no other test along."""
 
+import multiprocessing
 import os
 import signal
+import threading
 
 import pytest
 import torch.distributed as dist
+from kept_workers import KeptWorkers
 
 from planner.errors import StoreError, TrainingFailed
 from planner.rehearsal import local_workers
@@ -48,3 +51,53 @@ def test_a_dead_worker_ends_the_call():
     """Whatever the other one does."""
     with LocalWorkers(2) as workers, pytest.raises(TrainingFailed, match="worker 1 died"):
         workers.run(_dies_alone, 2)
+
+
+def _pid_of(rank):
+    del rank
+    return os.getpid()
+
+
+@pytest.fixture
+def kept():
+    """Two workers that are started when they are needed."""
+    with KeptWorkers(2, multiprocessing.get_context("spawn")) as workers:
+        yield workers
+
+
+def test_kept_workers_serve_one_call_after_another(kept):
+    """An error that all of them raise is no reason for new ones."""
+    before = kept.run(_pid_of, 2)
+    with pytest.raises(TrainingFailed, match="ZeroDivisionError"):
+        kept.run(_divide_by_zero, 2)
+    assert kept.run(_pid_of, 2) == before
+
+
+def _divide_by_zero(rank):
+    return 1 / (rank - rank)
+
+
+def test_kept_workers_start_anew_after_one_died(kept):
+    """In a call, and between two calls."""
+    before = kept.run(_pid_of, 2)
+    with pytest.raises(TrainingFailed, match="worker 1 died"):
+        kept.run(_dies_alone, 2)
+    between = kept.run(_pid_of, 2)
+    assert not set(before) & set(between)
+    os.kill(between[0], signal.SIGKILL)
+    os.waitid(os.P_PID, between[0], os.WEXITED | os.WNOWAIT)
+    assert not set(between) & set(kept.run(_pid_of, 2))
+
+
+def test_kept_workers_start_anew_after_a_test_ran_out_of_time(kept):
+    """Its answers would be taken for those of the next call."""
+    before = kept.run(_pid_of, 2)
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        kept.run(_sleeps, 2)
+    assert not set(before) & set(kept.run(_pid_of, 2))
+
+
+def _sleeps(rank):
+    del rank
+    signal.pause()
