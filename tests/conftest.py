@@ -2,18 +2,14 @@
 
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from fixed_examples import empty_the_pool, register_profiles
+from hypothesis import settings
 
-# No deadline: a shared machine stalls now and then, and speed is measured in bench/, not here. The same examples each
-# time, so that a change is not blamed for what it did not do. `make properties` takes others.
-settings.register_profile(
-    "planner", deadline=None, max_examples=200, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("dice", settings.get_profile("planner"), derandomize=False)
+pytest_plugins = ["outcomes", "process_guard"]
+
+register_profiles()
 settings.load_profile("planner")
 
 # A shell starts a background job with SIGINT ignored. Then nothing here could be interrupted, nor what tests start.
@@ -47,6 +43,20 @@ FAMILIES = {
     "mistral": {"num_key_value_heads": 2, "sliding_window": 4},
     "smollm3": {"num_key_value_heads": 2, "pad_token_id": 0},
 }
+
+
+def pytest_configure(config):
+    """`--hypothesis-profile=properties` keeps Hypothesis' pool of literals."""
+    if config.getoption("--hypothesis-profile") != "properties":
+        empty_the_pool()
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+def pytest_collection_modifyitems(items):
+    """Worker processes and Ray clusters are processes."""
+    for item in items:
+        if item.get_closest_marker("fsdp") or item.get_closest_marker("ray"):
+            item.add_marker("process")
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -98,8 +108,3 @@ def small_disk(tmp_path):
         pytest.skip("a small file system cannot be mounted here")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-# The shipped recipes are written out for more than one folder of tests.
-sys.path.append(str(Path(__file__).parent / "recipes"))
-sys.path += [str(Path(__file__).parent / "report"), str(Path(__file__).parent / "story")]

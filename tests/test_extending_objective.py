@@ -116,6 +116,7 @@ def world_of_one(tmp_path):
 # -- the example
 
 
+@pytest.mark.process
 def test_a_job_of_a_package_is_read_and_planned(hinge, site):
     """As one of planner's own: by its class, through a dump, and by the command; torch is not loaded."""
     job = read_job(hinge)
@@ -130,6 +131,7 @@ def test_a_job_of_a_package_is_read_and_planned(hinge, site):
     assert python(site, "-c", look).stdout == "False\n"
 
 
+@pytest.mark.process
 def test_a_job_of_a_package_is_in_the_schema(hinge, site):
     """Beside planner's own, with its bounds."""
     schema = job_schema()
@@ -170,6 +172,7 @@ def test_the_errors_of_other_jobs_name_the_objective_of_a_package(hinge):
         read_job(hinge, ["objective={kind: sft}"])
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("world_of_one")
 def test_a_job_of_a_package_is_trained_and_its_metrics_are_shown(hinge, site, monkeypatch):
     """By the real loop. The audit is clean, and the loss is the formula's."""
@@ -250,6 +253,7 @@ def test_a_broken_package_harms_only_jobs_that_name_it(hinge, site, name):
         OBJECTIVES.require_all()
 
 
+@pytest.mark.process
 def test_schema_refuses_a_broken_package(hinge, site):
     """Else an editor would call a job wrong for a reason that nobody was told."""
     install(site, "planner-broken", {"bad": "broken_gone:SPEC"}, {})

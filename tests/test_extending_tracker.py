@@ -71,6 +71,7 @@ def test_a_job_of_a_package_is_read_and_its_tracker_is_sent_to(tmp_path):
     assert job.tracking[0].kind == "csv"
 
 
+@pytest.mark.process
 def test_it_is_in_the_schema_and_in_errors(site):
     """Beside planner's own. Its section gives the errors."""
     one = job_schema()["properties"]["tracking"]["anyOf"]

@@ -64,6 +64,7 @@ def test_all_pieces_are_known_to_the_test_above(gpu):
     assert {getattr(name, "values", (name,))[0] for name in names} == {piece.name for piece in gpu.PIECES}
 
 
+@pytest.mark.process
 def test_the_first_pieces_need_torch_alone():
     """They run where neither pydantic nor Ray is installed."""
     code = """
@@ -105,6 +106,7 @@ def test_a_result_counts_for_the_code_and_the_machine_it_was_made_with(gpu, tmp_
     assert gpu.is_done(piece, FACTS, [tmp_path]) == expected
 
 
+@pytest.mark.process
 def test_what_fails_is_kept_and_named(gpu, monkeypatch, tmp_path):
     """A hash that differs is the most telling result of all: its rows are written, and it is run again next time."""
     script = tmp_path / "fails.py"
@@ -121,6 +123,7 @@ def test_what_fails_is_kept_and_named(gpu, monkeypatch, tmp_path):
     assert not gpu.is_done(piece, {**FACTS, "code": result["code"]}, [tmp_path / "out"])
 
 
+@pytest.mark.process
 def test_a_piece_that_takes_too_long_is_ended(gpu, tmp_path):
     """With the processes that it started."""
     script = tmp_path / "long.py"

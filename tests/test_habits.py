@@ -48,6 +48,7 @@ def test_the_hooks_run_what_ci_lints_by():
     assert entries == {"lint": "make lint", "subject": ".github/check_subject.sh"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("length", "code"), [(1, 0), (72, 0), (73, 1)])
 def test_a_subject_has_at_most_72_characters(tmp_path, length, code):
     """Characters and not bytes. The body may have longer lines, and git's remarks do not count."""

@@ -89,6 +89,7 @@ def test_a_full_size_job_is_its_recipe(name):
 # -- the small data sets
 
 
+@pytest.mark.process
 def test_both_formats_hold_the_same_conversations(words):
     """TRL's and HALOs' rows make the same samples, to the byte."""
     job = made_job("sft", words)

@@ -25,6 +25,7 @@ def test_it_is_short():
     assert [line for line in lines if len(line) > 120] == []
 
 
+@pytest.mark.process
 def test_the_plan_is_what_the_command_prints():
     """All of it, to the letter."""
     shown = re.search(r"```console\n\$ planner (plan .*)\n(?s:(.*?))```", README)

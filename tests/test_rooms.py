@@ -184,6 +184,7 @@ def test_few_modules_reach_torch_or_ray():
     assert len(reaches()) <= MOST_HEAVY * len(modules())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
@@ -221,6 +222,7 @@ print(*(set(sys.modules) - before))
 """
 
 
+@pytest.mark.process
 def test_the_plan_room_needs_the_standard_library_alone():
     """By loaded modules: neither itself nor what it imports brings pydantic, or any other package."""
     code = [sys.executable, "-c", LOADED_BY_PLAN]

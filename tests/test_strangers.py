@@ -337,6 +337,7 @@ def planner(*words, cwd, **environment):
     )
 
 
+@pytest.mark.process
 def test_a_home_that_is_not_known_is_one_line(tmp_path):
     """Of a user who is not there, or without HOME."""
     for path in ("~nobody/x", "~no-such-user/x", "~/x"):
@@ -345,6 +346,7 @@ def test_a_home_that_is_not_known_is_one_line(tmp_path):
         assert "no run here" in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [("\udcff", "out"), ("text.txt", "\udcff"), ("\udcff*", "out")])
 def test_prepare_takes_a_name_of_any_bytes(words, tmp_path):
     """A name on Linux is bytes. It works, or it is one line."""
@@ -368,6 +370,7 @@ def test_dates_beyond_pythons_do_not_matter(tmp_path, model):
     assert len(start(job_of(model, data="dates.parquet"))) == 20
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("metadata", [b"", b"[1]", b"x"])
 @pytest.mark.parametrize("name", [b"ray.data.arrow_tensor", b"ray.data.arrow_tensor_v2"])
 def test_a_tensors_name_over_another_type_is_refused(name, metadata, tmp_path):

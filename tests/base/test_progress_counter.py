@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 
 from planner.base import progress_counter
@@ -27,6 +28,7 @@ def load(_cursor):
     return []
 
 
+@pytest.mark.process
 def test_what_loader_processes_do_counts_here():
     """They load rows in processes of their own."""
     before = progress_counter.work_done()

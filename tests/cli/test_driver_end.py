@@ -15,6 +15,8 @@ from planner.local_cluster.processes import children
 from planner.runner import driver_end
 from planner.runner.driver_end import EndedProcess, RayListeners, ended_process
 
+pytestmark = pytest.mark.process
+
 LIMIT_S = 120
 
 # A driver: its subject and its head as JSON; then it says that it is there, and does what it is told.

@@ -52,6 +52,7 @@ def loaded_by(*arguments):
     return set(done.stderr.split())
 
 
+@pytest.mark.process
 def test_the_overview_imports_no_command():
     """It does not import rooms that a command needs either."""
     ours = {name for name in loaded_by("--help") if name.partition(".")[0] == "planner"}
@@ -60,6 +61,7 @@ def test_the_overview_imports_no_command():
     assert {name for name in ours if name.startswith("planner.cli.")} == {"planner.cli.commands"}
 
 
+@pytest.mark.process
 def test_a_plan_imports_its_own_command_alone(job):
     """It imports no library that it does not need."""
     loaded = loaded_by("plan", job)
@@ -86,6 +88,7 @@ def completed(*arguments):
     return done.stdout.split()
 
 
+@pytest.mark.process
 def test_shells_complete_commands_and_their_options():
     """Names from the table, options from the command."""
     assert completed("planner", "pl") == ["plan"]

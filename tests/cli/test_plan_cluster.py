@@ -149,6 +149,7 @@ def test_thousands_of_counts_are_a_table(cli, gpu_job):
     assert found[4095] == "3 x one + 1023 x four"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_cluster_table_fits_the_terminal(gpu_job, columns):
     """A column of nodes that does not fit moves to the notes."""
@@ -216,6 +217,7 @@ def test_a_long_list_of_counts_is_cut():
     assert spans(range(2, 101, 2)) == "2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, ..., 100"
 
 
+@pytest.mark.process
 def test_a_plan_with_a_cluster_loads_nothing_heavy(gpu_job):
     """Reading a cluster file needs no Ray."""
     code = (

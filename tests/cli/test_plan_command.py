@@ -342,6 +342,7 @@ def test_a_wrong_plan_says_so_on_stderr_alone(cli, demo):
     assert answer.err == f"planner: {found}. Write counts such as 1-16, 7 or 3,5,7\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [("--gpus", "1-20000"), ("--gpus", "1-20000", "--json")])
 def test_a_reader_that_leaves_early_is_no_error_to_report(demo, arguments):
     """`planner plan ... | head -1`: far more output than a pipe holds, and nothing on stderr."""
@@ -352,6 +353,7 @@ def test_a_reader_that_leaves_early_is_no_error_to_report(demo, arguments):
     process.wait()
 
 
+@pytest.mark.process
 def test_a_full_disk_is_a_sentence(demo):
     """Output that cannot be written ends with exit code 1, and with the reason."""
     with Path("/dev/full").open("w") as full:
@@ -361,6 +363,7 @@ def test_a_full_disk_is_a_sentence(demo):
     assert error == "planner: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.process
 def test_without_a_stdout_nothing_breaks(demo):
     """Some schedulers close stdout."""
     command = [sys.executable, "-m", "planner.cli", "plan", str(demo)]
@@ -393,6 +396,7 @@ def with_codes(columns, *arguments, **settings):
     return shown.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.process
 def test_a_header_is_bold_from_its_first_letter(demo):
     """The empty line before it is plain."""
     shown = with_codes(80, "plan", demo, "--gpus", "5")
@@ -400,6 +404,7 @@ def test_a_header_is_bold_from_its_first_letter(demo):
     assert shown.count("\x1b") == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 def test_a_terminal_without_colours_gets_no_escape_codes(demo, setting):
     """Such as that of an editor. The text is the same."""
@@ -407,6 +412,7 @@ def test_a_terminal_without_colours_gets_no_escape_codes(demo, setting):
     assert plain == on_a_terminal(80, "plan", demo, "--gpus", "5")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_narrow_terminal_shows_everything(demo, columns):
     """Rows stay whole, and notes that do not fit follow below, broken between words."""
@@ -421,6 +427,7 @@ def test_a_narrow_terminal_shows_everything(demo, columns):
     assert "…" not in shown
 
 
+@pytest.mark.process
 def test_notes_below_a_row_keep_within_the_terminal(demo):
     """No line of a note passes 80 columns."""
     shown = on_a_terminal(80, "plan", demo, "--gpus", "100")
@@ -429,6 +436,7 @@ def test_notes_below_a_row_keep_within_the_terminal(demo):
     assert max(map(len, notes)) <= 80
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("columns", [80, 120, 200])
 def test_every_line_fits_the_terminal(demo, columns):
     """The heading, the rows with their notes, and the note below the table."""
@@ -436,6 +444,7 @@ def test_every_line_fits_the_terminal(demo, columns):
     assert max(map(len, shown.splitlines())) <= columns
 
 
+@pytest.mark.process
 def test_notes_wrap_in_their_column_if_it_is_wide_enough(demo):
     """At 120 columns, the later lines of a note begin below its first line."""
     header, *lines = on_a_terminal(120, "plan", demo, "--gpus", "100").splitlines()[2:7]
@@ -447,6 +456,7 @@ def test_notes_wrap_in_their_column_if_it_is_wide_enough(demo):
     assert text.endswith("64 workers are just as fast")
 
 
+@pytest.mark.process
 def test_the_module_and_the_console_script_are_the_same(demo, cli):
     """`python -m planner.cli` prints the same as `planner`."""
     process = planner("plan", demo, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

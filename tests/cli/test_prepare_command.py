@@ -20,6 +20,7 @@ def place(job):
     return folder
 
 
+@pytest.mark.process
 def test_it_says_what_it_made_and_what_to_write(cli, place):
     """A run accepts the token file. Its cluster is not started here."""
     answer = cli("prepare", "text.txt", "text.tokens")

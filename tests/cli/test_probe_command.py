@@ -71,6 +71,7 @@ def test_what_cannot_be_measured_is_refused(cli, place, arguments, code, says):
     assert names(place) == ["mine"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_nothing(place, how):
     """While a file is written."""

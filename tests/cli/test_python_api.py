@@ -71,6 +71,7 @@ def in_a_fresh_interpreter(code):
     return set(done.stdout.split())
 
 
+@pytest.mark.process
 def test_what_they_raise_is_at_hand():
     """`except planner.errors.PlannerError` needs no further import."""
     code = "import planner\ntry: planner.read_job('no such file')\nexcept planner.errors.PlannerError: print('caught')"
@@ -94,6 +95,7 @@ def test_no_public_name_is_a_rooms():
     assert not rooms & set(NAMES)
 
 
+@pytest.mark.process
 def test_the_package_alone_loads_nothing():
     """Names are imported on first use. Plans need no numpy, and only a run needs torch."""
     shown = "; print(*sys.modules)"
@@ -134,6 +136,7 @@ def test_a_finished_run_is_a_result(recorded):
     assert result.committed == f"step 4 of 4 is committed in {recorded.run}"
 
 
+@pytest.mark.process
 def test_an_interrupted_run_is_a_result(job, place):
     """It has the newest commit and what resumes it: a command for a file, the same call for a job."""
     lines = []
@@ -144,6 +147,7 @@ def test_an_interrupted_run_is_a_result(job, place):
     assert planner.run(planner.read_job(job)).resume_command == "planner.run(job)"
 
 
+@pytest.mark.process
 def test_what_the_command_refuses_is_raised(cli, recorded, place):
     """Another seed, a field that cannot be accepted, a dead address: with the command's messages."""
     job = planner.read_job(recorded.job, ["train.seed=1"])
@@ -190,6 +194,7 @@ def test_another_thread_is_refused(job):
     assert caught == ["planner.run was called in another thread. Call it in the main thread, which gets the signals"]
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("place")
 def test_a_process_that_is_connected_to_ray_is_told_so(job, monkeypatch):
     """Before a cluster is started, because its error would look like a busy machine."""
@@ -244,6 +249,7 @@ def test_a_path_is_as_good_as_its_text(job):
         planner.audit(job.parent / "nowhere")
 
 
+@pytest.mark.process
 def test_a_ray_that_was_imported_first_is_told_apart():
     """Ray would look for a local cluster at the machine's outer address, for minutes."""
     code = (
@@ -297,6 +303,7 @@ def test_a_run_from_python_trains(job):
     assert lines[-1] == "4 True True 4"
 
 
+@pytest.mark.process
 def test_a_users_type_checker_sees_the_types(tmp_path):
     """mypy --strict accepts a file of correct uses, and reports one error for each wrong use."""
     # None of their types is in what is checked here, and to read them takes most of the time.

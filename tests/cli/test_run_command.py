@@ -28,6 +28,7 @@ def test_a_finished_run_has_nothing_to_do(cli, recorded, finished):
     assert answer.out == f"{finished}: finished at step 4, nothing to do\n"
 
 
+@pytest.mark.process
 def test_a_longer_run_resumes_where_it_ended(cli, recorded, finished):
     """With more steps, the opening line has the step and the folder."""
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{finished}"', "--set", "train.steps=9")
@@ -35,6 +36,7 @@ def test_a_longer_run_resumes_where_it_ended(cli, recorded, finished):
     assert answer.err == "planner: a cluster would have been started\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("override", "field"),
     [
@@ -68,6 +70,7 @@ def test_a_refusal_names_every_field_and_each_change_once(cli, recorded, finishe
     assert f"{named} ({unknown}). " in cli(*arguments).err
 
 
+@pytest.mark.process
 def test_a_new_run_prints_its_folder_as_it_is(cli, recorded, tmp_path):
     """The opening line of `planner run` is not broken at any width."""
     folder = tmp_path / (ODD + " and a name that is longer than a narrow terminal is wide") / ("x" * 150)
@@ -75,6 +78,7 @@ def test_a_new_run_prints_its_folder_as_it_is(cli, recorded, tmp_path):
     assert answer.out == f"tiny: a new run in {folder}\n"
 
 
+@pytest.mark.process
 def test_the_demo_prints_its_folder_as_it_is(cli, recorded):
     """The opening line of `planner demo`. The folder of an earlier run is not touched."""
     answer = cli("demo", recorded.job)
@@ -83,6 +87,7 @@ def test_the_demo_prints_its_folder_as_it_is(cli, recorded):
     shutil.rmtree(f"{recorded.run}-2")
 
 
+@pytest.mark.process
 def test_the_command_that_resumes_can_be_pasted(cli, recorded, tmp_path, monkeypatch):
     """After Ctrl-C, it is quoted for a shell and has all of the user's arguments."""
 
@@ -128,6 +133,7 @@ def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
     assert "1.5000   held out 2.5000" in shown
 
 
+@pytest.mark.process
 def test_a_dead_address_is_told_in_seconds(cli, recorded, tmp_path):
     """No process listens there: exit code 2 and one line. Ray itself retries for ten minutes."""
     path = tmp_path / "run"
@@ -137,6 +143,7 @@ def test_a_dead_address_is_told_in_seconds(cli, recorded, tmp_path):
     assert "Check --address (or RAY_ADDRESS)" in answer.err
 
 
+@pytest.mark.process
 def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):
     """One line with the sizes, before a cluster is started."""
     with contextlib.suppress(OSError), (small_disk / "hog").open("wb", buffering=0) as stream:
@@ -149,6 +156,7 @@ def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):
     assert "starting a local Ray cluster" not in answer.out
 
 
+@pytest.mark.process
 def test_an_interrupted_extension_is_not_called_finished(cli, recorded, finished, monkeypatch):
     """The commit was the last one of a shorter job, and this launch asked for more steps."""
 

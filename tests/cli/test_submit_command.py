@@ -178,6 +178,7 @@ def test_equal_files_make_an_equal_archive(job, monkeypatch):
     assert zipfile.ZipFile("c.zip").read("text.txt") == b"other"
 
 
+@pytest.mark.process
 def test_on_the_cluster_the_driver_says_how_it_is_resumed_from_here(cli, recorded, tmp_path, monkeypatch):
     """It does not print the command for the head."""
 

@@ -45,6 +45,7 @@ def rows(tmp_path):
     return [json.loads(line) for line in (tmp_path / "run" / "tracking.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.process
 def test_a_run_without_trackers_gets_one(cli, job, trained, tmp_path):
     """All its steps are sent, once. A resumed run continues, and its job may name other trackers without --accept."""
     trained(job())
@@ -65,6 +66,7 @@ def test_a_run_without_trackers_gets_one(cli, job, trained, tmp_path):
     assert [row["step"] for row in found if "eval/loss" in row] == [0, 2, 4, 6]
 
 
+@pytest.mark.process
 def test_a_tracker_that_cannot_be_reached_is_an_error(cli, job, trained, monkeypatch):
     """Exit code 1, with what it said and how many steps it lacks."""
     monkeypatch.setattr(track_run, "_NO_ANSWER_S", 15.0)

@@ -14,6 +14,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 # Only what hangs takes so long, also on a busy machine.
 LIMIT_S = 120.0

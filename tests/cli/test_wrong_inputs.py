@@ -199,6 +199,7 @@ def test_a_wrong_input_is_refused_with_a_sentence(cli, place, arguments, code, s
     assert names_of(place) == before
 
 
+@pytest.mark.process
 def test_the_sound_job_would_have_been_started(cli, place):
     """Each input above has one mistake. Without it, the run reaches the start of its cluster."""
     answer = cli("run", "job.yaml")
@@ -206,6 +207,7 @@ def test_the_sound_job_would_have_been_started(cli, place):
     assert answer.out == f"tiny: a new run in {place / 'run'}\n"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("samples", [109, 110])
 def test_the_last_row_can_be_trained_on(cli, samples):
@@ -224,6 +226,7 @@ def test_every_mistake_of_a_job_has_its_line(cli):
     assert all(line.startswith("planner: job.yaml: ") for line in lines)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -247,6 +250,7 @@ def test_a_process_ends_with_the_same_code(place, arguments, code, says):
     assert names_of(place) == before
 
 
+@pytest.mark.process
 def test_a_message_in_another_encoding_is_still_a_message(place):
     """On an ASCII terminal the name is escaped, without a traceback."""
     command = [sys.executable, "-m", "planner.cli", "plan", "nö.yaml"]

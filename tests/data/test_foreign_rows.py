@@ -84,6 +84,7 @@ def places(tmp_path, marker):
     return [*sorted(tmp_path.glob("*.parquet")), tmp_path / "folder"]
 
 
+@pytest.mark.process
 def test_a_parquet_file_runs_no_code_in_a_worker(places, marker):
     """All files with a pickle are refused by the column. Without the check of columns, the pickle runs."""
     places.sort(key=lambda place: place.name != "plain.parquet")

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("module", ["planner.data", "planner.data.paths", "planner.data.model_files"])
 def test_it_loads_without_numpy(module):

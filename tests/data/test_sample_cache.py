@@ -133,6 +133,7 @@ def test_the_ones_used_last_are_kept(tmp_path, monkeypatch):
     assert [len(all_parts(dataset)) for dataset in sets] == [2, 2, 2]
 
 
+@pytest.mark.process
 def test_of_two_processes_one_tokenizes(tmp_path, made):
     """The other one waits, and then finds it made."""
     first = opened("pairs", PAIRS, tmp_path, model=gpt(20))

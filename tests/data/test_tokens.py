@@ -246,6 +246,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path, free_bytes):
     assert [entry.name for entry in tmp_path.iterdir()] == ["source"]
 
 
+@pytest.mark.process
 def test_a_disk_without_room_is_said_with_the_sizes(tmp_path, small_disk):
     """Two megabytes onto a disk of one. What was written is removed, and counts as free."""
     source = jsonl(tmp_path / "source", ["abc" * 1000] * 700)

@@ -167,6 +167,7 @@ def test_the_fingerprint_is_of_the_samples(settings, is_other, tmp_path):
     assert len({opened(kind, pair, tmp_path).fingerprint for kind in ("chat", "pairs", "feedback")}) == 3
 
 
+@pytest.mark.process
 def test_a_loader_process_maps_the_tokens(tmp_path):
     """What is sent to it does not grow with the data, and is of no use when this process is gone."""
     rows = [{"prompt": "a" * 100, "chosen": "b" * n, "rejected": "c"} for n in range(1, 500)]

@@ -87,6 +87,7 @@ def test_each_block_of_commands_can_be_run_or_says_what_it_needs(block):
     assert unknown == [] or says_what_it_needs(block)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS}), ids=name)
 def test_the_commands_of_a_page_do_what_it_says(page, reader):
     """Type them in order, in one folder."""

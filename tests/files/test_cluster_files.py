@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cluster.nodes import Cluster, NodeGroup
@@ -405,7 +405,6 @@ def test_what_is_no_cluster_file_is_one_line(told, text, says):
     assert lines[0].startswith(says)
 
 
-@settings(deadline=None, max_examples=100)
 @given(data=st.binary(max_size=100), start=st.sampled_from(["", RAY_UP, KUBERAY, "provider: ", "kind: RayJob\nspec: "]))
 def test_any_bytes_are_a_cluster_or_a_cluster_error(data, start, tmp_path_factory):
     """One printable line per mistake, whatever the file holds."""
@@ -531,6 +530,7 @@ def test_our_ray_up_files_pass_notices_on(path):
     )
 
 
+@pytest.mark.process
 def test_our_kuberay_file_passes_notices_on(tmp_path):
     """KubeRay joins a container's command and its own with `&&`: the agent starts, and Ray does not wait for it."""
     started = tmp_path / "started"

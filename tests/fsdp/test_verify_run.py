@@ -505,6 +505,7 @@ def test_a_commit_that_is_on_no_record_is_found(run):
 # -- folders that are no runs, and wrong usage
 
 
+@pytest.mark.process
 def test_nothing_committed_is_no_clean_run(tmp_path):
     """An empty folder, and a run that has begun."""
     assert verified(tmp_path) == (1, verified(tmp_path)[1])
@@ -514,6 +515,7 @@ def test_nothing_committed_is_no_clean_run(tmp_path):
     assert "no commit can be read here, so there are no weights to account for" in output
 
 
+@pytest.mark.process
 def test_wrong_usage_is_told_apart(tmp_path):
     """No folder, no argument, an unknown option."""
     assert verified(tmp_path / "none")[0] == 2

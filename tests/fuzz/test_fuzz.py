@@ -13,6 +13,8 @@ import pytest
 
 from planner.errors import PlannerError
 
+pytestmark = pytest.mark.process
+
 SCRIPT = Path(__file__).with_name("fuzz.py")
 # Together they take half a minute on two quiet cores; most of it is to import transformers and to make the inputs.
 CASES = 20

@@ -135,6 +135,7 @@ def test_a_freed_buffer_leaves_no_open_file(memory):
     assert num_open() == before
 
 
+@pytest.mark.process
 def test_another_process_can_open_a_buffer_but_not_change_its_size():
     """A shorter one would end the keeper when it reads behind the end."""
     buffer = Buffer(8)

@@ -401,6 +401,7 @@ def stop(pid):
     os.waitpid(pid, os.WUNTRACED)
 
 
+@pytest.mark.process
 def test_a_keepers_process_ends_in_order():
     """At the end of the block it needs no signal."""
     process = started("n0", SECRET, 1 << 20)
@@ -411,6 +412,7 @@ def test_a_keepers_process_ends_in_order():
     process.close()
 
 
+@pytest.mark.process
 def test_keepers_in_processes_replicate():
     """A keeper has the node's name in its address."""
     with (
@@ -425,6 +427,7 @@ def test_keepers_in_processes_replicate():
         assert [copy.key for copy in far.copies()] == [KEY]
 
 
+@pytest.mark.process
 def test_a_killed_keeper_is_gone_for_who_waits():
     """In the middle of a request, and after it. The replica on the other node is there."""
     owner = started("n0", SECRET, 1 << 20)
@@ -445,6 +448,7 @@ def test_a_killed_keeper_is_gone_for_who_waits():
         assert target == MEMORY[COPY.pieces[0].offset :][:20]
 
 
+@pytest.mark.process
 def test_a_keeper_that_is_silent_is_gone():
     """It may hang, or its node may be unreachable."""
     owner = started("n0", SECRET, 1 << 20)
@@ -469,6 +473,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.process
 def test_a_worker_that_dies_while_it_writes_leaves_nothing_that_counts(keeper, client):
     """Its other slot does, and another worker takes the place."""
     second, memory = make_copy(TENSORS, slot=1)
@@ -500,6 +505,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.process
 def test_a_keepers_process_ends_with_its_parent():
     """Also when the parent is killed, and another child of the parent still has the pipe."""
     command = [sys.executable, "-c", STARTS_A_KEEPER]
@@ -512,6 +518,7 @@ def test_a_keepers_process_ends_with_its_parent():
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.process
 def test_a_keeper_that_does_not_start_is_an_error(capfd):
     """Its own error is shown above."""
     with pytest.raises(KeeperGone, match="node n did not start"):

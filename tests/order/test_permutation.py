@@ -15,7 +15,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import DataError
@@ -111,7 +111,6 @@ def test_bijection(size):
         assert np.array_equal(np.sort(row), np.arange(size))
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**62))
 def test_bijection_everywhere(size, seed, epoch):
     """Any size, seed and epoch gives a bijection."""
@@ -120,7 +119,6 @@ def test_bijection_everywhere(size, seed, epoch):
     assert np.array_equal(np.sort(there), index)
 
 
-@settings(deadline=None)
 @given(size=st.integers(10**6, MAX_SIZE), seed=st.integers(0, 2**64 - 1), data=st.data())
 def test_large_sizes_stay_inside_and_apart(size, seed, data):
     """At sizes too large to walk through, a window's indices stay inside [0, size) and never meet."""
@@ -292,7 +290,6 @@ def test_words_out_of_range_are_refused(word):
         Permutations(size=5, seed=0, purpose=word)
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, MAX_SIZE))
 def test_the_grid_holds_the_size_and_little_more(size):
     """A grid has room for every index, sides that the arithmetic serves, and an excess below one row."""
@@ -314,6 +311,7 @@ def test_a_trillion_costs_no_memory():
     assert peak_bytes < 2**20
 
 
+@pytest.mark.process
 def test_the_room_stays_pure():
     """`import planner` loads no numpy, and the order room adds numpy and nothing else of weight."""
     code = (

@@ -106,6 +106,7 @@ def test_files_that_do_not_fit_are_refused_before_they_are_written(tmp_path):
         Here(tmp_path, tmp_path).measure(size_bytes=10**14)
 
 
+@pytest.mark.process
 def test_by_default_files_take_a_small_part_of_the_free_space(small_disk, monkeypatch):
     """A probe must not fill a disk that others use."""
     monkeypatch.setattr("planner.probe.measure._NETWORK_MOST_BYTES", MB)

@@ -101,6 +101,7 @@ def test_a_folder_that_is_missing_is_refused(place):
         StorageProbe(str(place / "manifests" / "1.json"), "probe-1", "0").open()
 
 
+@pytest.mark.process
 def test_a_full_disk_says_so_and_is_as_full_as_before(small_disk):
     """While a large file and while a small one is written."""
     (small_disk / "hog").write_bytes(bytes(900_000))
@@ -117,6 +118,7 @@ def test_a_full_disk_says_so_and_is_as_full_as_before(small_disk):
     assert content_of(small_disk) <= {"hog", "probe-2"}
 
 
+@pytest.mark.process
 def test_a_folder_that_cannot_be_written_says_so(small_disk):
     """With the reason of the system."""
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)

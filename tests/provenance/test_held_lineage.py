@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 from forging import forged, reseal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import MadeUpRun
 
 from planner.provenance.audit import audit
 from planner.provenance.compare import read_trace
 from planner.store.run_folder import commit_name
+
+pytestmark = pytest.mark.process
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify_run.py"
 
@@ -315,7 +317,6 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(moves=MOVES)
 def test_any_history_is_clean_and_its_steps_are_counted(tmp_path_factory, moves):
     """Deaths and hand-overs in any order, to the end."""

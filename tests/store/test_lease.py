@@ -102,6 +102,7 @@ def test_a_second_driver_on_this_machine_is_refused_at_once(storage):
     assert f"remove {storage.url}/drivers/000001.json" in line
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("reaped", [True, False])
 def test_a_killed_driver_is_taken_over_at_once(storage, reaped):
     """Also while it is a zombie that its parent has not reaped."""
@@ -242,6 +243,7 @@ def race(url, number, rounds, barrier, won):
             barrier.wait()
 
 
+@pytest.mark.process
 def test_of_4_processes_that_start_at_once_one_drives(tmp_path):
     """Thirty times on one run, each time after the last holder released it."""
     context = multiprocessing.get_context("fork")

@@ -37,6 +37,7 @@ def until(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
 def test_the_rest_is_sent_at_the_end(tmp_path, error):
     """However the driver's work ends. Without a problem, no line is shown."""
@@ -59,6 +60,7 @@ def test_a_job_without_trackers_starts_nothing(tmp_path):
         assert child._process is None
 
 
+@pytest.mark.process
 def test_a_child_that_is_killed_is_said_and_training_goes_on(tmp_path):
     """With the command that sends the rest. The end of the driver says it once more."""
     run, said = two_losses(tmp_path / "run"), []
@@ -86,6 +88,7 @@ def test_a_server_that_is_down_until_the_end_leaves_what_is_missing(tmp_path):
     assert said[-1] == f"tracking: send the rest later: planner track {run.url}"
 
 
+@pytest.mark.process
 def test_a_command_that_follows_shows_problems_while_the_run_goes_on(tmp_path, monkeypatch):
     """The run here ends when the first line was shown."""
     run, said = two_losses(tmp_path / "run"), []

@@ -77,6 +77,7 @@ def sent(tmp_path_factory):
     return run, finished(run), finished(run)
 
 
+@pytest.mark.process
 def test_all_five_are_sent_and_sent_once(sent):
     """The second process finds every step in every tracker."""
     _, first, second = sent
@@ -198,6 +199,7 @@ def test_names_that_mlflow_refuses_are_changed(tmp_path, monkeypatch, name, allo
     client.log_batch(run_id, metrics=[Metric(allowed, 1.0, 1, 1)])
 
 
+@pytest.mark.process
 def test_wandb_is_offline_if_its_variable_says_so(tmp_path, monkeypatch):
     """As for every program that logs to W&B."""
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -92,6 +92,7 @@ class Following:
         return self.sender
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("soon")
 def test_a_server_that_ends_in_the_middle_has_caught_up_at_the_end(tmp_path, server):
     """Steps that were committed meanwhile come from the ledger. Two lines say that it was away."""
@@ -111,6 +112,7 @@ def test_a_server_that_ends_in_the_middle_has_caught_up_at_the_end(tmp_path, ser
     assert following.said[0].startswith("mlflow: MlflowException: ")
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("soon")
 def test_a_server_that_is_down_at_the_start_gets_everything_later(tmp_path, server):
     """The run began without it."""

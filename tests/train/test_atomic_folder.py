@@ -16,6 +16,7 @@ def fill_and_die(target):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.process
 def test_what_a_killed_export_left_goes_at_the_next_one(tmp_path):
     """And what another one is about to fill stays, as do those of other names."""
     target = tmp_path / "a model[1]"

@@ -1,10 +1,13 @@
 """Which passes of a block are compiled."""
 
+import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
 from planner.train.models.compiled import compile_block
+
+pytestmark = pytest.mark.process
 
 
 class Block(nn.Module):

@@ -53,6 +53,7 @@ def finish(job, url):
     assert result.clean, result.findings
 
 
+@pytest.mark.process
 def test_a_commit_that_does_not_fit_leaves_the_last_one_and_says_what_it_needs(job, small_disk):
     """The first commit fits, the second does not: its files go, and with room the same job ends."""
     url = str(small_disk / "run")
@@ -70,6 +71,7 @@ def test_a_commit_that_does_not_fit_leaves_the_last_one_and_says_what_it_needs(j
     finish(job, url)
 
 
+@pytest.mark.process
 def test_a_ledger_that_cannot_be_written_says_so_and_is_resumed(job, small_disk):
     """Another program takes all room between two steps; when it has gone, the same job ends."""
     url = str(small_disk / "run")
@@ -125,6 +127,7 @@ def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, m
     finish(job, url)
 
 
+@pytest.mark.process
 def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
     """A model of 2 MB; nothing of it stays."""
     planned = [tensor_files.TensorSpec(name=name, shape=(250_000,)) for name in "ab"]
@@ -134,6 +137,7 @@ def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
     assert list(small_disk.iterdir()) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("write", ["write", "create", "append"])
 def test_a_store_without_room_says_how_much_is_needed(small_disk, write):
     """Manifests, claims, the ledger, the reference's log-probabilities: all of them go through these three."""

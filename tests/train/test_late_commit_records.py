@@ -140,6 +140,7 @@ def test_a_killed_run_stands_at_its_durable_step(killed):
     assert earlier.save_times[0] <= earlier.write_times[0]
 
 
+@pytest.mark.process
 def test_a_run_that_resumes_from_such_a_commit_is_whole(killed):
     """The next generation's chain leaves the segment in its middle. The steps behind it were done again."""
     assert killed.train().finished

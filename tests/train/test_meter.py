@@ -106,6 +106,7 @@ for mib in (1, 256, 1):
 """
 
 
+@pytest.mark.process
 def test_peak_memory_is_that_of_this_process():
     """256 MiB more are seen, and not forgotten. What the process that started this one had is not seen."""
     held = np.ones(2**27)  # 1 GiB

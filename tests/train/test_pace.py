@@ -233,6 +233,7 @@ def test_commits_never_overlap_nor_leave_more_than_half_an_hour(step_s, save_s, 
         assert training.waits == 0
 
 
+@pytest.mark.process
 def test_it_needs_no_torch():
     """A decision is arithmetic."""
     code = "import sys, planner.train.pace; print({'torch', 'ray'} & set(sys.modules))"

@@ -17,6 +17,8 @@ from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.prefetch import Prefetcher
 
+pytestmark = pytest.mark.process
+
 CPU = torch.device("cpu")
 ORDER = Order(num_rows=40, seed=1)
 

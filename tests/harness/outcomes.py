@@ -1,0 +1,53 @@
+"""A plugin of pytest: `--outcomes FILE` writes which tests failed, and why, for `run_tests.py`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser):
+    """The file that `run_tests.py` reads."""
+    parser.addoption("--outcomes", type=Path, help="where to write which tests failed, as JSON")
+
+
+def pytest_configure(config):
+    """Only the process that hears of all tests writes."""
+    file = config.getoption("--outcomes")
+    if file is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(file))
+
+
+class Outcomes:
+    """What did not pass: tests by id with the reason, files not collected, and tests that ended pytest."""
+
+    def __init__(self, file):
+        self._file, self._failed = file, {}
+        self._uncollected, self._crashed = [], set()
+
+    def pytest_runtest_logreport(self, report):
+        """A test may fail twice: in itself and when its fixtures are put away. The first reason counts."""
+        if report.failed:
+            self._failed.setdefault(report.nodeid, _last_line(report))
+
+    def pytest_collectreport(self, report):
+        """Errors of a module's own lines, and two files of one name."""
+        if report.failed:
+            self._uncollected.append(report.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)  # of xdist
+    def pytest_handlecrashitem(self, crashitem):
+        """A crash takes the fixtures of other tests along. The scheduler may give the test to a second process."""
+        self._crashed.add(crashitem)
+
+    def pytest_sessionfinish(self):
+        """Without this file, pytest itself crashed."""
+        found = {"failed": self._failed, "uncollected": self._uncollected, "crashed": sorted(self._crashed)}
+        self._file.write_text(json.dumps(found))
+
+
+def _last_line(report):
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else report.longreprtext
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no reason"
