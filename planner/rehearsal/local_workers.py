@@ -129,9 +129,11 @@ def _call(
     """The function's result, or the error that it raised, in a new process group."""
     import torch.distributed as dist
 
-    dist.init_process_group(
-        backend, init_method=f"file://{file}", rank=rank, world_size=world_size, timeout=timedelta(seconds=120)
-    )
+    store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]  # torch exports it without `__all__`
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=120))
+    # Until all are connected, nobody may leave: a worker that is still connecting would die of it.
+    store.set(f"connected/{rank}", "")
+    store.wait([f"connected/{each}" for each in range(world_size)])
     try:
         return function(rank, *arguments)
     except PlannerError as error:
