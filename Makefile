@@ -19,7 +19,7 @@ test-fast: .venv/ready
 	$(BIN)/pytest -n 2 -m "not slow and not process"
 
 # The pure tests with new random examples, twenty times as many, in random order, for MINUTES from SEED on. `make test`
-# takes the same ones each time.
+# takes the same ones each time. A pass takes about 25 minutes.
 properties: MINUTES := $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),10)
 properties: .venv/ready
 	$(BIN)/python tests/harness/properties.py --minutes $(MINUTES) --seed $(SEED)

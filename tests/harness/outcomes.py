@@ -28,7 +28,7 @@ class Outcomes:
     def pytest_runtest_logreport(self, report):
         """A test may fail twice: in itself and when its fixtures are put away. The first reason counts."""
         if report.failed:
-            self._failed.setdefault(report.nodeid, _last_line(report))
+            self._failed.setdefault(report.nodeid, _exception_line(report))
 
     def pytest_collectreport(self, report):
         """Errors of a module's own lines, and two files of one name."""
@@ -46,8 +46,11 @@ class Outcomes:
         self._file.write_text(json.dumps(found))
 
 
-def _last_line(report):
+def _exception_line(report):
+    """A traceback's last line. An exception of many lines says first what it is, such as the two sides of an `==`."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else report.longreprtext
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no reason"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "no reason"
+    return lines[0] if crash is not None else lines[-1]

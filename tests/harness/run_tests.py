@@ -38,7 +38,7 @@ class Outcome:
 
     code: int
     failed: dict[str, str]
-    """test id -> the last line of the reason"""
+    """test id -> the line of the exception"""
     uncollected: list[str]
     """files"""
     crashed: list[str]
