@@ -30,7 +30,7 @@ def listen_to(counter: c_uint64) -> None:
     _of_children.append(counter)
 
 
-def report_to(counter: c_uint64, _child: int = 0) -> None:
-    """In a child process: also count into this counter in shared memory. A DataLoader passes the child's number."""
+def report_to(counter: c_uint64) -> None:
+    """In a child process: also count into this counter in shared memory."""
     global _of_parent  # noqa: PLW0603  # one process, one parent
     _of_parent = counter

@@ -5,7 +5,8 @@
     collectives, world                        this worker and its peers
     exact/                                    sums and norms with the same bits for every split, determinism
     models/, shard, state, optimize           the model and its optimizer
-    batches, sample_batches, prefetch         micro-batches
+    batches, sample_batches                   micro-batches
+    loader_processes, prefetch                loading them in advance
     log_probs, objectives/, reference/        the loss
     control, step, evaluate, pace             the parts of a step, evaluation, and when to commit
     checkpoints/, resume, journal             checkpoints, ledger, and where a generation begins

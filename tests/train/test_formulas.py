@@ -20,10 +20,10 @@ from planner.order.order import Order
 from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.control import exact_sums
+from planner.train.loader_processes import _loaded
 from planner.train.log_probs import no_training
 from planner.train.objectives import CoupledObjective, denominators, make_objective, named_metrics
 from planner.train.objectives.orpo import _log_odds as log_odds
-from planner.train.prefetch import _Pickled
 from planner.train.reference.frozen import FrozenReference, UniformReference
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.shard import build_model
@@ -402,7 +402,7 @@ def test_batches_come_back_from_a_loader_process(kind):
     """As they were made: tensors, rows and partners."""
     (loader,) = loaders(kind, 5, 1, 2)
     made = loader.load(10)
-    sent = pickle.loads(_Pickled(pickle.loads(pickle.dumps(loader)).load)[10])
+    sent = pickle.loads(_loaded(pickle.loads(pickle.dumps(loader)).load, 10))
     for before, after in zip(made, sent, strict=True):
         assert (after.rows, after.position, after.check_sum()) == (before.rows, before.position, before.check_sum())
         assert torch.equal(after.sequences.inputs, before.sequences.inputs)

@@ -5,16 +5,18 @@ import os
 import signal
 import threading
 import time
+from ctypes import c_uint64
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from planner.errors import DataError
+from planner.errors import DataError, TrainingFailed
 from planner.order.order import Order
 from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
+from planner.train.loader_processes import _LoaderProcess
 from planner.train.prefetch import Prefetcher
 
 pytestmark = pytest.mark.process
@@ -94,6 +96,55 @@ def test_a_load_that_hangs_is_left_behind(monkeypatch, caplog):
     assert pending.result(10) == []
 
 
+def much(_cursor):
+    """More than a pipe holds."""
+    return [np.zeros(10_000_000, dtype=np.uint8)]
+
+
+def test_a_process_that_is_killed_in_the_midst_of_a_step_is_named():
+    """As when the machine is short of memory, with a step too large for the pipe."""
+    process = _LoaderProcess(much, progress_of_nobody())
+    process.ask(0)
+    process.ask(1)
+    assert len(process.answer()[0]) == 10_000_000
+    process._pipe.poll(None)  # it has begun to send the next one
+    os.kill(process._process.pid, signal.SIGKILL)
+    process.ask(2)
+    with pytest.raises(TrainingFailed, match=r"was killed by signal 9, .*Lower workers\.loader_processes"):
+        process.answer()
+    process.stop()
+    process.join()
+
+
+def divide(cursor):
+    return [1 // cursor]
+
+
+def leave(_cursor):
+    os._exit(3)
+
+
+def progress_of_nobody():
+    return multiprocessing.get_context("spawn").RawValue(c_uint64)
+
+
+def test_other_ends_of_a_process_are_told():
+    """An error that is not planner's has its traceback. A process that exits has its code."""
+    process = _LoaderProcess(divide, progress_of_nobody())
+    process.ask(0)
+    process.ask(1)
+    with pytest.raises(RuntimeError, match=r"(?s)in a loader process:.*return \[1 // cursor\].*ZeroDivisionError"):
+        process.answer()
+    assert process.answer() == [1]
+    process.stop()
+    process.join()
+    process = _LoaderProcess(leave, progress_of_nobody())
+    process.ask(0)
+    with pytest.raises(TrainingFailed, match="ended with exit code 3"):
+        process.answer()
+    process.join()
+
+
 def orphan_maker(pipe):
     """A worker that is killed while its loader process lives."""
     prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
@@ -104,7 +155,7 @@ def orphan_maker(pipe):
 
 
 def test_a_loader_process_ends_when_its_worker_is_killed():
-    """It checks for its parent by itself."""
+    """Its pipe ends."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     multiprocessing.get_context("spawn").Process(target=orphan_maker, args=(theirs,)).start()
     (pid,) = ours.recv()
