@@ -55,8 +55,7 @@ faults: .venv/ready
 # a run is resized (six minutes).
 .PHONY: trackers
 trackers: .venv/ready
-	$(BIN)/pytest tests/tracking tests/cli/test_track_command.py tests/test_extending_tracker.py \
-		tests/dispatch/test_metrics_endpoint.py
+	$(BIN)/pytest tests/tracking tests/cli/test_track_command.py tests/dispatch/test_metrics_endpoint.py
 
 # The built wheel in an environment of its own, outside the checkout: does it bring what it needs?
 wheel-test:
@@ -84,7 +83,7 @@ gpu: .venv/ready
 
 # Every piece of `make gpu` on the CPU, at toy size (three minutes). `make test` tries two of them.
 gpu-smoke: .venv/ready
-	$(BIN)/pytest tests/test_gpu_bench.py
+	$(BIN)/pytest tests/bench/test_gpu_bench.py
 
 # Everything that can happen to a cluster, for MINUTES, by the dice of SEED; bench/chaos.py keeps what was found.
 MINUTES ?= 20

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from _cluster import POLICIES, Log, paced_job, set_policy, train
 from _results import write
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the cloud is that of the tests
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "dispatch"))  # the cloud is that of the tests
 if TYPE_CHECKING:
     from spot_trace import Trace
 

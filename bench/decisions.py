@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in (".", "elastic")]
+sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("dispatch", "elastic")]
 from simulated_cluster import Blocking  # type: ignore[import-not-found]
 from spot_trace import Trace, read_trace  # type: ignore[import-not-found]
 

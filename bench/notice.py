@@ -28,7 +28,7 @@ from _results import write
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.store.records import CommitRecord
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the metadata servers are those of the tests
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "notice"))  # the metadata servers are those of the tests
 _PATIENCE_S = 120.0
 
 

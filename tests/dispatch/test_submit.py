@@ -64,7 +64,7 @@ def place(tmp_path_factory):
         "RAY_AUTH_TOKEN_PATH": str(token),
     }
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parents[1] / "job_cluster.py"), str(port)],
+        [sys.executable, str(Path(__file__).parent / "job_cluster.py"), str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**environment, "RAY_TMPDIR": home, "GLOO_SOCKET_IFNAME": "lo"},

@@ -40,7 +40,7 @@ _TRAINS = [
 _ELSEWHERE = [
     ("planner export", "tests/fsdp/test_hf_training.py", "export"),
     ("pip |python3? -m pip ", "tests/wheel/try.sh", "pip"),
-    (r"(PYTHONPATH=\S+ )?python3? bench/gpu\.py", "tests/test_gpu_bench.py", "gpu"),
+    (r"(PYTHONPATH=\S+ )?python3? bench/gpu\.py", "tests/bench/test_gpu_bench.py", "gpu"),
 ]
 # These only change the shell.
 _SETS = re.compile(r"(export|source|cd|git clone)\b|\S+ -m venv")
@@ -136,7 +136,7 @@ def test_commands_and_outputs_are_found():
 
 # -- what is not typed: jobs, Python, JSON
 
-# Its blocks are files of packages. tests/test_extending_objective.py and others install them.
+# Its blocks are files of packages. tests/job/test_extending_objective.py and others install them.
 _RUN_AS_A_WHOLE = "docs/extending.md"
 FILES = [
     block

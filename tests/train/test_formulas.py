@@ -3,13 +3,12 @@
 import dataclasses
 import math
 import pickle
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_sets import SampleSet
 
 from planner.data.samples import NO_LOSS, check_sum_of, text_of
 from planner.errors import ObjectiveUnavailable
@@ -27,9 +26,6 @@ from planner.train.objectives.orpo import _log_odds as log_odds
 from planner.train.reference.frozen import FrozenReference, UniformReference
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.shard import build_model
-
-sys.path.append(str(Path(__file__).parent.parent / "fsdp"))
-from sample_sets import SampleSet
 
 CONTEXT = 24
 GPT = GptModel(kind="gpt", layers=1, width=16, heads=2, context=CONTEXT)

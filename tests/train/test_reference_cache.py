@@ -1,21 +1,17 @@
 """The files of reference log-probabilities: whole, of their place and of what they follow from, or none."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_sets import SampleSet
 
 from planner.errors import NewerFormat, TrainingFailed
 from planner.job import Job
 from planner.store.storage import Storage
 from planner.train.reference.cache import TableFiles, parts_of
-
-sys.path.append(str(Path(__file__).parent.parent / "fsdp"))
-from sample_sets import SampleSet
 
 
 @pytest.fixture

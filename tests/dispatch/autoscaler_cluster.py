@@ -91,7 +91,7 @@ class AutoscalerCluster:
             stderr=self._log,
             env={
                 **self.environment,
-                "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), self.nodes_path]).rstrip(os.pathsep),
+                "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1]), self.nodes_path]).rstrip(os.pathsep),
                 "RAY_TMPDIR": str(self.home),
                 "GLOO_SOCKET_IFNAME": "lo",
                 "RAY_FAKE_CLUSTER": "1",

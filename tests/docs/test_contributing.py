@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
 FILES = [ROOT / ".ci" / "run", *sorted(file for file in GITHUB.rglob("*") if file.is_file())]
 

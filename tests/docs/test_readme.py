@@ -13,7 +13,7 @@ from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import phase_table, verdict
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUARANTEE = re.compile(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)")
 

@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "extending.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 def install(folder, group, entries, modules, name="planner-extra"):

@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import torch.distributed as dist
 import yaml
+from sample_sets import write_rows
+from worker_functions import records, run_job
 
 from planner.errors import JobError, ObjectiveUnavailable, StoreError
 from planner.files import dump_job, parse_job, read_job
@@ -30,11 +32,7 @@ from planner.train.loop import Hooks
 from planner.train.setup import Launch
 from planner.train.world import cpu_device
 
-sys.path.append(str(Path(__file__).parent / "fsdp"))
-from sample_sets import write_rows
-from worker_functions import records, run_job
-
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "jobs" / "demo.yaml"
 
 

@@ -5,7 +5,8 @@ import sys
 import tomllib
 
 import pytest
-from test_extending_objective import example, planner
+from ledgers import loss, two_losses
+from test_extending_objective import DEMO, JobError, example, planner
 
 from planner.errors import TrackerUnavailable
 from planner.files import dump_job, parse_job, read_job
@@ -14,10 +15,6 @@ from planner.job import kind_registry
 from planner.job.tracking import TRACKERS, JsonlTracking, TrackerSpec
 from planner.tracking.child import subjects_of
 from planner.tracking.sender import Sender
-
-sys.path.append(__file__.rpartition("/")[0] + "/tracking")
-from ledgers import loss, two_losses
-from test_extending_objective import DEMO, JobError
 
 
 def install(folder, name, entries, files):

@@ -17,7 +17,7 @@ from planner.job import batch_sizes
 from planner.plan import make_plan
 from planner.provenance.identity import open_data
 
-JOBS = Path(__file__).parent.parent / "jobs"
+JOBS = Path(__file__).parents[2] / "jobs"
 METHODS = ("sft", "dpo", "ipo", "simpo", "kto")
 
 
@@ -67,7 +67,7 @@ def test_every_full_size_job_has_a_recipe():
 @pytest.mark.parametrize("name", FULL)
 def test_a_full_size_job_is_its_recipe(name):
     """What one step uses, at what rate, for how long, of how many tokens, and what a GPU held."""
-    with (Path(__file__).parent / "recipes" / "recipes.csv").open(newline="") as file:
+    with (Path(__file__).parents[1] / "recipes" / "recipes.csv").open(newline="") as file:
         recipe = next(row for row in csv.DictReader(file) if row["id"] == FULL[name])
     job = read_job(JOBS / "full" / f"{name}.yaml")
     assert job.name == name

@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # `pip install planner`, 'planner[hf]', planner==0.1.0: another package on PyPI. Paths such as ~/planner are ours.
 FOREIGN = re.compile(r"""(pip3? install [^\n`'"]*(?<![\w./~-])planner(?![\w-])|['" ]planner(\[[a-z,]+\]['"]|==))""")

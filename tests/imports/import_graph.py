@@ -1,6 +1,6 @@
 """The package's imports, read from its source: module-level, inside functions, and for type checkers alone.
 
-python tests/import_graph.py        circles, long functions, and what reaches torch or ray
+python tests/imports/import_graph.py        circles, long functions, and what reaches torch or ray
 """
 
 import ast
@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Literal
 
-PACKAGE = Path(__file__).parents[1] / "planner"
+PACKAGE = Path(__file__).parents[2] / "planner"
 HEAVY = ("torch", "ray")
 _IMPORTERS = {"import_module", "__import__", "run_module", "exec_module"}
 
