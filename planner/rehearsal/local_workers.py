@@ -58,9 +58,13 @@ class LocalWorkers:
             pipes = [pipe for _, pipe in self._workers[:world_size]]
             for rank, pipe in enumerate(pipes):
                 pipe.send((function, arguments, rank, world_size, self._backend, str(Path(folder) / "rendezvous")))
-            answers, error = _answers(pipes)
-        if len(answers) < world_size:
-            self.close()
+            answers = dict[int, Any]()
+            try:
+                answers, error = _answers(pipes)
+            finally:
+                # Before the folder goes: who still connects writes there.
+                if len(answers) < world_size:
+                    self.close()
         if error is not None:
             raise error
         return [answers[rank] for rank in range(world_size)]

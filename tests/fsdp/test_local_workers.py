@@ -7,12 +7,21 @@ import signal
 import pytest
 import torch.distributed as dist
 from kept_workers import KeptWorkers
+from mortal_workers import PRELOADED
 
 from planner.errors import StoreError, TrainingFailed
 from planner.rehearsal import local_workers
 from planner.rehearsal.local_workers import LocalWorkers
 
 pytestmark = pytest.mark.fsdp
+
+
+@pytest.fixture
+def forkserver():
+    """It has imported torch, so a worker starts at once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
 
 
 def _rank_of(rank):
@@ -39,16 +48,16 @@ def test_results_come_by_rank():
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_an_error_of_one_worker_is_raised_though_the_other_hangs(number, monkeypatch):
+def test_an_error_of_one_worker_is_raised_though_the_other_hangs(forkserver, number, monkeypatch):
     """The other one gets a little time, and is ended then."""
     monkeypatch.setattr(local_workers, "_OTHERS_S", 0.1)
-    with LocalWorkers(2) as workers, pytest.raises(StoreError, match="alone"):
+    with LocalWorkers(2, context=forkserver) as workers, pytest.raises(StoreError, match="alone"):
         workers.run(_fails_alone, 2, number)
 
 
-def test_a_dead_worker_ends_the_call():
+def test_a_dead_worker_ends_the_call(forkserver):
     """Whatever the other one does."""
-    with LocalWorkers(2) as workers, pytest.raises(TrainingFailed, match="worker 1 died"):
+    with LocalWorkers(2, context=forkserver) as workers, pytest.raises(TrainingFailed, match="worker 1 died"):
         workers.run(_dies_alone, 2)
 
 
@@ -58,9 +67,9 @@ def _pid_of(rank):
 
 
 @pytest.fixture
-def kept():
+def kept(forkserver):
     """Two workers that are started when they are needed."""
-    with KeptWorkers(2, multiprocessing.get_context("spawn")) as workers:
+    with KeptWorkers(2, forkserver) as workers:
         yield workers
 
 
@@ -83,8 +92,9 @@ def test_kept_workers_start_anew_after_one_died(kept):
         kept.run(_dies_alone, 2)
     between = kept.run(_pid_of, 2)
     assert not set(before) & set(between)
-    os.kill(between[0], signal.SIGKILL)
-    os.waitid(os.P_PID, between[0], os.WEXITED | os.WNOWAIT)
+    process, _ = kept._local._workers[0]
+    process.kill()
+    process.join()
     assert not set(between) & set(kept.run(_pid_of, 2))
 
 
