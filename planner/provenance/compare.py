@@ -93,7 +93,7 @@ def _lines(observed: bytes) -> list[dict[str, Any]]:
 def compare_bitwise(here: Trace, there: Trace) -> list[Check]:
     """Check that everything is equal to the last bit. A failed check names the first step or tensor that differs."""
     return [
-        _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
+        _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.samples, s.cursor)),
         _compare_steps("losses", here, there, lambda s: (s.loss, s.metrics, s.skipped)),
         _compare_steps("gradient norms", here, there, lambda s: s.grad_norm),
         _compare_steps("learning rates", here, there, lambda s: s.lr),
@@ -109,7 +109,7 @@ def compare_batches(here: Trace, there: Trace, precision: str) -> list[Check]:
     """Check that samples and learning rates are equal, and that losses agree within `LOSS_TOLERANCE[precision]`."""
     tolerance = LOSS_TOLERANCE[precision]
     return [
-        _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.cursor)),
+        _compare_steps("samples", here, there, lambda s: (s.checksum, s.tokens, s.samples, s.cursor)),
         _compare_steps("learning rates", here, there, lambda s: s.lr),
         _close("losses", _losses(here.steps), _losses(there.steps), tolerance),
         _close("held-out losses", _losses(here.evals), _losses(there.evals), tolerance),

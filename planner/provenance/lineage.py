@@ -226,6 +226,8 @@ def _check_end(header: GenerationRecord, steps: Sequence[StepRecord], end: Manif
     promised = (header.world_size, header.plan_digest, header.total_steps, header.identity, header.facts, header.run_id)
     if (end.world_size, end.plan_digest, end.total_steps, end.identity, end.facts, end.run_id) != promised:
         findings.append(f"{end.title}: its plan, length, machine or run is not what its ledger's header names")
+    if end.job_digest != header.job_digest:
+        findings.append(f"{end.title}: its job is not the one that its ledger's header names")
     done = (steps[-1].step + 1, steps[-1].cursor) if steps else (header.step, header.cursor)
     if (end.step, end.cursor) != done:
         findings.append(

@@ -89,15 +89,6 @@ def test_an_altered_ledger_line_is_in_the_json(cli, run):
     assert any("ledger/000001.jsonl" in finding for finding in found["findings"])
 
 
-def test_a_run_whose_newest_manifest_is_torn_is_not_clean(cli, run):
-    """The commit before it is audited, and the torn one is a finding."""
-    newest = max((run / "manifests").iterdir())
-    newest.write_text(newest.read_text()[:-40])
-    answer = cli("audit", run)
-    assert answer.code == 1
-    assert f"WRONG         manifests/{newest.name}: torn" in answer.out
-
-
 def test_data_that_changed_is_named_as_it_is_written(cli, run, recorded):
     """The finding has the path unchanged, with brackets and colons."""
     text = recorded.text.read_text()

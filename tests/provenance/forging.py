@@ -1,13 +1,21 @@
-"""Runs altered by somebody who knows every hash: chains and seals are made anew throughout."""
+"""One table of faults planted in a recorded run, with what each verifier must find.
+
+Some only change files. Others are by somebody who knows every hash: chains and seals are made anew throughout.
+The run is that of `made_up_runs.make_history`.
+"""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from planner.base import format_versions
 from planner.store.records import NO_HEAD, chained
 
-Alter = Callable[[dict[str, Any]], None]
+Alter = Callable[[dict[str, Any]], object]
 
 
 def compact(value: object) -> str:
@@ -54,3 +62,759 @@ def forged(run: Path, alter_record: Alter = lambda _: None, alter_manifest: Alte
             lines.append(f'{{"head":"{head}","record":{compact(record)}}}\n')
         segment.write_text("".join(lines))
     return run
+
+
+def with_job(run: Path, change: Alter, also: Alter = lambda _: None) -> None:
+    """Change the run's job, under its right digest, in every header and manifest. `also` changes more in those."""
+    [file] = (run / "jobs").iterdir()
+    job = json.loads(file.read_text())
+    change(job)
+    digest = sha256(compact(job).encode()).hexdigest()
+    file.rename(file.with_name(f"{digest}.json")).write_text(compact(job))
+
+    def alter(value: dict[str, Any]) -> None:
+        if "job_digest" in value:
+            value["job_digest"] = digest
+            also(value)
+
+    forged(run, alter, alter)
+
+
+def set_format(found: object) -> Alter:
+    """Give a value this format, or none."""
+
+    def change(value: dict[str, Any]) -> None:
+        value.pop("format", None)
+        if found is not None:
+            value["format"] = found
+
+    return change
+
+
+def in_header(change: Alter) -> Alter:
+    """Change headers of ledgers alone."""
+    return lambda record: record["kind"] == "generation" and change(record)
+
+
+# -- how faults are planted
+
+Plant = Callable[[Path], object]
+
+MIDST, PARENT, NEWEST = "000000000002-000001", "000000000004-000001", "000000000012-000004"
+"""commits: in the midst of a generation, where generation 3 begins, and the last one"""
+HELD, LOST = "000000000008-000003", "000000000005-000001"
+"""held steps: where generation 4 begins, and where generation 2 began, which is outside the lineage"""
+
+
+def manifest(run: Path, name: str) -> Path:
+    """The file of a commit's or of a held step's manifest."""
+    return run / ("held" if name in {HELD, LOST} else "manifests") / f"{name}.json"
+
+
+def rewritten(name: str, change: Callable[[bytes], bytes]) -> Plant:
+    """A manifest's file with other bytes."""
+    return lambda run: manifest(run, name).write_bytes(change(manifest(run, name).read_bytes()))
+
+
+def resealed(name: str, **values: object) -> Plant:
+    """A manifest with other values and their seal. No digest of it elsewhere is changed."""
+    return lambda run: reseal(manifest(run, name), lambda value: value.update(values))
+
+
+def removed(name: str) -> Plant:
+    """A manifest is gone."""
+    return lambda run: manifest(run, name).unlink()
+
+
+def with_weights(change: Callable[[bytes], bytes]) -> Plant:
+    """The file of the last commit has other bytes."""
+
+    def plant(run: Path) -> None:
+        [file] = (run / "checkpoints" / NEWEST).iterdir()
+        file.write_bytes(change(file.read_bytes()))
+
+    return plant
+
+
+def with_lines(generation: int, change: Callable[[list[str]], object]) -> Plant:
+    """A ledger whose list of lines was changed. Its last item is empty."""
+
+    def plant(run: Path) -> None:
+        segment = run / "ledger" / f"{generation:06d}.jsonl"
+        lines = segment.read_bytes().decode().split("\n")
+        change(lines)
+        segment.write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+
+    return plant
+
+
+def with_digit(kind: str, generation: int = 1, which: int = 0) -> Plant:
+    """One digit of a ledger's record of this kind is another one."""
+
+    def change(lines: list[str]) -> None:
+        at = [number for number, line in enumerate(lines) if f'"kind":"{kind}"' in line][which]
+        line = lines[at]
+        digit = max(line.rfind(each) for each in "123456789")
+        lines[at] = f"{line[:digit]}{int(line[digit]) % 9 + 1}{line[digit + 1 :]}"
+
+    return with_lines(generation, change)
+
+
+def replace_in_line(lines: list[str], at: int, old: str, new: str) -> None:
+    """Replace a text that stands in a line."""
+    assert old in lines[at]
+    lines[at] = lines[at].replace(old, new, 1)
+
+
+def with_job_text(change: Alter) -> Plant:
+    """A job under its old digest."""
+
+    def plant(run: Path) -> None:
+        [file] = (run / "jobs").iterdir()
+        job = json.loads(file.read_text())
+        change(job)
+        file.write_text(compact(job))
+
+    return plant
+
+
+def with_hashes(generation: int, alter: Alter) -> Plant:
+    """A ledger with other values and its chain of hashes made anew. No manifest is changed."""
+
+    def change(lines: list[str]) -> None:
+        head = NO_HEAD
+        for number, line in enumerate(lines[:-1]):
+            record = json.loads(line)["record"]
+            alter(record)
+            head = chained(head, compact(record))
+            lines[number] = f'{{"head":"{head}","record":{compact(record)}}}'
+
+    return with_lines(generation, change)
+
+
+def replace_parent(run: Path) -> None:
+    """Generation 1's last commit is another one, as is its record. The header after it is not."""
+    digest = reseal(manifest(run, PARENT), lambda value: value["versions"].update(torch="9.9"))
+    with_hashes(1, lambda record: record.get("name") == PARENT and record.update(sha256=digest))(run)
+
+
+def add_commit(run: Path) -> None:
+    """A commit between two others, sealed, and on no record."""
+    file = manifest(run, "000000000003-000001")
+    shutil.copy(manifest(run, MIDST), file)
+    reseal(file, lambda value: value.update(name=file.stem, step=3))
+
+
+def with_text(change: Callable[[list[str]], object]) -> Plant:
+    """The data has other lines."""
+
+    def plant(run: Path) -> None:
+        file = run.parent / "rows.jsonl"
+        lines = file.read_text().splitlines(keepends=True)
+        change(lines)
+        file.write_text("".join(lines))
+
+    return plant
+
+
+def with_observed(step: int, alter: Alter) -> Plant:
+    """What was observed at a step is something else."""
+
+    def plant(run: Path) -> None:
+        file = run / "observed.jsonl"
+        values = [json.loads(line) for line in file.read_text().splitlines()]
+        for value in values:
+            if value["step"] == step:
+                alter(value)
+        file.write_text("".join(f"{json.dumps(value)}\n" for value in values))
+
+    return plant
+
+
+def rechained(alter_record: Alter = lambda _: None, alter_manifest: Alter = lambda _: None) -> Plant:
+    """Other values, and every hash and seal made anew."""
+    return lambda run: forged(run, alter_record, alter_manifest)
+
+
+def step(number: int, **changes: Callable[[Any], object]) -> Alter:
+    """Change fields of a step's record."""
+    return _changed(lambda value: value.get("kind") == "step" and value["step"] == number, changes)
+
+
+def evaluation(number: int, **changes: Callable[[Any], object]) -> Alter:
+    """Change fields of the record of an evaluation."""
+    return _changed(lambda value: value.get("kind") == "eval" and value["step"] == number, changes)
+
+
+def _changed(is_meant: Callable[[dict[str, Any]], bool], changes: dict[str, Callable[[Any], object]]) -> Alter:
+    return lambda value: is_meant(value) and value.update({key: change(value[key]) for key, change in changes.items()})
+
+
+def header(generation: int, **values: object) -> Alter:
+    """Give a generation's header other values."""
+    return in_header(lambda value: value["generation"] == generation and value.update(values))
+
+
+def named(name: str, **values: object) -> Alter:
+    """Give a commit's or a held step's manifest other values."""
+    return lambda value: value["name"] == name and value.update(values)
+
+
+def with_key(**values: object) -> Alter:
+    """Give other values to all headers and manifests that have such a key."""
+    return lambda value: value.update({key: given for key, given in values.items() if key in value})
+
+
+def identity(first_generation: int, **values: object) -> Alter:
+    """Give other values to the identity in headers and manifests from a generation on."""
+
+    def alter(value: dict[str, Any]) -> None:
+        if "identity" in value and value["generation"] >= first_generation:
+            value["identity"].update(values)
+
+    return alter
+
+
+def swap_steps(run: Path) -> None:
+    """What step 2 used is on record as step 3's, and the other way round."""
+    lines = (run / "ledger" / "000001.jsonl").read_text().splitlines()
+    records = [json.loads(line)["record"] for line in lines]
+    used = {
+        record["step"]: {key: record[key] for key in ("tokens", "checksum")}
+        for record in records
+        if record["kind"] == "step"
+    }
+
+    def swap(record: dict[str, Any]) -> None:
+        if record["kind"] == "step" and record["step"] in {2, 3}:
+            record.update(used[5 - record["step"]])
+
+    forged(run, swap)
+
+
+def keep_only(*names: str) -> Plant:
+    """All else in the run's folder is gone."""
+
+    def plant(run: Path) -> None:
+        for path in run.iterdir():
+            if path.name not in names:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return plant
+
+
+def without(name: str) -> Plant:
+    """A file or a folder of the run is gone."""
+    return lambda run: shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
+
+
+# -- what must be found
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """The verifier cannot see the fault for this reason, and calls the run clean."""
+
+    reason: str
+
+
+Found = str | tuple[str, ...] | Unseen
+"""a text of a finding, or several texts that must all be found, or why nothing is"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How a fault is planted in a run's folder, which has its data beside it, and what each verifier must find."""
+
+    plant: Plant
+    audit: Found
+    verify_run: Found
+    verify: Found | None = None
+    """None: as `audit`, since both read the lineage by the same code"""
+
+    def found_by(self, verifier: str) -> Found:
+        """What this verifier finds."""
+        found = getattr(self, verifier)
+        return self.audit if found is None else found
+
+
+TRUSTED = Unseen("losses, norms and what was computed are taken on trust: only training again shows them")
+OUTSIDE = Unseen("verify has just trained both runs, and reads the lineage alone")
+NO_JOB = Unseen("verify has the job in hand, and reads none that is on record")
+NO_DATA = Unseen("verify compares records, and does not read the data")
+SAME_STEPS = Unseen("verify compares steps and tensors, and they are the same")
+NO_DISCARDED = Unseen("the script does not read steps that were computed again")
+NO_RUN_JSON = Unseen("the script does not read run.json: headers and manifests name the run")
+NO_PLANS = Unseen("the script does not derive plans")
+
+_HELD_NO_GOOD = f"generation 4 resumed from memory at held step {HELD}, and its manifest is no good: "
+_LOST_NO_GOOD = f"generation 2 resumed from memory at held step {LOST}, and its manifest is no good: "
+_OTHER_MANIFEST = "its manifest is not the one that the ledger records"
+_OTHER_PLACE = "is of another run, place, plan, length, machine or job than"
+_OTHER_HEADER = "its plan, length, machine or run is not what its ledger's header names"
+_NOT_FED = "what entered the forward pass is not the samples at"
+_OTHER_DATA = "is not what it was trained on"
+
+_OTHER_HELD = "its manifest is not the one that this generation went on from"
+
+PLACES: dict[str, Callable[[Alter], Plant]] = {
+    "run.json": lambda change: lambda run: reseal(run / "run.json", change),
+    "jobs": lambda change: lambda run: with_job(run, change),
+    "ledger": lambda change: rechained(in_header(change)),
+    "manifests": lambda change: rechained(alter_manifest=lambda value: value["files"] and change(value)),
+    "held": lambda change: rechained(alter_manifest=lambda value: value["name"] == HELD and change(value)),
+}
+"""What is stored -> a plant that changes it by its argument."""
+
+FAULTS = {
+    # The files of the last commit.
+    "one byte of the weights": Fault(
+        with_weights(lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+        "altered since it was written",
+        "torn or altered",
+    ),
+    "weights cut short": Fault(with_weights(lambda content: content[:-1]), "torn (", "torn or altered"),
+    "no weights": Fault(without("checkpoints"), "is missing", "FileNotFoundError"),
+    "no weights named": Fault(
+        rechained(alter_manifest=named(NEWEST, files=[])),
+        f"commit {NEWEST}: it names no files, so there are no weights",
+        "the newest commit names no files: there are no weights",
+        SAME_STEPS,
+    ),
+    # Commits.
+    "a manifest altered": Fault(
+        rewritten(NEWEST, lambda content: content.replace(b'"step": 12', b'"step": 11')),
+        f"manifests/{NEWEST}.json: altered since it was written",
+        f"commit {NEWEST}: its manifest was altered: the seal does not match",
+    ),
+    "a manifest of garbage": Fault(
+        rewritten(NEWEST, lambda _: b"\xff\xfe\x00\x80"),
+        f"manifests/{NEWEST}.json: torn",
+        f"commit {NEWEST}: missing, torn or garbage",
+    ),
+    "a manifest that is another commit's": Fault(
+        lambda run: shutil.copy(manifest(run, MIDST), manifest(run, NEWEST)),
+        f"manifests/{NEWEST}.json: belongs to another run or another commit",
+        f"commit {NEWEST}: its manifest is another commit's",
+    ),
+    "a manifest of another format with nothing else": Fault(
+        rewritten(NEWEST, lambda _: b'{"sha256": "?", "value": {"format": 2}}'),
+        "format 2, this one reads 1",
+        f"commit {NEWEST}: its manifest was altered: the seal does not match",
+    ),
+    "the newest manifest torn": Fault(
+        rewritten(NEWEST, lambda content: content[:500]),
+        f"manifests/{NEWEST}.json: torn",
+        f"commit {NEWEST}: missing, torn or garbage",
+    ),
+    "the newest manifest gone": Fault(
+        removed(NEWEST),
+        f"commit {NEWEST} is on record, and its manifest is no good",
+        f"commit {NEWEST}: missing",
+        "samples: 12 steps against 10",
+    ),
+    "a parent's manifest torn": Fault(
+        rewritten(PARENT, lambda _: b"{"),
+        f"manifests/{PARENT}.json: torn",
+        (f"commit {PARENT}: missing, torn or garbage", f"{PARENT!r}, has no good manifest"),
+    ),
+    "a parent's manifest gone": Fault(
+        removed(PARENT),
+        f"manifests/{PARENT}.json",
+        (f"commit {PARENT}: missing", f"the step that it went on from, {PARENT!r}, has no good manifest"),
+    ),
+    "a manifest in the midst of a generation torn": Fault(
+        rewritten(MIDST, lambda _: b"{"),
+        f"commit {MIDST} is on record, and its manifest is no good",
+        f"commit {MIDST}: missing, torn or garbage",
+        OUTSIDE,
+    ),
+    "a manifest in the midst of a generation gone": Fault(
+        removed(MIDST),
+        f"commit {MIDST} is on record, and its manifest is no good",
+        f"commit {MIDST}: missing",
+        OUTSIDE,
+    ),
+    "no manifests": Fault(
+        without("manifests"),
+        "the ledger records 5 commits, and no manifest can be read",
+        "no commit can be read here, so there are no weights to account for",
+    ),
+    "a commit on no record": Fault(
+        add_commit,
+        "commit 000000000003-000001: the ledger has no record of it, and its generation went on",
+        "commit 000000000003-000001: the ledger has no record of it, and its generation went on",
+        OUTSIDE,
+    ),
+    "the newest manifest with another length": Fault(
+        resealed(NEWEST, total_steps=13),
+        (f"commit {NEWEST}: {_OTHER_MANIFEST}", f"commit {NEWEST}: {_OTHER_HEADER}"),
+        (f"commit {NEWEST}: {_OTHER_MANIFEST}", f"{_OTHER_PLACE} commit {NEWEST}"),
+        f"commit {NEWEST}: {_OTHER_HEADER}",
+    ),
+    "the newest manifest at another sample": Fault(
+        resealed(NEWEST, cursor=61),
+        f"commit {NEWEST}: it says step 12 and sample 61, and its ledger step 12 and sample 60",
+        (f"commit {NEWEST}: {_OTHER_MANIFEST}", f"commit {NEWEST} is not as far after its parent"),
+    ),
+    "the newest manifest at another step": Fault(
+        resealed(NEWEST, step=11),
+        f"commit {NEWEST}: it says step 11 and sample 60, and its ledger step 12 and sample 60",
+        f"commit {NEWEST}: its manifest is another commit's",
+    ),
+    "a parent's manifest with another length": Fault(
+        resealed(PARENT, total_steps=13),
+        f"commit {PARENT}: {_OTHER_MANIFEST}",
+        f"commit {PARENT}: {_OTHER_MANIFEST}",
+        f"commit {PARENT}: its manifest is not the one that generation 3 went on from",
+    ),
+    "a manifest in the midst of a generation with another length": Fault(
+        resealed(MIDST, total_steps=13),
+        f"commit {MIDST}: {_OTHER_MANIFEST}",
+        f"commit {MIDST}: {_OTHER_MANIFEST}",
+        OUTSIDE,
+    ),
+    "a parent's manifest and its record replaced": Fault(
+        replace_parent,
+        f"commit {PARENT}: its manifest is not the one that generation 3 went on from",
+        f"generation 3: went on from another manifest of commit {PARENT} than the one that is there",
+    ),
+    "a forged commit at another sample": Fault(
+        rechained(alter_manifest=named(NEWEST, cursor=61)),
+        f"commit {NEWEST}: it says step 12 and sample 61, and its ledger step 12 and sample 60",
+        f"commit {NEWEST} is not as far after its parent",
+    ),
+    "a forged commit of another run": Fault(
+        rechained(alter_manifest=named(NEWEST, run_id="another")),
+        f"manifests/{NEWEST}.json: belongs to another run",
+        f"the step that it went on from, {HELD!r}, has no good manifest, or one of another run",
+    ),
+    "a forged commit of another generation": Fault(
+        rechained(alter_manifest=named(NEWEST, generation=3)),
+        "ledger/000003.jsonl:1: the chain breaks here",
+        f"commit {NEWEST}: its manifest is another commit's",
+    ),
+    "a forged commit of another job": Fault(
+        rechained(alter_manifest=named(NEWEST, job_digest="0" * 64)),
+        f"commit {NEWEST}: its job is not the one that its ledger's header names",
+        f"{_OTHER_PLACE} commit {NEWEST}",
+    ),
+    "a forged commit with shards of memory": Fault(
+        rechained(alter_manifest=named(NEWEST, shards={"0/a": "0" * 32}, tensors={})),
+        "it has shards of memory, which no commit has",
+        "has shards of memory, which no commit has",
+    ),
+    "a forged commit without its certificate": Fault(
+        rechained(alter_manifest=named(NEWEST, tensors={})),
+        f"commit {NEWEST}: a finished bitwise run has a certificate, and this one has none",
+        f"is finished and bitwise, and commit {NEWEST} has no certificate",
+        "weights: differ at the end, first in model/w",
+    ),
+    # Held steps.
+    "a held step gone": Fault(removed(HELD), _HELD_NO_GOOD, "generation 4, resumed from memory: missing, torn"),
+    "a held step torn": Fault(
+        rewritten(HELD, lambda content: content[:200]),
+        _HELD_NO_GOOD,
+        "generation 4, resumed from memory: missing, torn",
+    ),
+    "a held step altered": Fault(
+        rewritten(HELD, lambda content: content.replace(b'"cursor": 40', b'"cursor": 41')),
+        f"{_HELD_NO_GOOD}held/{HELD}.json: altered since it was written",
+        "generation 4, resumed from memory: its manifest was altered: the seal does not match",
+    ),
+    "a held step of another run": Fault(
+        resealed(HELD, run_id="x"), f"{_HELD_NO_GOOD}held/{HELD}.json: belongs to another run", _OTHER_HELD
+    ),
+    "a held step with files": Fault(
+        resealed(HELD, files=[{"name": "f", "size_bytes": 1, "sha256": "a" * 64}]),
+        f"{_HELD_NO_GOOD}held/{HELD}.json: torn or not written by this version",
+        "its manifest is not that of a held step, which has shards and no files",
+    ),
+    "a held step sealed anew": Fault(
+        resealed(HELD, time_s=1.0),
+        f"held step {HELD}: its manifest is not the one that generation 4 went on from",
+        f"held step {HELD}: {_OTHER_HELD}",
+    ),
+    "a held step of another step": Fault(
+        resealed(HELD, step=7),
+        f"held step {HELD}: it says step 7 and sample 40, and its ledger step 8 and sample 40",
+        "generation 4, resumed from memory: its manifest is another commit's",
+        f"held step {HELD}: its manifest is not the one that generation 4 went on from",
+    ),
+    "a held step outside the lineage gone": Fault(
+        removed(LOST), _LOST_NO_GOOD, "generation 2, resumed from memory: missing, torn", OUTSIDE
+    ),
+    "a held step outside the lineage sealed anew": Fault(
+        resealed(LOST, time_s=1.0),
+        f"held step {LOST}: its manifest is not the one that generation 2 went on from",
+        f"held step {LOST}: {_OTHER_HELD}",
+        OUTSIDE,
+    ),
+    "a forged held step of another world size": Fault(
+        rechained(alter_manifest=named(HELD, world_size=7)), f"held step {HELD}: {_OTHER_HEADER}", _OTHER_PLACE
+    ),
+    "a forged held step of another plan": Fault(
+        rechained(alter_manifest=named(HELD, plan_digest="x")), f"held step {HELD}: {_OTHER_HEADER}", _OTHER_PLACE
+    ),
+    "a forged held step of another length": Fault(
+        rechained(alter_manifest=named(HELD, total_steps=99)), f"held step {HELD}: {_OTHER_HEADER}", _OTHER_PLACE
+    ),
+    "a forged held step of another identity": Fault(
+        rechained(alter_manifest=lambda value: value["name"] == HELD and value["identity"].update(seed=9)),
+        f"held step {HELD}: {_OTHER_HEADER}",
+        _OTHER_PLACE,
+    ),
+    "a forged held step at another sample": Fault(
+        rechained(alter_manifest=named(HELD, cursor=41)),
+        f"held step {HELD}: it says step 8 and sample 41, and its ledger step 8 and sample 40",
+        f"held step {HELD} is not as far after its parent",
+        f"it begins at step 8, not where held step {HELD} ended",
+    ),
+    "a forged held step with another head": Fault(
+        rechained(alter_manifest=named(HELD, ledger_head="a" * 64)),
+        f"it does not reach the head that held step {HELD} names",
+        f"does not reach the head that held step {HELD} names",
+    ),
+    "a forged header that begins later": Fault(
+        rechained(header(4, step=9)), f"it begins at step 9, not where held step {HELD} ended", "does not begin where"
+    ),
+    "a forged header that calls its parent durable": Fault(
+        rechained(header(4, parent_is_held=False)),
+        "it says that it resumed from a durable step, and its parent is not durable but held",
+        f"the step that it went on from, {HELD!r}, has no good manifest",
+    ),
+    # Ledgers.
+    **{
+        f"a digit of a record of kind {kind}": Fault(
+            with_digit(kind, generation),
+            f"ledger/{generation:06d}.jsonl:{line}: the chain breaks here",
+            f"generation {generation}: the chain breaks at line {line} of its ledger",
+        )
+        for kind, generation, line in [
+            ("generation", 1, 1),
+            ("eval", 1, 2),
+            ("step", 1, 3),
+            ("commit", 1, 5),
+            ("event", 3, 2),
+        ]
+    },
+    "a blank in a record": Fault(
+        with_lines(1, lambda lines: replace_in_line(lines, 2, '"loss":', '"loss" :')),
+        "ledger/000001.jsonl:3: the chain breaks here",
+        "generation 1: the chain breaks at line 3 of its ledger",
+    ),
+    "a digit of a step that was computed again": Fault(
+        with_digit("step", generation=1, which=4), "after its last commit: ledger/000001.jsonl:9", NO_DISCARDED
+    ),
+    "a line removed": Fault(
+        with_lines(1, lambda lines: lines.pop(2)),
+        "ledger/000001.jsonl:3: the chain breaks here",
+        "generation 1: the chain breaks at line 3 of its ledger",
+    ),
+    "a line of garbage": Fault(
+        with_lines(1, lambda lines: lines.insert(2, "\udcff\udcfe\x00 garbage \udc80")),
+        "ledger/000001.jsonl:3: not a ledger line",
+        "generation 1: the chain breaks at line 3 of its ledger",
+    ),
+    "two lines swapped": Fault(
+        with_lines(1, lambda lines: lines.insert(2, lines.pop(3))),
+        "ledger/000001.jsonl:3: the chain breaks here",
+        "generation 1: the chain breaks at line 3 of its ledger",
+    ),
+    "a ledger without its last lines": Fault(
+        with_lines(4, lambda lines: lines.__delitem__(slice(3, None))),
+        f"ledger of generation 4: it does not reach the head that commit {NEWEST} names",
+        f"generation 4: its ledger does not reach the head that commit {NEWEST} names",
+    ),
+    "a ledger torn in a line": Fault(
+        with_lines(3, lambda lines: lines.__setitem__(slice(3, None), [lines[3][:99]])),
+        f"ledger of generation 3: it does not reach the head that held step {HELD} names",
+        f"generation 3: its ledger does not reach the head that held step {HELD} names",
+    ),
+    "an empty ledger": Fault(
+        with_lines(1, lambda lines: lines.clear()),
+        f"ledger of generation 1: it does not reach the head that commit {PARENT} names",
+        f"generation 1: its ledger does not reach the head that commit {PARENT} names",
+    ),
+    "a ledger gone": Fault(without("ledger/000003.jsonl"), "ledger/000003.jsonl", "generation 3: missing"),
+    "a ledger with other hashes than its commit": Fault(
+        with_hashes(1, step(2, samples=lambda number: number - 1)),
+        f"ledger of generation 1: it does not reach the head that commit {PARENT} names",
+        f"generation 1: its ledger does not reach the head that commit {PARENT} names",
+    ),
+    # Steps, with all hashes made anew.
+    "a forged checksum": Fault(
+        rechained(step(7, checksum=lambda _: "0123456789abcdef")),
+        f"step 7: {_NOT_FED} [35, 40)",
+        f"step 7: {_NOT_FED} [35, 40)",
+        "samples: differ first at step 7",
+    ),
+    "a forged count of tokens": Fault(
+        rechained(step(7, tokens=lambda number: number + 1)),
+        f"step 7: {_NOT_FED} [35, 40)",
+        f"step 7: {_NOT_FED} [35, 40)",
+        "samples: differ first at step 7",
+    ),
+    "a forged count of samples": Fault(
+        rechained(step(7, samples=lambda number: number - 1)),
+        "step 7: computed 4 samples instead of 5",
+        "step 7: not 5 samples up to 40 on record",
+        "samples: differ first at step 7",
+    ),
+    "a forged place in the order": Fault(
+        rechained(step(6, cursor=lambda number: number + 5)),
+        "step 6: begins at sample 35, the one before ended at 30",
+        "step 6: not 5 samples up to 35 on record",
+        "samples: differ first at step 6",
+    ),
+    "a place in the order that is text": Fault(
+        rechained(step(7, cursor=str)), "not a ledger record", "step 7: not 5 samples up to 40 on record"
+    ),
+    "two steps that change places": Fault(
+        swap_steps,
+        (f"step 2: {_NOT_FED} [10, 15)", f"step 3: {_NOT_FED} [15, 20)"),
+        (f"generation 1: step 2: {_NOT_FED} [10, 15)", f"generation 1: step 3: {_NOT_FED} [15, 20)"),
+        "samples: differ first at step 2",
+    ),
+    "a forged learning rate": Fault(
+        rechained(step(7, lr=lambda rate: rate * (1 + 1e-9))),
+        "step 7: its learning rate is 0.000",
+        "step 7: its learning rate is 0.000",
+        "learning rates: differ first at step 7",
+    ),
+    "a forged loss": Fault(
+        rechained(step(7, loss=lambda loss: loss + 1e-9)), TRUSTED, TRUSTED, "losses: differ first at step 7"
+    ),
+    "a forged norm": Fault(
+        rechained(step(7, grad_norm=lambda norm: norm + 1e-9)),
+        TRUSTED,
+        TRUSTED,
+        "gradient norms: differ first at step 7",
+    ),
+    "a forged held-out loss": Fault(
+        rechained(evaluation(6, loss=lambda loss: loss + 1e-9)),
+        TRUSTED,
+        TRUSTED,
+        "held-out losses: differ first before step 6",
+    ),
+    "a step that is said to be skipped": Fault(
+        rechained(step(7, skipped=lambda _: True)), TRUSTED, TRUSTED, "losses: differ first at step 7"
+    ),
+    **{
+        f"a forged digest of {what}": Fault(
+            rechained(
+                alter_manifest=lambda value, name=name: (
+                    value["name"] == NEWEST and value["tensors"].update({name: "0" * 64})
+                )
+            ),
+            TRUSTED,
+            TRUSTED,
+            f"{what}: differ at the end, first in {name}",
+        )
+        for what, name in [("weights", "model/w"), ("optimizer", "optimizer/w"), ("sums' scales", "fixed_point/w")]
+    },
+    "another gradient observed": Fault(
+        with_observed(7, lambda value: value["tensors"].update({"gradient/w": [0]})),
+        TRUSTED,
+        TRUSTED,
+        "tensors by step: differ first at step 7, in gradient/w",
+    ),
+    "a forward pass less observed": Fault(
+        with_observed(10, lambda value: value["forward_passes"].__setitem__(1, 1)),
+        TRUSTED,
+        TRUSTED,
+        "forward passes: step 10, worker 1: 1, planned 2",
+    ),
+    # Headers and the job.
+    "another seed in the job": Fault(
+        with_job_text(lambda job: job["train"].update(seed=6)),
+        "altered since it was written",
+        "its job was altered: the digest does not match",
+        NO_JOB,
+    ),
+    "no job": Fault(without("jobs"), "jobs/", "FileNotFoundError", NO_JOB),
+    "a forged seed": Fault(
+        lambda run: with_job(
+            run, lambda job: job["train"].update(seed=6), lambda value: value["identity"].update(seed=6)
+        ),
+        (f"step 0: {_NOT_FED} [0, 5)", f"step 11: {_NOT_FED} [55, 60)"),
+        (f"step 0: {_NOT_FED} [0, 5)", f"step 11: {_NOT_FED} [55, 60)"),
+        SAME_STEPS,
+    ),
+    "a forged recipe": Fault(
+        rechained(identity(4, recipe="0" * 64), identity(4, recipe="0" * 64)),
+        "generation 4: another recipe than before, and nobody accepted it",
+        "generation 4: another 'recipe' than before, and nobody accepted it",
+        SAME_STEPS,
+    ),
+    "a forged length": Fault(
+        rechained(with_key(total_steps=13), with_key(total_steps=13)),
+        "generation 1: it was to end at step 13 on record, and its job says 12",
+        "generation 1: was to end at step 13 on record, and its job says 12",
+        SAME_STEPS,
+    ),
+    "forged steps behind the end": Fault(
+        lambda run: with_job(run, lambda job: job["train"].update(steps=11), with_key(total_steps=11)),
+        "generation 4: it went on to step 12, past its end at step 11",
+        "generation 4: went on to step 12, behind its end at step 11",
+        SAME_STEPS,
+    ),
+    "a forged length of an epoch": Fault(
+        rechained(with_key(num_samples=35)),
+        "generation 1: an epoch has 35 samples on record, and 36 in the data",
+        "generation 1: has 35 samples in an epoch on record, and the data has another number",
+        SAME_STEPS,
+    ),
+    "a forged plan": Fault(
+        rechained(with_key(plan_digest="x"), with_key(plan_digest="x")),
+        "generation 1: its plan is not what layout version 1 gives",
+        NO_PLANS,
+        SAME_STEPS,
+    ),
+    "a layout that planner does not know": Fault(
+        rechained(with_key(layout_version=2)),
+        "layout version 2, and this version of planner knows 1",
+        NO_PLANS,
+        SAME_STEPS,
+    ),
+    "a forged header of another run": Fault(
+        rechained(header(4, run_id="another")), f"commit {NEWEST}: {_OTHER_HEADER}", f"{_OTHER_PLACE} commit {NEWEST}"
+    ),
+    # The data.
+    "one letter of the data": Fault(
+        with_text(lambda lines: replace_in_line(lines, 7, "7 ", "7.")),
+        _OTHER_DATA,
+        (_OTHER_DATA, _NOT_FED),
+        NO_DATA,
+    ),
+    "a row of the data less": Fault(with_text(lambda lines: lines.pop(7)), _OTHER_DATA, _OTHER_DATA, NO_DATA),
+    "data of garbage": Fault(
+        lambda run: (run.parent / "rows.jsonl").write_bytes(b"\xff\xfe\x80 not JSON\n"),
+        "rows.jsonl",
+        "the data at",
+        NO_DATA,
+    ),
+    "no data": Fault(lambda run: (run.parent / "rows.jsonl").unlink(), "no file at", "no data at rows.jsonl", NO_DATA),
+    # The run, and formats.
+    "no run.json": Fault(without("run.json"), "no run here", NO_RUN_JSON),
+    "another run's run.json": Fault(
+        lambda run: reseal(run / "run.json", lambda value: value.update(run_id="another")),
+        "belongs to another run",
+        NO_RUN_JSON,
+    ),
+    "an empty folder": Fault(keep_only(), "no run here", "no commit can be read here"),
+    "a run that has only begun": Fault(
+        keep_only("run.json"), "nothing was committed yet", "no commit can be read here"
+    ),
+    **{
+        f"{place} of format {found!r}": Fault(
+            plant(set_format(found)),
+            f"format {found}, this one reads {reads}" if found else "written before formats had numbers",
+            NO_RUN_JSON if place == "run.json" else f"is of format {found!r}, and this script reads {reads}",
+            NO_JOB if place == "jobs" else None,
+        )
+        for place, plant in PLACES.items()
+        for reads in [format_versions.STORED[place]]
+        for found in (reads + 1, None, True, str(reads))
+    },
+}

@@ -1,5 +1,7 @@
 """Runs in a folder that nobody trained: samples, plans, chains and seals are right, and losses are invented."""
 
+import contextlib
+import json
 from hashlib import sha256
 
 from planner.job import Job, batch_sizes
@@ -24,33 +26,38 @@ from planner.store.storage import Storage
 BEGAN_S = 1_700_000_000.0
 
 
-def make_job(folder, steps, equality):
-    """A job over a small text, with three samples in each of `steps` steps."""
+def make_job(data, **sections):
+    """A job with three samples in each step. `sections` are merged into its sections."""
+    job = {
+        "name": "made-up",
+        "model": {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8},
+        "data": data,
+        "batch": {"global": 3, "max_micro": 2},
+        "train": {"steps": 30, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+        "workers": {"gpus": 0},
+    }
+    return Job.model_validate({**job, **{name: {**job.get(name, {}), **given} for name, given in sections.items()}})
+
+
+def text_job(folder, **sections):
+    """A job over a small text."""
     corpus = folder / "corpus.txt"
     corpus.write_text("the quick brown fox jumps over the lazy dog. " * 6)
-    return Job.model_validate(
-        {
-            "name": "made-up",
-            "model": {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8},
-            "data": {"kind": "text", "path": str(corpus)},
-            "batch": {"global": 3, "max_micro": 2, "equality": equality},
-            "train": {"steps": steps, "optimizer": {"kind": "adamw", "lr": 1e-3}},
-            "workers": {"gpus": 0},
-        }
-    )
+    return make_job({"kind": "text", "path": str(corpus)}, **sections)
 
 
 class MadeUpRun:
-    """A run, to which each method adds what rank 0 would write."""
+    """A run, to which each method adds what rank 0 would write.
 
-    def __init__(self, folder, *, steps=30, equality="balanced"):
-        self.job = make_job(folder, steps, equality)
+    `is_observed`: each step is observed, too, as in `planner verify`.
+    """
+
+    def __init__(self, folder, *, steps=30, equality="balanced", job=None, is_observed=False):
         self.run = RunFolder(Storage(str(folder / "run")))
         self._run_id = self.run.ensure_identity().run_id
-        self._dataset, self._order = open_data(self.job)
-        self._identity = identity_of(self.job, self._dataset, self._order)
-        self._lengths = lengths(self.job, self._order.num_samples)
-        self._header = self._ledger = None
+        self._is_observed = is_observed
+        self._header = self._ledger = self._plan = None
+        self.change_job(job or text_job(folder, train={"steps": steps}, batch={"equality": equality}))
         self._points = {}  # (generation, step) -> its manifest, as if it had been committed
         self.step = 0
 
@@ -65,9 +72,22 @@ class MadeUpRun:
         return self._header.step
 
     @property
+    def total_steps(self):
+        """Of the job."""
+        return self._lengths.total_steps
+
+    @property
     def name(self):
         """Of the newest step."""
         return commit_name(self.step, self.generation)
+
+    def change_job(self, job):
+        """Generations that begin from now on have another job."""
+        self.job = job
+        self._dataset, self._order = open_data(job)
+        self._identity = identity_of(job, self._dataset, self._order)
+        self._lengths = lengths(job, self._order.num_samples)
+        return self
 
     def begin(self, workers, parent="", *, is_held=False, **changed):
         """Begin a generation from scratch, from a commit, or from memory. It writes the held step's manifest."""
@@ -80,7 +100,7 @@ class MadeUpRun:
                 if is_held
                 else digest_of(self.run.manifest(parent))
             )
-        plan = make_plan(self._sizes, workers)
+        plan = self._plan = make_plan(batch_sizes(self.job), workers)
         fields = {
             "generation": number,
             "run_id": self._run_id,
@@ -109,10 +129,6 @@ class MadeUpRun:
         self._keep_point()
         return self
 
-    @property
-    def _sizes(self):
-        return batch_sizes(self.job)
-
     def steps(self, number):
         """Do some steps."""
         for _ in range(number):
@@ -131,9 +147,20 @@ class MadeUpRun:
                 seconds=1.0,
             )
             self._ledger.write(record)
+            if self._is_observed:
+                self._observe()
             self.step += 1
             self._keep_point()
         return self
+
+    def _observe(self):
+        line = {
+            "step": self.step,
+            "attempts": 1,
+            "forward_passes": [self._plan.accumulation_steps] * self._header.world_size,
+            "tensors": {name: [self.step] for name in ("gradient/w", "model/w", "optimizer/w")},
+        }
+        self.run.storage.append("observed.jsonl", f"{json.dumps(line)}\n".encode())
 
     def commit(self, *, is_recorded=True):
         """Commit the newest step."""
@@ -141,7 +168,8 @@ class MadeUpRun:
         self.run.storage.write(f"checkpoints/{name}/__0_0.distcp", content)
         file = FileDigest(name="__0_0.distcp", size_bytes=len(content), sha256=sha256(content).hexdigest())
         is_certified = self._identity.equality == "bitwise" and self.step == self._header.total_steps
-        tensors = {"model/w": "e" * 64} if is_certified else {}
+        named = ("model/w", "optimizer/w", "fixed_point/w")
+        tensors = {name: sha256(name.encode()).hexdigest() for name in named} if is_certified else {}
         manifest = self._points[name].model_copy(update={"files": (file,), "tensors": tensors})
         self.run.put_manifest(manifest)
         if is_recorded:
@@ -184,3 +212,33 @@ class MadeUpRun:
     def _held(self, point):
         shards = {f"{rank}/model/w": f"{rank:032x}" for rank in range(point.world_size)}
         return point.model_copy(update={"shards": shards})
+
+
+def make_history(folder):
+    """A bitwise run of 12 steps in four generations, 7 of them in the first epoch, with all that a run may come to.
+
+    Generation 1: 4 workers, steps 0 to 5, commits 2 and 4.
+    Generation 2: 2 workers from memory at step 5 to step 7. Then all memory was lost.
+    Generation 3: 3 workers from commit 4 to step 9, a copy of step 8, a commit of step 6.
+    Generation 4: 2 workers from memory at step 8 to the end, commits 10 and 12.
+
+    The run is in `run`, its data in `rows.jsonl`. The job has the data's path relative to the folder.
+    """
+    rows = ({"text": f"{number} " + "abcdefg " * (number % 5)} for number in range(40))
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    job = make_job(
+        {"kind": "jsonl", "path": "rows.jsonl"},
+        batch={"global": 5, "equality": "bitwise"},
+        train={"steps": 12, "seed": 5, "schedule": {"kind": "cosine", "warmup": "20%"}},
+        eval={"samples": 4, "every": 6},
+    )
+    with contextlib.chdir(folder):
+        made = MadeUpRun(folder, job=job, is_observed=True)
+        made.begin(4).evaluate().steps(2).commit().steps(2).commit()
+        durable = made.name
+        made.steps(1)
+        made.begin(2, made.name, is_held=True).steps(2)
+        made.begin(3, durable).note("all memory was lost").steps(2).evaluate().commit().steps(2)
+        held = made.name
+        made.steps(1).begin(2, held, is_held=True).steps(2).commit().steps(2).evaluate().commit()
+    return made

@@ -1,31 +1,22 @@
-"""A run whose generations began at durable steps and at steps that were only held: what an audit makes of it."""
+"""Clean runs whose generations began at durable steps and at steps that were only held: what verifiers make of them.
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+Faults in such runs are in `forging.py`.
+"""
 
 import pytest
-from forging import forged, reseal
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_runs import MadeUpRun
+from made_up_runs import MadeUpRun, text_job
+from verifiers import run_script
 
 from planner.provenance.audit import audit
 from planner.provenance.compare import read_trace
 from planner.store.run_folder import commit_name
 
-pytestmark = pytest.mark.process
-
-SCRIPT = Path(__file__).parents[2] / "docs" / "verify_run.py"
-
 
 def verified(run):
-    """Exit code and output of the verifier that imports nothing of ours."""
-    command = [sys.executable, "-I", "-S", str(SCRIPT), run.storage.url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={}, cwd="/", timeout=120)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout + done.stderr
+    """Exit code and output of `docs/verify_run.py`."""
+    return run_script(run.storage.url)
 
 
 @pytest.fixture
@@ -112,194 +103,57 @@ def test_a_generation_may_go_on_from_memory_at_the_last_step(tmp_path, equality)
     assert verified(made.run)[0] == 0
 
 
-# -- damage
-
-
-def held_file(made, generation=1):
-    [name] = [name for name in made.run.held_steps() if int(name[13:]) == generation]
-    return Path(made.run.storage.url) / "held" / f"{name}.json"
-
-
-def altered(**changes):
-    """Reseal the first held step with other values, as somebody who knows the digest would."""
-    return lambda made: reseal(held_file(made), lambda value: value.update(changes))
-
-
-def without_a_seal(made):
-    document = json.loads(held_file(made).read_text())
-    document["value"]["cursor"] += 1
-    held_file(made).write_text(json.dumps(document))
-
-
-HELD = commit_name(5, 1)
-NO_GOOD = f"generation 2 resumed from memory at held step {HELD}, and its manifest is no good: "
-DAMAGES = {
-    "gone": (lambda made: held_file(made).unlink(), NO_GOOD, "resumed from memory: missing, torn or garbage"),
-    "torn": (lambda made: held_file(made).write_bytes(held_file(made).read_bytes()[:200]), NO_GOOD, "missing, torn"),
-    "altered": (without_a_seal, f"{NO_GOOD}held/{HELD}.json: altered since it was written", "the seal does not match"),
-    "of another run": (altered(run_id="x"), "belongs to another run", "not the one that this generation went on from"),
-    "with files": (
-        altered(files=[{"name": "f", "size_bytes": 1, "sha256": "a" * 64}]),
-        f"{NO_GOOD}held/{HELD}.json: torn or not written by this version",
-        "which has shards and no files",
-    ),
-    "resealed": (
-        altered(time_s=1.0),
-        f"held step {HELD}: its manifest is not the one that generation 2 went on from",
-        f"held step {HELD}: its manifest is not the one that this generation went on from",
-    ),
-    "of another step": (altered(step=4), NO_GOOD, "its manifest is another commit's"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_held_step_is_found(made, damage):
-    """By the audit and by the independent verifier."""
-    harm, ours, theirs = DAMAGES[damage]
-    harm(made)
-    found = audit(made.run)
-    assert not found.clean
-    if damage != "of another step":
-        assert any(ours in finding for finding in found.findings), found.findings
-    code, output = verified(made.run)
-    assert (code, theirs in output) == (1, True), output
-
-
-def forge(made, alter_held=lambda _: None, alter_header=lambda _: None):
-    """Alter the first held step and the header that names it, and make every digest anew up to the newest manifest."""
-    forged(
-        Path(made.run.storage.url),
-        lambda value: alter_header(value) if value.get("generation") == 2 else None,
-        lambda value: alter_held(value) if value["name"] == HELD else None,
-    )
-
-
-def test_forging_without_a_change_is_harmless(made):
-    """What is found below is the change."""
-    forge(made)
-    found = audit(made.run)
-    assert found.clean, found.findings
-    assert verified(made.run)[0] == 0
-
-
-def unchanged(_value):
-    pass
-
-
-def shifted(**changes):
-    return lambda value: value.update(changes)
-
-
-FORGERIES = {
-    "another world size": (
-        shifted(world_size=7),
-        unchanged,
-        "its plan, length, machine or run",
-        "another run, place, plan",
-    ),
-    "another plan": (
-        shifted(plan_digest="x"),
-        unchanged,
-        "its plan, length, machine or run",
-        "another run, place, plan",
-    ),
-    "another length": (
-        shifted(total_steps=99),
-        unchanged,
-        "its plan, length, machine or run",
-        "another run, place, plan",
-    ),
-    "another identity": (
-        lambda value: value["identity"].update(seed=9),
-        unchanged,
-        "its plan, length, machine or run",
-        "another run, place, plan",
-    ),
-    "another cursor": (
-        shifted(cursor=16),
-        unchanged,
-        f"held step {HELD}: it says step 5 and sample 16, and its ledger step 5 and sample 15",
-        "is not as far after its parent",
-    ),
-    "a head that its ledger lacks": (
-        shifted(ledger_head="a" * 64),
-        unchanged,
-        f"it does not reach the head that held step {HELD} names",
-        f"does not reach the head that held step {HELD} names",
-    ),
-    "a later beginning": (
-        unchanged,
-        shifted(step=6),
-        "it begins at step 6, not where held step",
-        "does not begin where",
-    ),
-    "a header that calls it durable": (
-        unchanged,
-        shifted(parent_is_held=False),
-        "it says that it resumed from a durable step, and its parent is not durable but held",
-        "has no good manifest",
-    ),
-}
-
-
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_forged_held_step_is_found(made, forgery):
-    """With all digests made anew, so that nothing but the values contradict."""
-    alter_held, alter_header, ours, theirs = FORGERIES[forgery]
-    forge(made, alter_held, alter_header)
-    found = audit(made.run)
-    assert any(ours in finding for finding in found.findings), found.findings
-    code, output = verified(made.run)
-    assert (code, theirs in output) == (1, True), output
-
-
-def test_a_commit_that_poses_as_a_held_step_is_found(made):
-    """A held step has no certificate. A commit that says it has shards would need none."""
-    poses = {"shards": {"0/a": "0" * 32}, "tensors": {}}
-    forged(
-        Path(made.run.storage.url),
-        lambda _value: None,
-        lambda value: value.update(poses) if value["name"] == made.name else None,
-    )
-    assert not audit(made.run).clean
-    code, output = verified(made.run)
-    assert (code, "has shards of memory, which no commit has" in output) == (1, True), output
-
-
-def test_a_held_step_outside_the_lineage_is_checked_too(tmp_path):
-    """A header names it, and manifests are never removed."""
-    made = MadeUpRun(tmp_path).begin(2).steps(3).commit().steps(2)
-    made.begin(3, made.name, is_held=True).steps(4)
-    made.begin(1, commit_name(3, 1)).steps(2).commit()
-    held_file(made).unlink()
-    [finding] = audit(made.run).findings
-    assert finding.startswith(NO_GOOD)
-    assert verified(made.run)[0] == 1
-
-
-def test_a_replaced_held_step_outside_the_lineage_is_found_too(tmp_path):
-    """Its seal is right, and the header names another digest."""
-    made = MadeUpRun(tmp_path).begin(2).steps(3).commit().steps(2)
-    made.begin(3, made.name, is_held=True).steps(4)
-    made.begin(1, commit_name(3, 1)).steps(2).commit()
-    altered(time_s=1.0)(made)
-    assert audit(made.run).findings == (DAMAGES["resealed"][1],)
-    assert DAMAGES["resealed"][2] in verified(made.run)[1]
-
-
-@pytest.mark.parametrize("damage", ["gone", "resealed"])
-def test_what_is_wrong_is_said_once(made, damage):
-    """Of a held step in the lineage."""
-    DAMAGES[damage][0](made)
-    assert sum(DAMAGES[damage][1] in finding for finding in audit(made.run).findings) == 1
-
-
 def test_a_held_step_that_no_header_names_is_nobodys_business(made):
     """The workers died between writing it and their header."""
     name = made.name
     made.run.storage.write(f"held/{name}.json", b"torn")
     assert audit(made.run).clean
     assert verified(made.run)[0] == 0
+
+
+def test_steps_after_the_last_commit_are_uncommitted(tmp_path):
+    """They count neither as trained nor as computed again: a crash would lose them."""
+    made = MadeUpRun(tmp_path, steps=9).begin(2).steps(4).commit().steps(3)
+    found = audit(made.run)
+    assert found.clean, found.findings
+    assert (found.steps, found.uncommitted, found.recomputed) == (4, 3, 0)
+    assert verified(made.run)[0] == 0
+
+
+@pytest.mark.parametrize("changed", [(), ("recipe: accepted by name",)], ids=["refused", "accepted"])
+def test_a_change_of_the_recipe_must_be_accepted(tmp_path, changed):
+    """By the header of the generation that begins with another job."""
+    made = MadeUpRun(tmp_path).begin(2).steps(3).commit()
+    made.change_job(text_job(tmp_path, train={"clip_norm": 0.5})).begin(3, made.name, changed=changed).steps(2).commit()
+    found = audit(made.run).findings
+    code, output = verified(made.run)
+    if changed:
+        assert (found, code) == ((), 0), output
+    else:
+        assert found == ("generation 2: another recipe than before, and nobody accepted it",)
+        assert "WRONG generation 2: another 'recipe' than before, and nobody accepted it" in output
+
+
+SCHEDULES = [
+    {"kind": "constant"},
+    {"kind": "linear", "warmup": "20%"},
+    {"kind": "cosine", "warmup": "9 examples", "final_fraction": 0.1},
+    {"kind": "cosine", "warmup": "0.2 epochs"},
+]
+LENGTHS = [{"steps": 6}, {"steps": None, "epochs": 0.9}, {"steps": None, "examples": 33}]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("length", LENGTHS, ids=str)
+def test_every_schedule_and_length_is_derived(tmp_path, schedule, length):
+    """By the audit and by the script, which has arithmetic of its own."""
+    made = MadeUpRun(tmp_path, job=text_job(tmp_path, train={**length, "schedule": schedule})).begin(2)
+    made.steps(made.total_steps).commit()
+    found = audit(made.run)
+    assert found.clean, found.findings
+    assert found.steps == found.total_steps > 5
+    code, output = verified(made.run)
+    assert code == 0, output
 
 
 # -- any history
