@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast properties path memory wheel-test lint docs bench gpu gpu-smoke chaos fuzz clean
+.PHONY: demo test test-all test-fast properties path memory wheel-test lint docs bench gpu gpu-smoke chaos fuzz clean
 
 # Tests start thousands of processes. Each would compile planner again where a container has this variable.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,6 +13,10 @@ demo: .venv/ready
 # The pure tests first: they fail fast. Then those that start processes: up to three that fail are run once more.
 test: .venv/ready
 	$(BIN)/python tests/harness/run_tests.py
+
+# Those that CI leaves out, too (marker `slow`): .github/CONTRIBUTING.md says how long it takes.
+test-all: .venv/ready
+	$(BIN)/python tests/harness/run_tests.py --all
 
 # The pure tests alone, which start no process.
 test-fast: .venv/ready

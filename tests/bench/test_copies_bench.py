@@ -49,6 +49,7 @@ def test_figures_of_a_generation(bench):
 
 
 @pytest.mark.fsdp
+@pytest.mark.slow
 def test_a_toy_run_shows_each_interval(tmp_path):
     """Two generations are killed, and each is resumed from the other node's memory: few steps are lost."""
     command = [sys.executable, ROOT / "bench" / "copies.py", "--toy", "--intervals", "2", "auto"]

@@ -40,11 +40,11 @@ def gpu(monkeypatch):
                 "hf",
                 "dpo",
                 "ray",
+                "packed",
+                "step",
             )
         ),
         "loss",
-        "packed",
-        "step",
         "bitwise",
     ],
 )

@@ -28,6 +28,7 @@ def test_a_phase_ends_with_the_last_worker(bench):
 
 
 @pytest.mark.fsdp
+@pytest.mark.slow
 def test_a_toy_run_has_all_phases():
     """Three workers, whose second group is made, connected later, or the first one."""
     command = [sys.executable, ROOT / "bench" / "start.py", "--workers", "3", "--repeats", "1", "--dry"]

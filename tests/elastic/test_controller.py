@@ -143,7 +143,7 @@ class TestANoticeThatNamesThePresent:
         assert cluster.recomputed > 0
         assert next(at for at, act in cluster.acts if act.kind == "resize" and at > self.began) - self.began < 2
 
-    def test_who_does_not_answer_is_not_waited_for(self):
+    def test_a_worker_that_does_not_answer_is_not_waited_for(self):
         """The machine sleeps already, and no connection breaks."""
         cluster = Blocking(4, every_steps=60).run(80)
         cluster.lives_on_s, cluster.hung = math.inf, True
@@ -310,18 +310,18 @@ def test_a_deep_shrink_is_no_hang():
     before = cluster.step
     for node in cluster.nodes[1:]:
         cluster.drain(node, 120)
-    cluster.run(7200)
+    cluster.run(7200, tick_s=2)
     assert cluster.sizes == [16, 1]
     assert cluster.step >= before + 7
     cluster.add(15)
-    cluster.run(3000)
+    cluster.run(3000, tick_s=2)
     assert cluster.sizes == [16, 1, 16]
     assert cluster.recomputed == 0
 
 
 def test_a_step_may_take_hours_from_the_start():
     """Its rounds are progress."""
-    cluster = Cluster(1, global_batch=128, sample_s=60.0, most=1).run(3 * 7700)
+    cluster = Cluster(1, global_batch=128, sample_s=60.0, most=1).run(3 * 7700, tick_s=5)
     assert cluster.sizes == [1]
     assert cluster.step == 3
 
@@ -363,10 +363,10 @@ def test_progress_before_the_first_step_is_a_sign_of_life():
     cluster.tick()
     cluster.hung = True
     for _ in range(8):
-        cluster.run(3000)
+        cluster.run(3000, tick_s=5)
         cluster.units += 1
     assert cluster.sizes == [4]
-    cluster.run(3700)
+    cluster.run(3700, tick_s=5)
     assert cluster.sizes == [4, 4]
 
 
@@ -517,7 +517,7 @@ class TestPlacesThatCannotBeHad:
         """They tokenize a data set before they are ready, each time anew: twice as long is given each time."""
         cluster = Blocking(2, newcomers="slow").run(30)
         cluster.add()
-        cluster.run(6000)
+        cluster.run(6000, tick_s=2)
         assert (cluster.sizes, cluster.recomputed) == ([2, 3], 0)
 
     def test_a_group_starts_with_the_places_that_it_gets(self):
@@ -534,7 +534,7 @@ class TestPlacesThatCannotBeHad:
         assert cluster.sizes == [2, 3]
 
 
-def test_who_was_not_started_beforehand_waits_for_the_next_change():
+def test_a_node_that_comes_during_a_change_waits_for_the_next_one():
     """A second node comes while the first one's processes start: the pause is not theirs to begin in."""
     cluster = Cluster(2).run(30)
     cluster.add()

@@ -540,7 +540,7 @@ def test_any_weather_with_memory(weather, least, write_s):
         elif event == "keepers":
             cluster.can_hold = not cluster.can_hold
         cluster.run(seconds)
-    cluster.run(700)
+    cluster.run(700, tick_s=2)
     assert cluster.group
     cluster.is_ending = True
     until_s = cluster.now + 700

@@ -29,7 +29,7 @@ CONFIGURATIONS = {
     "activation checkpointing, dropout": {"model": {"dropout": 0.2}, "train": {"activation_checkpointing": True}},
     "sgd, no clipping": {"train": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}, "clip_norm": None}},
     "rmsprop": {"train": {"optimizer": {"kind": "rmsprop", "lr": 1e-3}}},
-    # A layer norm of 3 elements on up to 8 workers: shards without an element.
+    # A layer norm of 3 elements on 5 and more workers: shards without an element.
     "narrower than the workers": {"model": {"width": 3, "heads": 1}},
 }
 
@@ -58,9 +58,9 @@ FIRST, *OTHERS = CONFIGURATIONS
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
-        pytest.param(FIRST, range(1, 9), id=FIRST),
-        *(pytest.param(name, (1, 3, 8), id=name) for name in OTHERS),
-        *(pytest.param(name, (2, 4, 5, 6, 7, 8), id=f"{name}, all sizes", marks=pytest.mark.slow) for name in OTHERS),
+        pytest.param(FIRST, (1, 2, 3, 8), id=FIRST),
+        *(pytest.param(name, (1, 3, 5), id=name) for name in OTHERS),
+        *(pytest.param(name, range(1, 9), id=f"{name}, all sizes", marks=pytest.mark.slow) for name in CONFIGURATIONS),
     ],
 )
 def test_one_hash_for_every_world_size(workers, texts, tmp_path, name, sizes):
@@ -74,17 +74,17 @@ def test_one_hash_for_every_world_size(workers, texts, tmp_path, name, sizes):
     assert all(other == results[0] for other in results)
 
 
-def test_batches_do_differ(workers, texts, tmp_path):
+def test_balanced_batches_give_other_bits(workers, texts, tmp_path):
     """Without the fixed point the losses part ways: the test above can fail."""
     job = bitwise_job(texts, equality="balanced")
     losses = set()
-    for world_size in range(1, 6):
+    for world_size in (1, 2, 3):
         workers.run(run_job, world_size, job, str(tmp_path / str(world_size)))
         losses.add(tuple(s["loss"] for s in records(tmp_path / str(world_size))))
     assert len(losses) > 1
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3, 4))])
 def test_random_histories_with_kills_change_nothing(workers, texts, tmp_path, seed):
     """World sizes and the places of stops and kills are random; bits, losses and norms are those of W = 1."""
     compare_random_history(workers, texts, tmp_path, random.Random(seed), steps=10, changes=4)

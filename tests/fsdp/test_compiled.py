@@ -10,7 +10,7 @@ from planner.job import HfModel
 
 pytestmark = pytest.mark.fsdp
 
-HISTORY = [(4, 2), (3, 2), (5, 2), (1, None)]
+HISTORIES = {"short": [(2, 2), (1, None)], "long": [(4, 2), (3, 2), (5, 2), (1, None)]}
 """workers, and after how many steps they stop"""
 
 
@@ -27,9 +27,12 @@ def losses(url):
     return [record["loss"] for record in records(url)]
 
 
-@pytest.mark.parametrize("kind", ["gpt", pytest.param("hf", marks=pytest.mark.slow)])
-def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, tmp_path, kind):
-    """Losses equal to 1e-5 through 4, 3, 5 and 1 workers, and two graphs for all blocks and sizes."""
+@pytest.mark.parametrize(
+    ("kind", "history"),
+    [("gpt", "short"), *(pytest.param(kind, "long", marks=pytest.mark.slow) for kind in ("gpt", "hf"))],
+)
+def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, tmp_path, kind, history):
+    """Losses equal to 1e-5 at all sizes, and two graphs for all blocks and sizes."""
     settings = {"steps": 8, "eval": {"samples": 3, "every": 4}}
     plain = make_job(texts, **settings)
     if kind == "hf":
@@ -37,7 +40,7 @@ def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, t
         plain = hf_job(texts, model, train={"steps": 8}, eval=settings["eval"])
     compiled = plain.model_copy(update={"train": plain.train.model_copy(update={"compile": "blocks"})})
     graphs = [0] * 8
-    for num_workers, stop_at in HISTORY:
+    for num_workers, stop_at in HISTORIES[history]:
         workers.run(run_hf, num_workers, plain, str(tmp_path / "plain"), stop_at)
         found = workers.run(run_counted, num_workers, compiled, str(tmp_path / "compiled"), stop_at)
         graphs = [total + new for total, new in zip(graphs, [*found, *[0] * (8 - num_workers)], strict=True)]

@@ -4,6 +4,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from events import EVENT_S
 from kept_runs import cluster, copies_in, run_kept, run_kept_texts
 from own_loops import HEAD, own_job
 from test_bitwise import CONFIGURATIONS, bitwise_job, result
@@ -55,31 +56,34 @@ def _publishing(last):
     from planner.train.copies import Copies
     from planner.train.memory_copies import MemoryCopies
 
-    publish, keep = Copies._publish, MemoryCopies.keep
-    opened, done = threading.Event(), {}
+    publish, begin, keep = Copies._publish, Copies._begin_publishing, MemoryCopies.keep
+    stopped, works = threading.Event(), {}
 
-    def slow_publish(copies, held, facts, moved):
-        found = publish(copies, held, facts, moved)
+    def begin_publishing(copies, held, facts):
+        begin(copies, held, facts)
+        works[held.step] = copies._publishing
+
+    def slow_publish(copies, client, held, facts, moved):
         if held.step >= last:
-            opened.wait(60)
-        done.setdefault(held.step, threading.Event()).set()
-        return found
+            assert stopped.wait(EVENT_S)
+        return publish(copies, client, held, facts, moved)
 
-    def opening_keep(memory, step, cursor):
+    def keep_beside(memory, step, cursor):
+        assert memory.copies.is_publishing
         try:
             return keep(memory, step, cursor)
         finally:
-            opened.set()
+            stopped.set()
 
     def wait(step):
         if 1 < step <= last:
-            done.setdefault(step - 1, threading.Event()).wait(60)
+            assert works[step - 1].result()
 
-    Copies._publish, MemoryCopies.keep = slow_publish, opening_keep
+    Copies._publish, Copies._begin_publishing, MemoryCopies.keep = slow_publish, begin_publishing, keep_beside
     try:
         yield wait
     finally:
-        Copies._publish, MemoryCopies.keep = publish, keep
+        Copies._publish, Copies._begin_publishing, MemoryCopies.keep = publish, begin, keep
 
 
 def test_a_stop_during_a_commit_while_a_copy_is_published(workers, texts, tmp_path, url):

@@ -61,7 +61,7 @@ def measured(url):
     return steps | {("eval", s["step"]): {"loss": s["loss"], **s["metrics"]} for s in records(url, "eval")}
 
 
-QUICK = ("sft", "dpo, cached", "kto")
+QUICK = ("sft", "kto")
 IN_BATCHES = [pytest.param(name, "balanced", marks=[] if name in QUICK else [pytest.mark.slow]) for name in KINDS]
 BITWISE = [(name, "bitwise") for name in ("sft", "dpo", "dpo, cached", "kto")]
 
@@ -171,7 +171,7 @@ def small_parts_stopped(rank, job, url):
     return small_parts(rank, job, url, stop_after=10)
 
 
-def test_a_harmed_part_is_computed_again(workers, tmp_path):
+def test_a_damaged_part_is_computed_again(workers, tmp_path):
     """From the first weights, though there is a checkpoint by now; the others are read, and the ledger says why."""
     job = sample_job(tmp_path, "dpo, cached", equality="bitwise", steps=3)
     url = tmp_path / "run"
@@ -226,7 +226,7 @@ def run_hf(rank, job, url, stop_at=None):
         identity.open_dataset, frozen.make_model = before, make_model
 
 
-@pytest.mark.parametrize("name", ["dpo", "kto"])
+@pytest.mark.parametrize("name", ["dpo", pytest.param("kto", marks=pytest.mark.slow)])
 def test_adapters_are_held_to_what_lies_below_them(workers, tiny_model, tmp_path, name):
     """Without a second model, after a resume, too: as a frozen copy of the same files says."""
     folder = str(tiny_model("llama"))

@@ -10,9 +10,12 @@ from worker_functions import records, run_job
 from planner.errors import DataError, TrainingFailed, UserError
 from planner.files import read_job
 from planner.provenance.audit import audit
-from planner.runner.verify_job import through_processes
+from planner.rehearsal.on_processes import rehearse, train_observed
+from planner.rehearsal.stages import stages
+from planner.runner.verify_job import compare
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.train.setup import Launch
 
 pytestmark = pytest.mark.fsdp
 
@@ -41,14 +44,22 @@ def audited(url, job):
     return audit(RunFolder(Storage(str(url))), code=job.data.path)
 
 
+def verified(workers, job, sizes, folder):
+    """What `planner verify` compares, by worker processes that are kept."""
+    folders = folder / "fixed", folder / "history"
+    for url, each in zip(folders, (sizes[:1], sizes), strict=True):
+        rehearse(workers, Launch(job=job, url=str(url)), stages(each, job.train.steps), train_observed)
+    return compare(job, *folders, sizes)
+
+
 @pytest.mark.parametrize("equality", ["balanced", "bitwise"])
-def test_the_example_trains_the_same_at_every_size(tmp_path, equality):
+def test_the_example_trains_the_same_at_every_size(workers, tmp_path, equality):
     """jobs/own_loop.py through `planner verify`: samples, losses and weights, in bitwise mode to the last bit."""
     root = Path(__file__).parents[2]
     file = root / "jobs" / "own_loop.yaml"
     settings = ["train.steps=4", f"batch.equality={equality}", f"data.path={root / 'jobs' / 'own_loop.py'}"]
     job = read_job(str(file), settings)
-    checks = through_processes(job, [3, 2], tmp_path)
+    checks = verified(workers, job, [3, 2], tmp_path)
     assert all(check.passed for check in checks), checks
     result = audited(tmp_path / "history", job)
     assert result.clean, result.findings
@@ -94,10 +105,10 @@ def test_it_resumes_at_another_size_with_its_optimizer(workers, make_job, tmp_pa
     assert audited(tmp_path / "parts", job).clean
 
 
-def test_a_loop_may_call_its_model_as_often_as_it_likes(make_job, tmp_path):
+def test_a_loop_may_call_its_model_as_often_as_it_likes(workers, make_job, tmp_path):
     """Twice for each micro-batch, say, for a contrastive loss: verify counts micro-batches, not calls."""
     code = PLAIN.replace("errors(model, batch).sum()", "(errors(model, batch) + errors(model, batch)).sum()")
-    checks = through_processes(make_job(code), [2, 1], tmp_path)
+    checks = verified(workers, make_job(code), [2, 1], tmp_path)
     assert all(check.passed for check in checks), checks
 
 

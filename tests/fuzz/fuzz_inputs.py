@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-sys.path[:0] = [str(TESTS), *(str(TESTS / name) for name in ("data", "files", "recipes"))]
+sys.path[:0] = [str(TESTS), *(str(TESTS / name) for name in ("data", "files", "harness", "recipes"))]
 
 JOB = """\
 name: tiny

@@ -4,9 +4,9 @@ import subprocess
 import time
 
 EVENT_S = 300.0
-"""For an event that must come, in seconds. Five minutes, since no shorter limit tells a hang from a machine that is busy
-with other things. A test that passes does not wait so long: it ends with the event. pytest's own limit (pyproject.toml)
-is longer, so that the message says what did not come."""
+"""For an event that must come, in seconds. Five minutes, since no shorter limit tells a hang from a machine that is
+busy with other things. A test that passes does not wait so long: it ends with the event. pytest's own limit
+(pyproject.toml) is longer, so that the message says what did not come."""
 
 _LOOK_S = 0.02
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest: `--outcomes FILE` writes which tests failed, and why, for `run_tests.py`."""
+"""A plugin of pytest: `--outcomes FILE` writes which tests passed, which failed, and why, for `run_tests.py`."""
 
 import json
 from pathlib import Path
@@ -19,16 +19,18 @@ def pytest_configure(config):
 
 
 class Outcomes:
-    """What did not pass: tests by id with the reason, files not collected, and tests that ended pytest."""
+    """Tests that passed, tests that failed with the reason, files not collected, and tests that ended pytest."""
 
     def __init__(self, file):
-        self._file, self._failed = file, {}
+        self._file, self._failed, self._passed = file, {}, set()
         self._uncollected, self._crashed = [], set()
 
     def pytest_runtest_logreport(self, report):
         """A test may fail twice: in itself and when its fixtures are put away. The first reason counts."""
         if report.failed:
             self._failed.setdefault(report.nodeid, _exception_line(report))
+        elif report.passed and report.when == "call":
+            self._passed.add(report.nodeid)
 
     def pytest_collectreport(self, report):
         """Errors of a module's own lines, and two files of one name."""
@@ -42,7 +44,12 @@ class Outcomes:
 
     def pytest_sessionfinish(self):
         """Without this file, pytest itself crashed."""
-        found = {"failed": self._failed, "uncollected": self._uncollected, "crashed": sorted(self._crashed)}
+        found = {
+            "passed": sorted(self._passed - set(self._failed)),
+            "failed": self._failed,
+            "uncollected": self._uncollected,
+            "crashed": sorted(self._crashed),
+        }
         self._file.write_text(json.dumps(found))
 
 

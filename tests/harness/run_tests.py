@@ -5,6 +5,8 @@ A pure test says the same thing each time: one failure ends the run at once. A t
 process with new fixtures. What passes then is printed as `FLAKY test: reason`, and kept in `flaky-tests.log`. It is a
 defect, and to be mended, but it refuses nobody's change.
 
+With `--all` (`make test-all`), slow tests are run, too.
+
 Ends with 0 if everything passed, and with 1 otherwise.
 """
 
@@ -26,10 +28,10 @@ _PASSED, _SOME_FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit codes. Any other is 
 
 # The pytest plugin xdist would start a worker that crashed again, and go on.
 _SHARED = ["--durations=15", "--max-worker-restart=0"]
-PURE = ["-n", "2", "-m", "not slow and not process", "--maxfail=1", *_SHARED]
+PURE = ["--maxfail=1", *_SHARED]
 # One worker of xdist runs all tests that share the Ray cluster.
-PROCESSES = ["-n", "2", "--dist", "loadgroup", "-m", "not slow and process", f"--maxfail={MOST_AGAIN + 1}", *_SHARED]
-AGAIN = ["-n", "0", "-m", "not slow and process", "--last-failed", "--last-failed-no-failures=none", *_SHARED]
+PROCESSES = ["--dist", "loadgroup", f"--maxfail={MOST_AGAIN + 1}", *_SHARED]
+AGAIN = ["-n", "0", "--last-failed", "--last-failed-no-failures=none", *_SHARED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ class Outcome:
     """How one pytest ended."""
 
     code: int
+    passed: list[str]
+    """test ids"""
     failed: dict[str, str]
     """test id -> the line of the exception"""
     uncollected: list[str]
@@ -58,25 +62,30 @@ def run_pytest(options: list[str], cache: Path) -> Outcome:
         command = [sys.executable, "-m", "pytest", *options, "-o", f"cache_dir={cache}", "--outcomes", str(file)]
         print(shlex.join(command), flush=True)
         code = subprocess.run(command, check=False).returncode
-        found = json.loads(file.read_text()) if file.exists() else {"failed": {}, "uncollected": [], "crashed": []}
+        nothing = {"passed": [], "failed": {}, "uncollected": [], "crashed": []}
+        found = json.loads(file.read_text()) if file.exists() else nothing
     return Outcome(code=code, **found)
 
 
-def run_all(paths: list[str], log: Path) -> int:
+def run_all(paths: list[str], log: Path, *, slow: bool = False, num_workers: int = 2) -> int:
     """Both kinds of tests, in these paths. Returns the exit code."""
+    workers = ["-n", str(num_workers)]
+    pure_tests, process_tests = (
+        ("not process", "process") if slow else ("not slow and not process", "not slow and process")
+    )
     passed = {_PASSED, _NO_TESTS} if paths else {_PASSED}
     with tempfile.TemporaryDirectory(prefix="planner-cache-") as folder:
-        pure = run_pytest([*PURE, *paths], Path(folder) / "pure")
+        pure = run_pytest([*workers, *PURE, "-m", pure_tests, *paths], Path(folder) / "pure")
         if pure.code not in passed:
             return _refuse(f"of the pure tests, {_told(pure)}")
         cache = Path(folder) / "process"
-        first = run_pytest([*PROCESSES, *paths], cache)
+        first = run_pytest([*workers, *PROCESSES, "-m", process_tests, *paths], cache)
         if first.code in passed:
             return 0
         if not first.can_be_repeated:
             return _refuse(f"of the tests that start processes, {_told(first)}")
         print(f"{_told(first)}. Once more:", flush=True)
-        second = run_pytest([*AGAIN, *paths], cache)
+        second = run_pytest([*AGAIN, "-m", process_tests, *paths], cache)
     flaky = passed_again(first, second)
     _report(flaky, log)
     if len(flaky) == len(first.failed):
@@ -88,7 +97,7 @@ def passed_again(first: Outcome, second: Outcome) -> dict[str, str]:
     """The tests that passed when they were run again, with why they failed at first. None if pytest itself failed."""
     if second.code not in {_PASSED, _SOME_FAILED} or second.uncollected or second.crashed:
         return {}
-    return {test: reason for test, reason in sorted(first.failed.items()) if test not in second.failed}
+    return {test: reason for test, reason in sorted(first.failed.items()) if test in second.passed}
 
 
 def _report(flaky: dict[str, str], log: Path) -> None:
@@ -118,9 +127,11 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", help="files and folders of tests; all by default")
+    parser.add_argument("--all", action="store_true", help="also the slow tests")
+    parser.add_argument("--workers", type=int, default=2, help="processes of pytest (2 by default)")
     parser.add_argument("--flaky-log", type=Path, default=LOG, help="where tests are kept that passed when run again")
     arguments = parser.parse_args()
-    raise SystemExit(run_all(arguments.paths, arguments.flaky_log))
+    raise SystemExit(run_all(arguments.paths, arguments.flaky_log, slow=arguments.all, num_workers=arguments.workers))
 
 
 if __name__ == "__main__":

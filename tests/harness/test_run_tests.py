@@ -9,6 +9,8 @@ import pytest
 
 pytestmark = pytest.mark.process
 HERE = Path(__file__).parent
+# Plugins that take a second to import.
+UNUSED = "-p no:hypothesispytest -p no:pytest_cov -p no:randomly -p no:anyio"
 CONFTEST = "pytest_plugins = ['outcomes']\n"
 INI = "[pytest]\nmarkers = process\n    slow\n"
 # Fails as often as `FAILS` says, and counts in a file, since each try has a process of its own.
@@ -30,6 +32,15 @@ def test_sometimes(number):
 
 
 @pytest.mark.process
+def test_skipped():
+    if "SKIPS" in os.environ:
+        if Path("skips").exists():
+            pytest.skip("the second time")
+        Path("skips").write_text("")
+        raise AssertionError
+
+
+@pytest.mark.process
 def test_crash():
     if "CRASHES" in os.environ:
         os._exit(9)
@@ -37,33 +48,31 @@ def test_crash():
 
 def test_pure():
     assert "PURE_FAILS" not in os.environ
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pytest.param("process", marks=pytest.mark.process), "pure"])
+def test_slow(kind):
+    Path(f"slow-{kind}").write_text("")
 """
 
 
 @pytest.fixture
 def run(tmp_path):
-    """`run(FAILS="0,1,...")` -> exit code, output, and the lines of the log."""
+    """`run(*options, FAILS="0,1,...")` -> exit code, output, and the lines of the log."""
     for name, text in (("conftest.py", CONFTEST), ("pytest.ini", INI), ("test_sample.py", TESTS)):
         (tmp_path / name).write_text(text)
 
-    def call(**environment):
+    def call(*options, **environment):
         # What an outer pytest has set is not for this one.
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        command = [sys.executable, str(HERE / "run_tests.py"), "--flaky-log", "flaky.log"]
-        variables = {**outside, "PYTHONPATH": str(HERE), **environment}
+        command = [sys.executable, str(HERE / "run_tests.py"), "--workers", "1", "--flaky-log", "flaky.log", *options]
+        variables = {**outside, "PYTHONPATH": str(HERE), "PYTEST_ADDOPTS": UNUSED, **environment}
         done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
         log = tmp_path / "flaky.log"
         return done.returncode, done.stdout, log.read_text().splitlines() if log.exists() else []
 
     return call
-
-
-def test_all_pass(run):
-    """Nothing is said, and nothing is kept."""
-    code, output, log = run(FAILS="0,0,0,0,0")
-    assert code == 0, output
-    assert log == []
-    assert "FLAKY" not in output
 
 
 def test_what_passes_when_run_again_is_flaky(run):
@@ -77,13 +86,25 @@ def test_what_passes_when_run_again_is_flaky(run):
     assert [line.split(" ", 2)[2] for line in log] == last
 
 
-def test_what_fails_twice_refuses(run):
-    """The one that passed is told all the same."""
-    code, output, log = run(FAILS="2,0,1,0,0")
+def test_what_does_not_pass_when_run_again_refuses(run):
+    """It fails twice, or it is skipped then. The one that passed is told all the same."""
+    code, output, log = run(FAILS="2,0,1,0,0", SKIPS="1")
     assert code == 1
-    assert output.splitlines()[-1].startswith("refused: ")
-    assert "test_sometimes[0]" in output.splitlines()[-1]
+    last = output.splitlines()[-1]
+    assert last.startswith("refused: ")
+    assert "test_sometimes[0]" in last
     assert [line.split(" ", 2)[2].partition(": ")[0] for line in log] == ["FLAKY test_sample.py::test_sometimes[2]"]
+
+
+def test_all_pass(run, tmp_path):
+    """Nothing is said, and nothing is kept. Slow tests are run by `make test-all` alone, pure ones and others."""
+    code, output, log = run(FAILS="0,0,0,0,0")
+    assert code == 0, output
+    assert log == []
+    assert "FLAKY" not in output
+    assert not list(tmp_path.glob("slow-*"))
+    assert run("--all", FAILS="0,0,0,0,0")[0] == 0
+    assert {path.name for path in tmp_path.glob("slow-*")} == {"slow-process", "slow-pure"}
 
 
 def test_four_failures_refuse_at_once(run, tmp_path):
