@@ -28,7 +28,7 @@ def write(path, root, flags="w"):
 
 
 @pytest.mark.usefixtures("umask")
-def test_what_is_new_is_private(tmp_path):
+def test_a_new_folder_is_private(tmp_path):
     """The root, what is missing above it, and all within."""
     root = tmp_path / "runs" / "run"
     make_folder(root / "a" / "b", root)
@@ -41,7 +41,7 @@ def test_what_is_new_is_private(tmp_path):
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize(("shared", "file"), [(0o2770, 0o660), (0o750, 0o640), (0o755, 0o644), (0o700, 0o600)])
-def test_in_a_shared_folder_it_is_shared(tmp_path, shared, file):
+def test_a_new_folder_in_a_shared_one_is_shared(tmp_path, shared, file):
     """As the folder's owner has decided, with the bit that hands the group on; the folder itself is left alone."""
     root = tmp_path / "run"
     root.mkdir()
@@ -52,7 +52,7 @@ def test_in_a_shared_folder_it_is_shared(tmp_path, shared, file):
 
 
 @pytest.mark.usefixtures("umask")
-def test_what_was_there_stays_as_it_was(tmp_path):
+def test_an_existing_folder_keeps_its_permissions(tmp_path):
     """A folder, and a file that is written to again."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("before")

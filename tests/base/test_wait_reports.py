@@ -1,8 +1,8 @@
 """How often a wait is mentioned."""
 
-import time
 from itertools import pairwise
 
+from events import EVENT_S, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,9 +32,8 @@ def test_a_call_that_does_not_return_is_mentioned_while_it_lasts():
     """And no more when it has."""
     said = []
     with reminded(said.append, "waiting for the disk", first_s=0.02):
-        while len(said) < 3:
-            time.sleep(0.01)
-    with reminded(said.append, "never", first_s=60):
+        wait_for(lambda: len(said) >= 3)
+    with reminded(said.append, "never", first_s=EVENT_S):
         pass
     assert said[0] == "waiting for the disk (0 s so far)"
     assert all("disk" in message for message in said)

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from events import EVENT_S
 from metadata_server import GcpMetadata, Metadata, iso
 from plugin_package import install, install_example
 
@@ -58,10 +59,10 @@ def test_a_broken_package_is_named_only_where_no_other_cloud_answers(site, text,
     module = f"broken_cloud_{len(text)}"
     install(site, "planner.clouds", {"broken": f"{module}:MAKE"}, {module: text}, name="planner-broken")
     with GcpMetadata() as google:
-        cloud, why = find_cloud(Endpoint(url=google.url, timeout_s=2.0))
+        cloud, why = find_cloud(Endpoint(url=google.url, timeout_s=EVENT_S))
         assert (cloud.name, why) == ("Google Cloud", "")
     with CentreMetadata() as nobodys:
-        cloud, why = find_cloud(Endpoint(url=nobodys.url, timeout_s=2.0))
+        cloud, why = find_cloud(Endpoint(url=nobodys.url, timeout_s=EVENT_S))
         assert cloud is None
         assert "planner.clouds: broken of planner-broken 1.0 cannot be used" in why
         assert says in why
@@ -100,7 +101,7 @@ def test_an_agent_outlives_what_a_package_raises_or_returns(site):
     text = FAULTY.format(**FINE | {"looking": looking})
     install(site, "planner.clouds", {"faulty": "faulty_agent:Cloud"}, {"faulty_agent": text}, name="planner-faulty")
     with CentreMetadata() as server:
-        cloud, _ = find_cloud(Endpoint(url=server.url, timeout_s=2.0))
+        cloud, _ = find_cloud(Endpoint(url=server.url, timeout_s=EVENT_S))
     said = []
     agent = Agent(cloud, None, said.append, follow_advice=False)
     for _ in range(4):

@@ -105,7 +105,7 @@ def test_a_trained_run_is_drawn_twice_alike(script, recorded, tmp_path):
     assert files[0] == files[1]
 
 
-def test_where_no_run_is_nothing_is_drawn(script, tmp_path, capsys):
+def test_nothing_is_drawn_without_a_run(script, tmp_path, capsys):
     """One line on stderr."""
     assert script.main([str(tmp_path / "none"), "-o", str(tmp_path / "picture")]) == 1
     assert "no run here" in capsys.readouterr().err

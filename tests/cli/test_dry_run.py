@@ -191,7 +191,7 @@ def test_what_differs_from_the_runs_job_is_listed(cli, longer):
     assert {"changed   checkpoint.keep: 2 -> 5", "changed   train.steps: 4 -> 9"} <= set(lines)
 
 
-def test_what_a_start_would_refuse_is_refused(cli, longer, tmp_path):
+def test_a_dry_run_refuses_what_a_run_refuses(cli, longer, tmp_path):
     """Another job, a live driver, an unusable folder, a dead address: with the exit code of a real start."""
     run, arguments = longer
     assert "another seed" in cli("run", *arguments, "--set", "train.seed=1", "--dry-run").err

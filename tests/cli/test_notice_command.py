@@ -1,13 +1,19 @@
 """`planner notice-agent` without a cloud, and its --dry-run."""
 
+from functools import partial
+
 import pytest
+from events import EVENT_S
 from metadata_server import AwsMetadata, AzureMetadata, GcpMetadata
 
 from planner.cli import notice_agent_command
+from planner.notice.fetch import Endpoint
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch):
+    """A cloud that answers is waited for, and one that does not is asked again at once."""
+    monkeypatch.setattr(notice_agent_command, "Endpoint", partial(Endpoint, timeout_s=EVENT_S))
     monkeypatch.setattr(notice_agent_command, "_CLOUD_AGAIN_S", 0.0)
 
 
@@ -18,7 +24,7 @@ def test_without_a_cloud_it_says_so_and_ends_well(cli):
     assert "AWS, Google Cloud and Azure do not answer at http://127.0.0.1:1" in answer.out
 
 
-def test_what_is_no_url_is_a_users_mistake(cli):
+def test_an_invalid_url_is_refused(cli):
     answer = cli("notice-agent", "--endpoint", "169.254.169.254")
     assert answer.code == 2
 

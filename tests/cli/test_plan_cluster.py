@@ -197,7 +197,7 @@ def test_a_cluster_table_fits_the_terminal(gpu_job, columns):
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(cli, gpu_job, edit, arguments, says):
+def test_an_impossible_cluster_is_refused_with_a_sentence(cli, gpu_job, edit, arguments, says):
     """Exit code 2, and nothing on stdout."""
     if edit:
         assert CLUSTER.count(edit[0]) == 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from events import EVENT_S, ended
 
 from planner.base.disk import size_text
 from planner.base.text import duration
@@ -350,7 +351,7 @@ def test_a_reader_that_leaves_early_is_no_error_to_report(demo, arguments):
     assert process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
-    process.wait()
+    process.wait(EVENT_S)
 
 
 @pytest.mark.process
@@ -358,8 +359,8 @@ def test_a_full_disk_is_a_sentence(demo):
     """Output that cannot be written ends with exit code 1, and with the reason."""
     with Path("/dev/full").open("w") as full:
         process = planner("plan", demo, stdout=full, stderr=subprocess.PIPE)
-        error = process.communicate()[1]
-    assert process.returncode == 1
+        code, _, error = ended(process)
+    assert code == 1
     assert error == "planner: [Errno 28] No space left on device\n"
 
 
@@ -392,7 +393,7 @@ def with_codes(columns, *arguments, **settings):
         pass  # how Linux says that the other end has gone
     finally:
         os.close(ours)
-    assert process.wait() == 0
+    assert process.wait(EVENT_S) == 0
     return shown.decode().replace("\r\n", "\n")
 
 
@@ -460,4 +461,4 @@ def test_notes_wrap_in_their_column_if_it_is_wide_enough(demo):
 def test_the_module_and_the_console_script_are_the_same(demo, cli):
     """`python -m planner.cli` prints the same as `planner`."""
     process = planner("plan", demo, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.communicate() == (cli("plan", demo).out, "")
+    assert ended(process) == (0, cli("plan", demo).out, "")

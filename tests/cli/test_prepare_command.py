@@ -100,7 +100,7 @@ def test_a_run_refuses_a_token_file_that_is_not_whole(cli, place, harm, says):
 
 
 @pytest.mark.parametrize(("source", "expected"), [(0o600, 0o600), (0o640, 0o640), (0o666, 0o644), (0o400, 0o600)])
-def test_who_may_not_read_the_source_reads_no_tokens_either(cli, place, source, expected):
+def test_tokens_get_the_permissions_of_their_source(cli, place, source, expected):
     """The token file is also limited by the umask."""
     (place / "folder" / "a.txt").chmod(source)
     before = os.umask(0o022)

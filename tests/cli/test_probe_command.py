@@ -5,9 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
+from events import ended, wait_for
 
 from planner.store.storage import Storage
 
@@ -77,11 +77,10 @@ def test_an_interrupt_leaves_nothing(place, how):
     """While a file is written."""
     command = [sys.executable, "-m", "planner.cli", "probe", str(place)]
     probe = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not list(place.glob("probe-*/0-0*")):
-        assert probe.poll() is None, probe.communicate()
-        time.sleep(0.01)
+    wait_for(lambda: list(place.glob("probe-*/0-0*")) or probe.poll() is not None)
+    assert probe.poll() is None, probe.communicate()
     probe.send_signal(how)
-    out, err = probe.communicate()
-    assert (probe.returncode, out) == (130, ""), err
+    code, out, err = ended(probe)
+    assert (code, out) == (130, ""), err
     assert "Traceback" not in err
     assert names(place) == ["mine"]

@@ -285,7 +285,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("name", "text", "arguments", "says"), READ)
-def test_what_was_refused_for_a_false_reason_is_read(cli, name, text, arguments, says):
+def test_recipes_that_were_once_refused_by_mistake_are_read(cli, name, text, arguments, says):
     """One line names the recipe, the table follows, and the exit code is 0."""
     if name:
         Path(name).write_text(text)
@@ -304,7 +304,7 @@ def test_deepspeeds_own_words_stand_beside_planners_plan(cli):
     assert "Gradient accumulation steps: 0 has to be greater than 0" in " ".join(answer.out.split())
 
 
-def test_a_strangers_recipe_is_a_sentence_and_no_table(cli):
+def test_an_unknown_recipe_is_refused_without_a_table(cli):
     """The message names the system, or says that the script is not supported."""
     answer = cli("check", f"torchrun --nproc_per_node=8 train.py {OF_A_TRAINER}", "--gpus", "4,8")
     assert (answer.code, answer.out) == (2, "")

@@ -148,7 +148,7 @@ def test_a_folder_before_its_first_run_is_no_error(cli, tmp_path):
     assert "others: no such folder" in answer.err
 
 
-def test_what_is_no_run_is_a_sentence(cli, runs):
+def test_a_folder_without_a_run_is_refused_in_a_sentence(cli, runs):
     """Exit code 1, as for an audit without a run."""
     advice = "Check the path, or list the runs in a folder: planner runs FOLDER"
     for command in ("show", "audit"):

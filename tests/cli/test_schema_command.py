@@ -55,7 +55,7 @@ def test_shipped_jobs_name_the_schema_and_satisfy_it(file):
     assert satisfies(text) == []
 
 
-def test_what_is_wrong_does_not_satisfy_it():
+def test_the_schema_refuses_wrong_jobs():
     """Without this, the tests above would prove nothing."""
     text = DEMO.read_text()
     assert satisfies(text.replace("global: 64", "globl: 64"))

@@ -68,10 +68,20 @@ def test_a_run_without_trackers_gets_one(cli, job, trained, tmp_path):
 
 @pytest.mark.process
 def test_a_tracker_that_cannot_be_reached_is_an_error(cli, job, trained, monkeypatch):
-    """Exit code 1, with what it said and how many steps it lacks."""
-    monkeypatch.setattr(track_run, "_NO_ANSWER_S", 15.0)
+    """Exit code 1, with what it said and how many steps it lacks. The run ends when the tracker has failed once."""
+    said, lines_of = [], track_run.lines_of
+
+    def heard(process):
+        for line in lines_of(process):
+            said.append(line)
+            yield line
+
+    monkeypatch.setattr(track_run, "lines_of", heard)
+    monkeypatch.setattr(track_run, "_may_run", lambda _url: not said)
+    monkeypatch.setattr(track_run, "_LOOK_S", 0.05)
+    monkeypatch.setattr(track_run, "_NO_ANSWER_S", 1.0)  # from then on
     trained(job())
-    answer = cli("track", "run", "--tracking", "{kind: mlflow, uri: 'http://127.0.0.1:9'}")
+    answer = cli("track", "run", "--tracking", "{kind: mlflow, uri: 'http://127.0.0.1:9'}", "--follow")
     assert answer.code == 1
     first, second = answer.out.splitlines()
     assert first.startswith("mlflow: MlflowException: ")

@@ -10,15 +10,13 @@ import signal
 import struct
 import sys
 import termios
-import time
 
 import pytest
+from events import wait_for
 
 pytestmark = pytest.mark.process
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
-# Only what hangs takes so long, also on a busy machine.
-LIMIT_S = 120.0
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]")
 COLOUR = re.compile(rb"\x1b\[(?:[0-9;]*;)?[34][0-9][;m]")
 
@@ -44,14 +42,16 @@ class Terminal:
 
     def read_until(self, text, *, after=0):
         """Read until the text was written behind position `after`. Returns the position behind it."""
-        deadline_s = time.monotonic() + LIMIT_S
-        while (at := self.output.find(text, after)) < 0:
-            assert time.monotonic() < deadline_s, self.output[-2000:]
-            self._read(1.0)
-        return at + len(text)
 
-    def _read(self, wait_s):
-        if select.select([self._master], [], [], wait_s)[0]:
+        def has_come():
+            self._read()
+            return self.output.find(text, after) >= 0
+
+        wait_for(has_come, lambda: self.output[-2000:])
+        return self.output.find(text, after) + len(text)
+
+    def _read(self):
+        while select.select([self._master], [], [], 0)[0]:
             self.output += os.read(self._master, 2**16)
 
     def type(self, keys):
@@ -59,16 +59,15 @@ class Terminal:
 
     def end(self):
         """Wait for the process, and return its exit code, or minus the signal that ended it."""
-        deadline_s = time.monotonic() + LIMIT_S
-        while True:
-            self._read(0.05)
+
+        def status_at_its_end():
+            self._read()
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                break
-            assert time.monotonic() < deadline_s, self.output[-2000:]
-        while select.select([self._master], [], [], 0)[0]:
-            self._read(0)
+            return (status,) if pid else None
+
+        (status,) = wait_for(status_at_its_end, lambda: self.output[-2000:])
         self.pid = 0
+        self._read()
         return os.waitstatus_to_exitcode(status)
 
     @property

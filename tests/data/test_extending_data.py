@@ -105,7 +105,7 @@ def test_other_files_do_not_import_it(example, tmp_path):
         opened(csv_file(tmp_path))
 
 
-def test_planners_own_endings_are_not_to_be_had(site, tmp_path):
+def test_a_package_cannot_take_planners_file_endings(site, tmp_path):
     """The run would train on other rows without notice."""
     (site / "planner_lines.py").write_text("def rows(file): ...")
     install(site, "planner-lines", {"planner.row_files": {"jsonl": "planner_lines:rows"}})
@@ -125,7 +125,7 @@ def test_planners_own_endings_are_not_to_be_had(site, tmp_path):
         "def rows(file):\n    yield 'a place', {}, 0, None",
     ],
 )
-def test_what_is_no_reader_is_refused(code, example, tmp_path):
+def test_an_invalid_reader_is_refused(code, example, tmp_path):
     """By the package's name or the file's. Never with a traceback."""
     example.write_text(code)
     with pytest.raises(PlannerError, match="csv"):

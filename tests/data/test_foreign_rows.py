@@ -8,6 +8,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+from events import EVENT_S
 from pyarrow import parquet
 
 from planner.data.arrow_types import require_plain
@@ -89,7 +90,7 @@ def test_a_parquet_file_runs_no_code_in_a_worker(places, marker):
     """All files with a pickle are refused by the column. Without the check of columns, the pickle runs."""
     places.sort(key=lambda place: place.name != "plain.parquet")
     command = [sys.executable, "-c", READ, *map(str, (marker, *places))]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True).stdout.splitlines()
+    found = subprocess.run(command, capture_output=True, text=True, timeout=EVENT_S, check=True).stdout.splitlines()
     *answers, guarded, unguarded = found
     assert len(answers) == len(places)
     assert all(answer.startswith("REFUSED data.path: ") for answer in answers), answers

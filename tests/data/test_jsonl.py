@@ -61,7 +61,7 @@ def test_an_empty_text_has_one_token_to_predict(tmp_path):
         pytest.param(b'\xef\xbb\xbf{"text": "a"}\n{"text": "b"}\n', id="byte order mark"),
     ],
 )
-def test_lines_end_as_they_like(tmp_path, content):
+def test_any_line_ending_is_read(tmp_path, content):
     """The rows are the same two."""
     assert all_rows(opened(written(tmp_path, content))) == [b"\0a\0", b"\0b\0"]
 

@@ -120,7 +120,7 @@ def test_a_row_whose_split_is_not_clear_is_bad(tmp_path):
         opened("pairs", [ROWS[2], named], tmp_path)
 
 
-def test_what_is_no_data_set_is_refused(tmp_path):
+def test_an_invalid_data_set_is_refused(tmp_path):
     """A folder of files needs a glob. A broken table is named with the library's message."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.jsonl").write_text("{}")
@@ -150,7 +150,7 @@ def test_without_the_libraries_the_extra_is_named(tmp_path, monkeypatch):
             read(tmp_path / name)
 
 
-def test_a_changed_folder_shows(tmp_path):
+def test_a_changed_folder_has_another_fingerprint(tmp_path):
     """What a resize looks at before it opens the data anew."""
     folder = folder_of(ROWS, tmp_path / "folder")
     before = source_stamps(str(folder))
@@ -175,7 +175,7 @@ def test_progress_is_told_while_it_takes_long(tmp_path, monkeypatch):
         assert all(done <= of for done, of in heard)
 
 
-def test_a_changed_tokenizer_or_template_shows(tmp_path):
+def test_a_changed_tokenizer_or_template_has_another_fingerprint(tmp_path):
     """So that a worker that stays through a resize does not go on with other tokens than the newcomers."""
     from planner.data.paths import model_stamps
     from planner.job import HfModel

@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from byte_models import gpt
+from events import ended
 from rows_of import all_parts, opened
 
 from planner.data import conversations, sample_cache
@@ -39,7 +42,7 @@ def folders(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings"), [("pairs", {}), ("feedback", {}), ("chat", {}), ("chat", {"packing": True})]
 )
-def test_what_was_kept_is_what_was_made(kind, settings, tmp_path, made):
+def test_cached_samples_equal_new_ones(kind, settings, tmp_path, made):
     """Samples, fingerprint and notes. The second time nothing is tokenized."""
     first = opened(kind, PAIRS, tmp_path, model=gpt(20), **settings)
     path = tmp_path / "rows.jsonl"
@@ -75,7 +78,7 @@ def test_other_settings_are_other_samples(tmp_path, made):
 
 
 @pytest.mark.parametrize("harm", ["altered", "shortened", "lost", "no json", "another format", "none of ours"])
-def test_what_was_harmed_is_made_anew(harm, tmp_path, made, caplog):
+def test_a_damaged_cache_is_made_anew(harm, tmp_path, made, caplog):
     """And is whole afterwards."""
     first = all_parts(opened("pairs", PAIRS, tmp_path, model=gpt(20)))
     [place] = folders(tmp_path)
@@ -133,28 +136,50 @@ def test_the_ones_used_last_are_kept(tmp_path, monkeypatch):
     assert [len(all_parts(dataset)) for dataset in sets] == [2, 2, 2]
 
 
+# Which process has asked for the lock stands in the folder `at_the_lock`. The one that has it waits for the other.
+TOKENIZES = """
+import os, sys
+from pathlib import Path
+from events import wait_for
+from planner.data import conversations, sample_cache
+from planner.data.open import open_dataset
+from planner.job import GptModel, PairsData
+
+rows, at_the_lock = map(Path, sys.argv[1:])
+lock, tokenized = sample_cache._lock, conversations._tokenized
+
+def counted(*arguments):
+    (at_the_lock / str(os.getpid())).touch()
+    return lock(*arguments)
+
+def held(*arguments):
+    print("made")
+    wait_for(lambda: len(list(at_the_lock.iterdir())) == 2)
+    return tokenized(*arguments)
+
+sample_cache.LEAST_BYTES, sample_cache._lock, conversations._tokenized = 0, counted, held
+model = GptModel(kind="gpt", layers=1, width=2, heads=1, context=21)
+print(open_dataset(PairsData(kind="pairs", path=str(rows)), model).num_rows)
+"""
+
+
 @pytest.mark.process
-def test_of_two_processes_one_tokenizes(tmp_path, made):
+def test_two_processes_tokenize_once(tmp_path, made):
     """The other one waits, and then finds it made."""
     first = opened("pairs", PAIRS, tmp_path, model=gpt(20))
     del made[:]
-    code = (
-        "import sys, time; from planner.data import sample_cache, conversations;"
-        "from planner.data.open import open_dataset;"
-        "from planner.job import PairsData, GptModel; sample_cache.LEAST_BYTES = 0; made = conversations._tokenized;"
-        "conversations._tokenized = lambda *a: (print('made'), time.sleep(0.5), made(*a))[-1];"
-        "m = GptModel(kind='gpt', layers=1, width=2, heads=1, context=21);"
-        "print(open_dataset(PairsData(kind='pairs', path=sys.argv[1]), m).num_rows)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "rows.jsonl")]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    found = sorted(process.communicate()[0].split() for process in processes)
-    assert found == [["2"], ["made", "2"]]
+    (tmp_path / "at_the_lock").mkdir()
+    command = [sys.executable, "-c", TOKENIZES, str(tmp_path / "rows.jsonl"), str(tmp_path / "at_the_lock")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "harness")}
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
+    found = [ended(process) for process in processes]
+    assert sorted(out.split() for _, out, _ in found) == [["2"], ["made", "2"]], found
     assert first.num_rows == 2
 
 
 @pytest.mark.usefixtures("made")
-def test_nobody_else_reads_what_is_kept(tmp_path):
+def test_the_cache_is_private(tmp_path):
     """It is the user's data."""
     opened("pairs", PAIRS, tmp_path, model=gpt(20))
     cache = tmp_path / "cache"
@@ -163,7 +188,7 @@ def test_nobody_else_reads_what_is_kept(tmp_path):
     assert {oct(place.stat().st_mode & 0o777) for place in cache.rglob("*") if place.is_file()} == {"0o600"}
 
 
-def test_what_is_kept_names_no_file_elsewhere(tmp_path, made):
+def test_cached_samples_name_no_other_file(tmp_path, made):
     """A user who can write to a shared cache changed it: the file is not mapped, and rows are tokenized again."""
     first = all_parts(opened("pairs", PAIRS, tmp_path, model=gpt(20)))
     [place] = folders(tmp_path)
@@ -186,14 +211,16 @@ def test_small_data_is_not_kept(tmp_path, made, monkeypatch):
 
 @pytest.mark.usefixtures("made")
 def test_nobody_waits_for_ever_for_a_process_that_hangs(tmp_path, monkeypatch, caplog):
-    """It holds the lock and does not let go: that is said, and then the rows are tokenized without it."""
+    """On a clock of the test's own. It holds the lock: that is said, and then the rows are tokenized without it."""
     opened("pairs", PAIRS, tmp_path, model=gpt(20))
     (place,) = folders(tmp_path)
-    monkeypatch.setattr(sample_cache, "_LOCK_MOST_S", 0.5)
-    monkeypatch.setattr(sample_cache, "_SAID_AFTER_S", 0.1)
+    now_s = [0.0]
+    sleeps = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda seconds: now_s.append(now_s.pop() + seconds))
+    monkeypatch.setattr(sample_cache, "time", sleeps)
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waited = []
         with sample_cache._locked(place, lambda: waited.append(1)):
             assert waited  # a group of workers that waits like this is not hung
+            assert now_s[0] >= sample_cache._LOCK_MOST_S
     assert "another process of this machine tokenizes the same rows" in caplog.text

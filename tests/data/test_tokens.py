@@ -198,7 +198,7 @@ def test_wider_tokens_are_named(stream):
         opened(stream)
 
 
-def test_what_is_no_token_file_is_refused(tmp_path, stream):
+def test_a_file_of_another_kind_is_refused(tmp_path, stream):
     """Text, nothing, a folder of two. Each is named."""
     (tmp_path / "empty").write_bytes(b"")
     for name in ["text/000.txt", "empty"]:
@@ -276,7 +276,7 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path, stream):
     assert all_rows(opened(stream, 100)) == [b"other\0"]
 
 
-def test_the_file_can_be_read_by_whom_the_mask_admits(stream):
+def test_the_umask_decides_who_can_read_the_file(stream):
     """Other users may read it as they may read the source."""
     mask = os.umask(0)
     os.umask(mask)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from events import EVENT_S
+
 import planner.cli
 
 _SHELL = re.compile(r"[|<>;&$()]")
@@ -100,7 +102,7 @@ def type_in(folder, text: str) -> Answer:
     environment = {**os.environ, "PATH": path, "COLUMNS": "200", "TERM": "dumb"}
     environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(
-        ["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+        ["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=EVENT_S
     )
     return Answer(code=done.returncode, out=done.stdout, err=done.stderr)
 

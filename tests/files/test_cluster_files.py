@@ -1,12 +1,14 @@
 """What a `ray up` or KubeRay file says of a cluster, and what a wrong one is told."""
 
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from events import EVENT_S
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -534,7 +536,9 @@ def test_our_ray_up_files_pass_notices_on(path):
 def test_our_kuberay_file_passes_notices_on(tmp_path):
     """KubeRay joins a container's command and its own with `&&`: the agent starts, and Ray does not wait for it."""
     started = tmp_path / "started"
-    (tmp_path / "planner").write_text(f"#!/bin/sh\necho $1 >> {started}; exec sleep 60\n")
+    (gate := tmp_path / "gate").touch()  # the agent runs while it is there
+    agent = f"#!/bin/sh\necho $1 >> {started}; while test -e {gate}; do sleep 0.05; done\n"
+    (tmp_path / "planner").write_text(agent)
     (tmp_path / "planner").chmod(0o700)
     ray_start = f"ulimit -n 64; until test -s {started}; do sleep 0.05; done; exec cat {started}"
     commands = {
@@ -550,8 +554,10 @@ def test_our_kuberay_file_passes_notices_on(tmp_path):
         start_new_session=True,
     )
     try:
+        assert select.select([shell.stdout], [], [], EVENT_S)[0]
         assert shell.stdout.readline() == "notice-agent\n"
     finally:
+        gate.unlink()
         os.killpg(shell.pid, signal.SIGKILL)
         shell.communicate()
 

@@ -5,6 +5,8 @@ import threading
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from events import EVENT_S
+
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperClient
 from planner.keeper.process import started
@@ -64,7 +66,8 @@ def join_background(_step):
     """Wait until what this process publishes or writes is done."""
     for thread in threading.enumerate():
         if thread.name == "planner-commit":
-            thread.join()
+            thread.join(EVENT_S)
+            assert not thread.is_alive()
 
 
 def run_kept_texts(rank, *arguments):

@@ -5,6 +5,8 @@ import tempfile
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from events import EVENT_S
+
 from planner.errors import PlannerError
 from planner.rehearsal.local_workers import _call
 
@@ -19,7 +21,6 @@ PRELOADED = [
     "planner.train.custom_loop",
     "planner.train.generation",
 ]
-_LIMIT_S = 300.0
 
 
 class WorkersKilled(Exception):
@@ -47,7 +48,7 @@ def run(function, world_size, *arguments):
         try:
             while len(answers) < world_size:
                 waiting = {pipe: rank for rank, (_, pipe) in enumerate(processes) if rank not in answers}
-                ready = wait(waiting, _LIMIT_S)
+                ready = wait(waiting, EVENT_S)
                 assert ready, f"workers {sorted(waiting.values())} hang"
                 for pipe in ready:
                     try:

@@ -4,9 +4,11 @@ import errno
 import re
 import subprocess
 import threading
+from pathlib import Path
 
 import mortal_workers
 import pytest
+from events import EVENT_S, wait_for
 from own_loops import HEAD, own_job
 from test_bitwise import poisoned, result
 from worker_functions import make_job, records, run_job
@@ -106,7 +108,6 @@ def test_training_goes_on_beside_a_frozen_store_and_waits_at_the_next_commit(wor
         assert order.index(("commit", held)) == order.index(("step", held + 2)) + 1
     commits = records(tmp_path, "commit")
     assert [commit["step"] for commit in commits] == [3, 6, 9]
-    assert all(commit["write_s"] > commit["seconds"] > 0 for commit in commits[:2])
     assert audit(RunFolder(Storage(str(tmp_path)))).clean
 
 
@@ -209,12 +210,12 @@ def test_a_second_driver_takes_over_while_a_commit_is_in_flight(workers, texts, 
 
     driver = threading.Thread(target=first)
     driver.start()
-    while not (tmp_path / "go.wanted").exists():
-        assert driver.is_alive()
-        driver.join(0.05)
+    wait_for(lambda: (tmp_path / "go.wanted").exists() or not driver.is_alive())
+    assert driver.is_alive()
     finished_cleanly(workers, job, url, world_size=3)
     go.touch()
-    driver.join()
+    driver.join(EVENT_S)
+    assert not driver.is_alive()
     assert said
     assert "generation 3 has taken over this run from generation 2" in said[0]
     run = RunFolder(Storage(str(url)))
@@ -226,16 +227,12 @@ def test_a_second_driver_takes_over_while_a_commit_is_in_flight(workers, texts, 
 
 def outlived(rank, job, url, place, go):
     """Rank 0's first write goes on when the file `go` is there. It says that it waits by `go.wanted`."""
-    import time
-    from pathlib import Path
-
     with gated(rank, Gate(rank=0, place=place, steps=FOREVER)) as keeper:
         pass_by = keeper.pass_by
 
         def wait_for_file():
             Path(f"{go}.wanted").touch()
-            while not Path(go).exists():
-                time.sleep(0.02)
+            wait_for(Path(go).exists)
             keeper.opened.set()
             pass_by()
 

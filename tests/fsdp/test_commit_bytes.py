@@ -49,7 +49,7 @@ def expected(config, train, is_bitwise):
     return CommitSize(shapes=shapes, optimizer=optimizer_tensors(train.optimizer), is_bitwise=is_bitwise)
 
 
-def test_workers_hold_what_is_said(workers, tiny_model):
+def test_workers_hold_the_copy_that_the_dry_run_shows(workers, tiny_model):
     """To the byte, on every rank of 1, 2 and 3 workers. No dimension of these models is a multiple of 3."""
     gpt = GptModel.model_validate({**TINY, "context": 23})
     tied = gpt.model_copy(update={"tied_embeddings": True})

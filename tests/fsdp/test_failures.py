@@ -1,10 +1,11 @@
 """One worker fails alone: all of them must stop as one, at once, with what was done in place."""
 
 import errno
-import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from events import wait_for
 from worker_functions import make_job, records, run_job
 
 from planner.errors import DiskFull, StoreError, TrainingFailed
@@ -129,8 +130,8 @@ def test_fewer_steps_than_are_done_is_done(workers, texts, tmp_path):
     assert audited(tmp_path).clean
 
 
-def stay_away(rank, seconds):
-    """All agree on a limit; then the last rank does not come to the next collective."""
+def stay_away(rank, seconds, given_up):
+    """All agree on a limit; then the last rank does not come to the next collective, until another one has given up."""
     import torch.distributed as dist
 
     from planner.train.control import Tally, exchange
@@ -140,18 +141,21 @@ def stay_away(rank, seconds):
     exchange(world, Tally(denominators=(1,)))
     world.set_timeout(seconds)
     if rank == dist.get_world_size() - 1:
-        time.sleep(5 * seconds)  # alive, so that no closed connection ends the wait of the others
+        wait_for(Path(given_up).exists)  # alive, so that no closed connection ends the wait of the others
         return "away"
     try:
         exchange(world, Tally(denominators=(1,)))
     except RuntimeError as error:
         return str(error)
-    return "came"
+    else:
+        return "came"
+    finally:
+        Path(given_up).touch()
 
 
-def test_a_collective_that_one_worker_never_joins_is_given_up(workers):
+def test_a_collective_that_one_worker_never_joins_is_given_up(workers, tmp_path):
     """On all waiting workers, after the time that was set. torch's own limit here is two minutes."""
-    *waited, away = workers.run(stay_away, 3, 1.0)
+    *waited, away = workers.run(stay_away, 3, 1.0, str(tmp_path / "given up"))
     assert away == "away"
     assert "came" not in waited
     # The first one leaves the group, which may be the error of the other.

@@ -1,16 +1,21 @@
 """Whole generations in real FSDP processes: equal over world sizes, over resizes, over crashes."""
 
 import shutil
-import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+from events import EVENT_S
 from worker_functions import make_job, newest_commit, records, run_job, run_job_in_own_folder
 
 from planner.errors import DataError, NewerFormat, ResumeRefused, StoreError, TrainingFailed
 from planner.provenance.audit import audit
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.train.pace import FIRST_COMMIT_S
 
 pytestmark = pytest.mark.fsdp
 
@@ -116,8 +121,8 @@ def test_a_crash_goes_back_to_the_last_commit(workers, texts, tmp_path):
     assert [(p.first_step, p.end_step, p.recomputed_before) for p in result.phases] == [(0, 3, 0), (3, 8, 2)]
 
 
-def crash_at(rank, job, url, step, least_step_s=0.0):
-    """Every rank fails in the forward pass of `step`, as a lost node makes them.
+def crash_at(rank, job, url, step, does=lambda: None):
+    """Every rank fails in the forward pass of `step`, as a lost node makes them. Before that, each step calls `does`.
 
     Each step waits for what is being written, so a commit is durable two steps after its own, however busy the machine.
     """
@@ -131,10 +136,11 @@ def crash_at(rank, job, url, step, least_step_s=0.0):
         calls.append(None)
         if len(calls) > step:
             raise RuntimeError("planted crash")
-        time.sleep(least_step_s)
+        does()
         for thread in threading.enumerate():
-            if thread.name == "planner-commit":
-                thread.join()
+            if thread.name in {"planner-commit", "planner-past"}:
+                thread.join(EVENT_S)
+                assert not thread.is_alive()
         return accumulate(*arguments)
 
     loop.accumulate = crash
@@ -148,11 +154,10 @@ def test_rank_0_says_when_to_commit(workers, texts, tmp_path):
     """Others follow it, though they would never commit; the loss is seen by the next generation, and told."""
     job = make_job(texts, steps=60, checkpoint={"every": "auto"})
     with pytest.raises(TrainingFailed, match="planted crash"):
-        workers.run(commits_after, 3, job, str(tmp_path), 0.1, 40)
-    first, *more = [commit["step"] for commit in records(tmp_path, "commit")]
-    assert not more  # a save takes milliseconds here, and the next one was due after many seconds
-    assert 1 <= first < 40
-    workers.run(run_job, 2, job, str(tmp_path))
+        workers.run(by_a_clock, 3, job, str(tmp_path), 40)
+    [first] = [commit["step"] for commit in records(tmp_path, "commit")]
+    assert first == FIRST_COMMIT_S  # a step takes a second. The next commit is due after more than a minute
+    workers.run(by_a_clock, 2, job, str(tmp_path), 60)
     result = audited(tmp_path)
     assert result.clean, result.findings
     assert (result.steps, result.lost, result.repeated) == (60, 0, 0)
@@ -164,20 +169,37 @@ def test_rank_0_says_when_to_commit(workers, texts, tmp_path):
     assert "(1 in " in after
 
 
-def commits_after(rank, job, url, first_s, step):
-    """Rank 0 commits after some seconds, the others never would; all of them fail at `step`."""
-    from planner.train import pace
+def by_a_clock(rank, job, url, step):
+    """On a clock of the test's own: a step takes a second, a copy of the state two. All fail at `step`.
 
-    default = pace.FIRST_COMMIT_S
-    pace.FIRST_COMMIT_S = first_s if rank == 0 else float("inf")
-    try:
-        return crash_at(rank, job, url, step, 0.01)
-    finally:
-        pace.FIRST_COMMIT_S = default
+    Rank 0 first commits after ten seconds, the others never would.
+    """
+    from planner.train import background, commits, lifecycle, loop, memory_copies, pace, step_records
+    from planner.train.checkpoints.held_copy import HeldCopy
+
+    now_s, take = [0.0], HeldCopy.take
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+
+    def passes(seconds):
+        now_s[0] += seconds
+
+    def copied(self, shards):
+        passes(2.0)
+        return take(self, shards)
+
+    with ExitStack() as stack:
+        for module in (background, commits, loop, memory_copies, step_records):
+            stack.enter_context(mock.patch.object(module, "time", clock))
+        timed = partial(pace.MeasuredPace, clock=clock.monotonic)
+        stack.enter_context(mock.patch.object(lifecycle, "MeasuredPace", timed))
+        stack.enter_context(mock.patch.object(HeldCopy, "take", copied))
+        if rank:
+            stack.enter_context(mock.patch.object(pace, "FIRST_COMMIT_S", float("inf")))
+        return crash_at(rank, job, url, step, lambda: passes(1.0))
 
 
 @pytest.mark.parametrize("harm", ["torn", "altered", "gone", "manifest altered"])
-def test_a_harmed_checkpoint_is_passed_over(workers, texts, tmp_path, harm):
+def test_a_damaged_checkpoint_is_passed_over(workers, texts, tmp_path, harm):
     """The newest whole one is used instead, and the ledger says why."""
     job = make_job(texts, steps=6, checkpoint={"every": 2, "keep": 3})
     workers.run(run_job, 2, job, str(tmp_path), 4)
@@ -282,7 +304,7 @@ def test_a_lost_job_is_told(workers, texts, half_copy, harm):
     assert changed == [f"the job of the last commit is unknown: jobs/{file.name} is gone"]
 
 
-def test_a_commit_between_choice_and_claim_is_gone_on_from(workers, texts, half_copy):
+def test_a_commit_made_between_choice_and_claim_is_resumed_from(workers, texts, half_copy):
     """Another driver's last commit is not rolled back, and the claimed number is kept."""
     workers.run(claims_late, 2, half_job(texts), str(half_copy))
     second = records(half_copy, "generation")[1]

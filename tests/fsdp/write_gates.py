@@ -11,11 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from events import EVENT_S
 from worker_functions import run_job
 
 FOREVER = 10**9
-# A gate that nobody opens is a mistake in a test. The test then goes on and fails.
-_LOST_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class _Keeper:
         """Wait in the background until the gate opens."""
         opened, step = self.opened, self._step
         self.waited += not opened.is_set()
-        if not opened.wait(_LOST_S):
+        if not opened.wait(EVENT_S):  # a mistake in the test, which goes on and fails
             raise RuntimeError(f"the gate of step {step} was never opened")
         if step >= self._gate.kill_from:
             os.kill(os.getpid(), signal.SIGKILL)

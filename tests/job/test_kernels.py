@@ -43,7 +43,7 @@ def test_jobs_on_gpus_may_have_both():
         ({"compile": "blocks"}, {"model": {"lora": {"rank": 2}, "frozen": "nf4"}}, "cannot compile 4-bit weights"),
     ],
 )
-def test_what_cannot_be_is_refused(train, sections, says):
+def test_contradictory_settings_are_refused(train, sections, says):
     with pytest.raises(ValidationError) as caught:
         job_with(train, **sections)
     assert says in str(caught.value).replace("\n", ".").replace("train.compile.", "train.compile ")

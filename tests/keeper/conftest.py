@@ -1,10 +1,18 @@
 """Keepers in this process, and clients of them."""
 
 import pytest
+from events import EVENT_S
 from keeper_copies import SECRET
 
+from planner.keeper import handshake
 from planner.keeper.client import KeeperClient
 from planner.keeper.server import Keeper
+
+
+@pytest.fixture(autouse=True)
+def _patiently(monkeypatch):
+    """Whoever answers is waited for."""
+    monkeypatch.setattr(handshake, "CONNECT_S", EVENT_S)
 
 
 @pytest.fixture

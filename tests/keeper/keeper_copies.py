@@ -6,6 +6,8 @@ import socket
 import threading
 from pathlib import Path
 
+from events import EVENT_S
+
 from planner.keeper.addresses import Address
 from planner.keeper.copies import Copy, CopyKey, Piece
 from planner.keeper.errors import KeeperGone
@@ -105,4 +107,5 @@ def listening(serve):
     yield Address(node="n9", host="127.0.0.1", port=listener.getsockname()[1])
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(60)
+    thread.join(EVENT_S)
+    assert not thread.is_alive()

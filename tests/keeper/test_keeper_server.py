@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
+from events import EVENT_S
 from keeper_copies import SECRET, damage, listening, make_copy, place
 
 from planner.keeper import requests
@@ -402,8 +403,9 @@ def stop(pid):
 
 
 @pytest.mark.process
-def test_a_keepers_process_ends_in_order():
+def test_a_keepers_process_ends_in_order(monkeypatch):
     """At the end of the block it needs no signal."""
+    monkeypatch.setattr("planner.keeper.process._END_S", EVENT_S)
     process = started("n0", SECRET, 1 << 20)
     with process as address, KeeperClient(address, SECRET) as client:
         place(client, COPY, MEMORY)
@@ -428,7 +430,7 @@ def test_keepers_in_processes_replicate():
 
 
 @pytest.mark.process
-def test_a_killed_keeper_is_gone_for_who_waits():
+def test_a_request_to_a_killed_keeper_fails():
     """In the middle of a request, and after it. The replica on the other node is there."""
     owner = started("n0", SECRET, 1 << 20)
     with owner, started("n1", SECRET, 1 << 20) as second, KeeperClient(second, SECRET) as far:
@@ -439,7 +441,7 @@ def test_a_killed_keeper_is_gone_for_who_waits():
             waiting = pool.submit(near.check, KEY)
             owner.kill()
             with pytest.raises(KeeperGone, match="request: check"):
-                waiting.result()
+                waiting.result(EVENT_S)
             with pytest.raises(KeeperGone, match="No connection to the keeper of node n0"):
                 near.check(KEY)
         far.check(KEY)
@@ -457,6 +459,7 @@ def test_a_keeper_that_is_silent_is_gone():
         with pytest.raises(KeeperGone, match="a timeout passed"):
             client.copies()
         os.kill(owner.pid, signal.SIGCONT)
+        client._silence_s = EVENT_S
         assert client.copies() == []
 
 
@@ -513,7 +516,7 @@ def test_a_keepers_process_ends_with_its_parent():
         keeper, child = map(int, parent.stdout.readline().split())
         keeper_ends = os.pidfd_open(keeper)
         parent.kill()
-        assert select.select([keeper_ends], [], [], 60)[0]
+        assert select.select([keeper_ends], [], [], EVENT_S)[0]
         os.close(keeper_ends)
         os.kill(child, signal.SIGKILL)
 

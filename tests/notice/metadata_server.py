@@ -3,19 +3,19 @@
 import json
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOKEN = "AQAEAFakeTokenOfAMetadataServer0123456789=="
 MACHINE = "gpu-worker_7"
 
 
-def iso(in_s):
-    return (datetime.now(UTC) + timedelta(seconds=in_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+def iso(in_s, clock=time.time):
+    return datetime.fromtimestamp(clock() + in_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def http_date(in_s):
-    return (datetime.now(UTC) + timedelta(seconds=in_s)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+def http_date(in_s, clock=time.time):
+    return datetime.fromtimestamp(clock() + in_s, UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -58,7 +58,8 @@ class Server(ThreadingHTTPServer):
 class Metadata:
     """A context manager. `notice` is the body of the cloud's notice, once there is one."""
 
-    def __init__(self):
+    def __init__(self, clock=time.time):
+        self.clock = clock
         self.asked = []
         self.trouble = None
         self.notice = None
@@ -82,8 +83,8 @@ class Metadata:
 class AwsMetadata(Metadata):
     """IMDSv2, with the token required."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, clock=time.time):
+        super().__init__(clock)
         self.tokens = [TOKEN]
         self.rebalance = None
 
@@ -102,10 +103,10 @@ class AwsMetadata(Metadata):
         return (404, {}, b"<html>Not Found</html>") if found is None else (200, {}, found)
 
     def take(self, in_s=120, action="terminate"):
-        self.notice = json.dumps({"action": action, "time": iso(in_s)}).encode()
+        self.notice = json.dumps({"action": action, "time": iso(in_s, self.clock)}).encode()
 
     def recommend(self):
-        self.rebalance = json.dumps({"noticeTime": iso(0)}).encode()
+        self.rebalance = json.dumps({"noticeTime": iso(0, self.clock)}).encode()
 
 
 class GcpMetadata(Metadata):
@@ -145,17 +146,17 @@ class AzureMetadata(Metadata):
         return 404, {}, b""
 
     def take(self, in_s=30, kind="Preempt"):
-        self.notice = events(event(kind, in_s))
+        self.notice = events(event(kind, NotBefore=http_date(in_s, self.clock)))
 
 
-def event(kind, in_s=30.0, machine=MACHINE, status="Scheduled", **more):
+def event(kind, machine=MACHINE, status="Scheduled", **more):
     return {
         "EventId": "602d9444-d2cd-49c7-8624-8643e7171297",
         "EventType": kind,
         "ResourceType": "VirtualMachine",
         "Resources": ["another-machine", machine],
         "EventStatus": status,
-        "NotBefore": http_date(in_s),
+        "NotBefore": http_date(30),
         "Description": "",
         "EventSource": "Platform",
         "DurationInSeconds": -1,
@@ -168,8 +169,8 @@ def events(*found):
 
 
 def drip(handler):
-    """Never late by a socket's own timeout, and never done."""
-    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-    for _ in range(100):
+    """Never late by a socket's own timeout, and never done: it ends when the other one hangs up."""
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
         handler.wfile.write(b" ")
         time.sleep(0.05)

@@ -99,11 +99,11 @@ class TestAws:
 
 
 class TestGcp:
-    def test_true_is_thirty_seconds(self):
+    def test_a_preemption_of_google_leaves_thirty_seconds(self):
         assert read_preempted(ok(b"TRUE\n", **GOOGLE), NOW_S) == Notice(what="preemption", deadline_s=NOW_S + 30)
         assert read_preempted(ok(b"FALSE", **GOOGLE), NOW_S) is None
 
-    def test_who_does_not_say_that_he_is_google_is_not_believed(self):
+    def test_a_server_without_googles_header_is_not_believed(self):
         """A captive portal, or another cloud."""
         assert isinstance(read_preempted(ok(b"TRUE"), NOW_S), Trouble)
 
@@ -124,7 +124,7 @@ class TestAzure:
         """The older versions of the interface have ISO 8601."""
         assert unix_seconds("2016-09-19T18:29:47Z") == unix_seconds("Mon, 19 Sep 2016 18:29:47 GMT") == 1474309787.0
 
-    def test_what_has_started_is_now(self):
+    def test_an_event_that_has_started_is_due_now(self):
         seen = read_events(ok(events(event("Preempt", NotBefore="", status="Started"))), MACHINE, NOW_S)
         assert seen == Notice(what="scheduled event (Preempt)", deadline_s=NOW_S)
 

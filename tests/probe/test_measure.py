@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from events import EVENT_S
 
 from planner.errors import DiskFull, StoreError
 from planner.probe.devices import Copies
@@ -75,7 +76,7 @@ def test_the_sum_counts_the_slowest_node(tmp_path, monkeypatch):
             probe.storage,
             "write",
             lambda size, _limit_s, seconds=seconds, write=probe.storage.write: Move(
-                num_bytes=write(size, 60).num_bytes, seconds=seconds
+                num_bytes=write(size, EVENT_S).num_bytes, seconds=seconds
             ),
         )
     probed, _ = here.measure()

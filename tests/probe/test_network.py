@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from events import EVENT_S
 
 from planner.errors import RunError
 from planner.probe.network import Receiver, send
@@ -31,7 +32,7 @@ def test_a_stranger_is_not_served(receiver):
     """Without the token, no byte is read, and others are served on."""
     with pytest.raises(RunError, match=r"cannot send to 127\.0\.0\.1"):
         send("127.0.0.1", receiver.port, b"x" * 32, 4_000_000)
-    with socket.create_connection(("127.0.0.1", receiver.port)) as stranger:
+    with socket.create_connection(("127.0.0.1", receiver.port), EVENT_S) as stranger:
         stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b""

@@ -5,6 +5,7 @@ import subprocess
 import threading
 
 import pytest
+from events import EVENT_S, wait_for
 
 from planner.errors import DiskFull, RunError, StoreError
 from planner.probe.storage import StorageProbe
@@ -29,8 +30,8 @@ def test_it_writes_and_reads_all_bytes_and_leaves_nothing(place):
     before, probe = content_of(place), StorageProbe(str(place), "probe-1", "0")
     probe.open()
     for size in (1, 5_000_000, 12_345_678):
-        move = probe.write(size, limit_s=60)
-        assert (move.num_bytes, probe.read(60).num_bytes) == (size, size)
+        move = probe.write(size, limit_s=EVENT_S)
+        assert (move.num_bytes, probe.read(EVENT_S).num_bytes) == (size, size)
         assert move.seconds > 0
         (file,) = (place / "probe-1").glob("0-0*")
         assert file.stat().st_size == size
@@ -45,8 +46,8 @@ def test_a_url_works_like_a_folder():
     probe = StorageProbe(url, "probe-1", "0")
     probe.open()
     assert probe.free_bytes() == -1
-    assert probe.write(3_000_000, 60).num_bytes == probe.read(60).num_bytes == 3_000_000
-    assert [len(seconds) for seconds in probe.small_files(3, 60)] == [3, 3]
+    assert probe.write(3_000_000, EVENT_S).num_bytes == probe.read(EVENT_S).num_bytes == 3_000_000
+    assert [len(seconds) for seconds in probe.small_files(3, EVENT_S)] == [3, 3]
     assert probe.clean() == ""
     assert Storage(url).names("") == ["mine"]
 
@@ -82,13 +83,14 @@ def test_nothing_is_written_after_it_was_cleaned(place):
     def write():
         with contextlib.suppress(RunError):
             while True:
-                probe.write(10**8, 60)
+                probe.write(10**8, EVENT_S)
         ended.append(True)
 
     writer = threading.Thread(target=write)
     writer.start()
+    wait_for(lambda: list((place / "probe-1").glob("0-0*")))
     assert probe.clean() == ""
-    writer.join()
+    writer.join(EVENT_S)
     assert ended
     assert content_of(place) == before
 
@@ -108,7 +110,7 @@ def test_a_full_disk_says_so_and_is_as_full_as_before(small_disk):
     probe = StorageProbe(str(small_disk), "probe-1", "0")
     probe.open()
     with pytest.raises(DiskFull, match=r"the disk is full: a file of the probe needs 5.0 MB, and .* are free"):
-        probe.write(5_000_000, 60)
+        probe.write(5_000_000, EVENT_S)
     assert probe.clean() == ""
     with (small_disk / "hog").open("ab", buffering=0) as hog, contextlib.suppress(OSError):
         while True:

@@ -43,7 +43,7 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
     assert re.search(r"attn_implementation of \S+ \(use_flash_attention_2\)", derived)
 
 
-def test_who_takes_such_a_file_is_said(tmp_path):
+def test_a_trap_says_which_trl_reads_the_file(tmp_path):
     """TRL's scripts refuse the file and the older ones do not, so a trap says so."""
     recipe = read_recipe(_file(tmp_path, V02), (), RecipeOptions(gpus=8, **CHECK))
     traps = {trap.name: trap.text for trap in recipe.foreign.traps(CheckOptions(counts=[8]))}

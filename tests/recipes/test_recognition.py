@@ -159,7 +159,7 @@ def test_a_folder_of_somebody_elses_hydra_is_not_taken_for_theirs(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["batch_size: 8\nlr: 0.1\n", "model: {batch_size: 8}\nlr: 0.1\n"])
-def test_a_batch_size_alone_is_nobodys(text, tmp_path):
+def test_a_batch_size_alone_names_no_system(text, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(RecipeError, match="found no recipe that planner knows: its keys are"):

@@ -395,7 +395,7 @@ def test_an_infinite_norm_in_a_file_is_read(tmp_path):
     assert read_recipe(str(file), (), RecipeOptions(gpus=4, is_for_job=False)).draft.job["train"]["clip_norm"] is None
 
 
-def test_words_of_a_stranger_do_not_steer_the_terminal():
+def test_escape_codes_of_a_recipe_do_not_reach_the_terminal():
     """The command to type contains the recipe's own arguments."""
     command = "python train.py loss=sft model=pythia28 datasets=[hh] batch_size=4 exp_name=a\x1b[31m\x07b"
     recipe = read_recipe(command, (), RecipeOptions(gpus=4))

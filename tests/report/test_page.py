@@ -146,7 +146,7 @@ HOSTILE = [
 ]
 
 
-def test_what_a_run_says_cannot_leave_its_text():
+def test_texts_of_a_run_are_escaped_in_the_page():
     """Names, messages, metrics and the job are untrusted."""
     metrics = {f"{text}{number}": 1.0 for number, text in enumerate(HOSTILE)}
     records = [

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from events import EVENT_S
 
 from planner.errors import StoreError
 from planner.store.records import canonical, seal
@@ -49,7 +50,7 @@ def test_it_is_copied_and_removed_at_the_end(storage):
     """As it was published; an end of the driver leaves no old state behind."""
     published = Published(canonical(STATUS))
     with StatusWriter(storage, published, every_s=0.001):
-        assert published.heard.wait(60)
+        assert published.heard.wait(EVENT_S)
         assert read_status(storage) == STATUS
     assert read_status(storage) is None
     assert not storage.exists(STATUS_FILE)
@@ -63,13 +64,13 @@ def test_no_failure_reaches_the_driver(storage, monkeypatch):
 
     published = Published(RuntimeError("no cluster"), "{", "[]", canonical(STATUS))
     with StatusWriter(storage, published, every_s=0.001):
-        assert published.heard.wait(60)
+        assert published.heard.wait(EVENT_S)
         assert read_status(storage) == STATUS
     monkeypatch.setattr(storage, "write", refuse)
     monkeypatch.setattr(storage, "delete", refuse)
     published = Published(canonical(STATUS), canonical(STATUS))
     with StatusWriter(storage, published, every_s=0.001):
-        assert published.heard.wait(60)
+        assert published.heard.wait(EVENT_S)
     assert read_status(storage) is None
 
 
@@ -85,7 +86,7 @@ def test_no_failure_reaches_the_driver(storage, monkeypatch):
     ],
     ids=["empty", "torn", "a list", "cut", "altered", "another format"],
 )
-def test_what_cannot_be_read_is_no_status(storage, content):
+def test_an_unreadable_status_is_no_status(storage, content):
     """Nobody is refused because of it."""
     storage.write(STATUS_FILE, content)
     assert read_status(storage) is None

@@ -4,9 +4,10 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier
 
 import pytest
+from events import EVENT_S
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +38,7 @@ def test_several_folders_are_listed(storage):
 
 def test_a_remote_store_is_asked_for_several_folders_at_once(monkeypatch):
     """Each question waits until all are asked."""
-    all_asked = Barrier(3, timeout=60)
+    all_asked = Barrier(3, timeout=EVENT_S)
 
     def names(_storage, folder):
         all_asked.wait()
@@ -131,7 +132,7 @@ def test_of_16_that_race_exactly_one_creates(tmp_path):
     """
     storage = Storage(str(tmp_path))
     for attempt in range(20):
-        name, barrier = f"claims/{attempt}", Barrier(16)
+        name, barrier = f"claims/{attempt}", Barrier(16, timeout=EVENT_S)
 
         def race(number, name=name, barrier=barrier):
             barrier.wait()
@@ -149,17 +150,15 @@ def test_a_reader_sees_the_old_or_the_new(tmp_path):
     storage = Storage(str(tmp_path))
     contents = [letter * 300_000 for letter in (b"a", b"b")]
     storage.write("blob", contents[0])
-    done = Event()
 
     def replace():
         for turn in range(60):
             storage.write("blob", contents[turn % 2])
-        done.set()
 
     seen = []
     with ThreadPoolExecutor(1) as thread:
         writing = thread.submit(replace)
-        while not done.is_set():
+        while not writing.done():
             seen.append(storage.read("blob") in contents)
         writing.result()
     assert all(seen)

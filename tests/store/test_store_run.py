@@ -8,6 +8,7 @@ from itertools import islice
 from threading import Barrier
 
 import pytest
+from events import EVENT_S
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,7 +93,7 @@ def record_commit(run, step, generation, digest="e" * 64):
 
 def at_once(number, work):
     """Call `work(i)` on `number` threads at the same moment, and return the results."""
-    barrier = Barrier(number)
+    barrier = Barrier(number, timeout=EVENT_S)
 
     def wait_and_work(i):
         barrier.wait()
@@ -281,7 +282,7 @@ def test_a_job_that_is_gone_is_not_known(run):
         pytest.param(b"[" * 100_000, "torn", id="nested too deeply"),
     ],
 )
-def test_a_job_that_is_none_is_refused(run, content, message):
+def test_an_invalid_job_is_refused(run, content, message):
     """A StoreError names the file."""
     name = run.keep_job(JOB)
     run.storage.write(f"jobs/{name}.json", content)
@@ -493,7 +494,7 @@ def test_a_commits_name_sorts_as_its_numbers(commits):
         ("longer", ": torn"),
     ],
 )
-def test_a_harmed_file_is_named(run, harm, message):
+def test_a_damaged_file_is_named(run, harm, message):
     """The size is checked first, then the digest. An intact file passes."""
     made = commit(run, 3, 1)
     run.check_files(made.folder, made.files)

@@ -100,7 +100,7 @@ def test_the_newest_commit_whose_files_are_there_counts(storage, url):
         ),
     ],
 )
-def test_what_nobody_can_go_on_from_has_a_problem(storage, url, harm, says):
+def test_a_run_that_cannot_be_resumed_has_a_problem(storage, url, harm, says):
     """The problem is a text, and the list still has all runs."""
     committed(storage, 2)
     write(storage, 1, step(0), step(1), recorded(storage, 2))

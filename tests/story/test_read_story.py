@@ -42,7 +42,7 @@ def test_a_newer_format_is_refused(tmp_path):
         read_story(run, "x", None)
 
 
-def test_where_no_run_is_there_is_no_story(tmp_path):
+def test_a_folder_without_a_run_has_no_story(tmp_path):
     """One sentence."""
     with pytest.raises(StoreError, match="no run here"):
         read_story(RunFolder(Storage(str(tmp_path / "none"))), "x", None)

@@ -2,11 +2,11 @@
 
 import json
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from events import EVENT_S
 
 from planner.errors import RunError, UserError
 from planner.submit.shipment import Shipment
@@ -47,7 +47,7 @@ def server(answers):
             place = f"{self.command} {self.path}"
             status, body = next((a for key, a in answers.items() if place.startswith(key)), (404, "no such page"))
             if status == SILENT:
-                time.sleep(2)
+                self.connection.recv(1)  # until the other one hangs up
                 return
             self.send_response(status)
             self.send_header("Content-Length", str(len(body.encode())))
@@ -66,7 +66,8 @@ def server(answers):
         yield f"http://127.0.0.1:{httpd.server_port}"
     finally:
         httpd.shutdown()
-        thread.join()
+        thread.join(EVENT_S)
+        assert not thread.is_alive()
         httpd.server_close()
 
 
@@ -168,9 +169,10 @@ def test_a_lost_connection_says_that_the_job_may_run_on():
 
 
 def test_a_dashboard_that_falls_silent_is_not_waited_for_for_ever(monkeypatch):
-    """It was there, and then takes connections and answers nothing."""
+    """It was there, and then takes connections and says nothing of the job."""
     monkeypatch.setattr("planner.submit.job_client._ANSWER_S", 0.3)
-    with server({"GET /api/version": VERSION, "GET /api/jobs/tiny-1": (SILENT, "")}) as address:
+    log = {"GET /api/jobs/tiny-1/": (404, "")}
+    with server({"GET /api/version": VERSION, **log, "GET /api/jobs/tiny-1": (SILENT, "")}) as address:
         connected = connect(address)
         with pytest.raises(RunError, match=r"the connection was lost: .*timed out.*ray job list --address"):
             connected.follow("tiny-1", lambda _text: None)

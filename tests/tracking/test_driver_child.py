@@ -2,18 +2,16 @@
 
 import os
 import signal
-import time
 
 import pytest
+from events import EVENT_S, wait_for
 from ledgers import Run, two_losses
 from readers import series
 
 from planner.errors import RunError
 from planner.job import Job
-from planner.runner import track_run
+from planner.runner import track_run, tracking_child
 from planner.runner.tracking_child import TrackingChild
-
-LIMIT_S = 120.0
 
 
 def job(run, tracking):
@@ -30,17 +28,11 @@ def job(run, tracking):
     )
 
 
-def until(condition):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
-def test_the_rest_is_sent_at_the_end(tmp_path, error):
-    """However the driver's work ends. Without a problem, no line is shown."""
+def test_the_rest_is_sent_at_the_end(tmp_path, monkeypatch, error):
+    """However the driver's work ends. Without a problem, no line is shown, except that a slow end is waited for."""
+    monkeypatch.setattr(tracking_child, "_PATIENCE_S", EVENT_S)
     run, said = two_losses(tmp_path / "run"), []
     try:
         with TrackingChild(job(run, "jsonl"), run.url, said.append):
@@ -50,7 +42,8 @@ def test_the_rest_is_sent_at_the_end(tmp_path, error):
     except (KeyboardInterrupt, ValueError):
         assert error
     assert [step for step, _ in series("jsonl", run.url)["train/loss"]] == list(range(1, 19))
-    assert [line for line in said if "sending the last steps" not in line] == []
+    waiting = ("tracking: sending the last ", "tracking: waiting at most ")
+    assert [line for line in said if not line.startswith(waiting)] == []
 
 
 def test_a_job_without_trackers_starts_nothing(tmp_path):
@@ -66,20 +59,20 @@ def test_a_child_that_is_killed_is_said_and_training_goes_on(tmp_path):
     run, said = two_losses(tmp_path / "run"), []
     with TrackingChild(job(run, "jsonl"), run.url, said.append) as child:
         os.kill(child._process.pid, signal.SIGKILL)
-        until(lambda: said)
+        wait_for(lambda: said)
     first, second = said
     assert first.startswith("tracking: the process that sends rows has ended (exit code -9). Training goes on. ")
     assert first.endswith(f"Send the rows later: planner track {run.url}")
     assert second == f"tracking: send the rest later: planner track {run.url}"
 
 
+@pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_server_that_is_down_until_the_end_leaves_what_is_missing(tmp_path):
     """The driver waits for at most a minute."""
     run, said = two_losses(tmp_path / "run"), []
     with TrackingChild(job(run, {"kind": "mlflow", "uri": "http://127.0.0.1:9"}), run.url, said.append):
-        until(lambda: said)
+        wait_for(lambda: said)
     assert said[0].startswith("tracking: mlflow: MlflowException: ")
     assert said[0].endswith("Training goes on, and planner tries again")
     assert "tracking: sending the last 0 steps to mlflow" in said  # its commits have no manifests

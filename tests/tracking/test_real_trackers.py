@@ -4,8 +4,10 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
+from events import EVENT_S, wait_for
 from ledgers import Run, loss, two_losses
 from readers import KINDS, offline, series, trackers
 
@@ -49,7 +51,7 @@ def child(run, tracking=(), **end):
 
 def finished(run):
     """The lines of a child that sends everything and ends."""
-    said, _ = child(run, is_patient=True).communicate(timeout=300)
+    said, _ = child(run, is_patient=True).communicate(timeout=EVENT_S)
     return said.splitlines()
 
 
@@ -61,6 +63,11 @@ def records(run):
     from pathlib import Path
 
     return list((Path(run.url) / "tracking").glob("*.json"))
+
+
+def _have_sent_or_ended(run, step, process):
+    """Whether every tracker has this step, or their process has ended."""
+    return min(steps_on_record(run).values(), default=-1) >= step or process.poll() is not None
 
 
 LOSSES = [
@@ -98,16 +105,16 @@ def test_the_files_have_the_committed_steps(sent, kind):
     assert found["time/lost_s"][-1] == (16, 8.0)
 
 
+@pytest.mark.process
 @pytest.mark.slow
-def test_no_kill_brings_a_step_twice(tmp_path):
+def test_no_step_is_sent_twice_after_a_kill(tmp_path):
     """The process is killed again and again while the run goes on. In the end all trackers have each step once."""
     run = Run(tmp_path / "run").begin(0)
     for _ in range(4):
         run.steps(20).commit().steps(1)
         process = child(run)
-        while min(steps_on_record(run).values(), default=-1) < run.step - 10:
-            line = process.poll()
-            assert line is None
+        wait_for(partial(_have_sent_or_ended, run, run.step - 10, process))
+        assert process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
     run.commit()
@@ -175,6 +182,7 @@ def test_another_run_does_not_count_as_sent(tmp_path):
         each.close()
 
 
+@pytest.mark.process  # mlflow starts git
 @pytest.mark.parametrize(
     ("name", "allowed"),
     [
@@ -205,7 +213,7 @@ def test_wandb_is_offline_if_its_variable_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = two_losses(tmp_path / "run")
     process = child(run, ["wandb"], is_patient=True)
-    assert process.communicate(timeout=300)[0] == "wandb: 17 rows sent, up to step 16\n"
+    assert process.communicate(timeout=EVENT_S)[0] == "wandb: 17 rows sent, up to step 16\n"
     assert [step for step, _ in series("wandb", run.url)["train/loss"]] == list(range(1, 17))
 
 

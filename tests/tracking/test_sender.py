@@ -2,9 +2,12 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from events import EVENT_S, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 from ledgers import Run, loss, two_losses
@@ -78,10 +81,26 @@ def run(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """Polls and retries follow each other at once."""
+    """Polls and retries follow each other at once. A slow machine is not mentioned."""
     for name in ("_POLL_S", "_FIRST_RETRY_S", "_LONGEST_RETRY_S"):
         monkeypatch.setattr(sender, name, 0.01)
     monkeypatch.setattr(child, "_LOOK_S", 0.01)
+    monkeypatch.setattr(child, "_BRIEF_S", EVENT_S)
+
+
+def minutes_pass_with(monkeypatch, *events):
+    """Let a minute of the end's clock pass with each event, one after the other. Until then it stands."""
+    waiting, now_s, until_s = list(events), [-60.0], time.monotonic() + EVENT_S
+
+    def clock():
+        if now_s[0] < 0:  # when the end begins
+            now_s[0] = 0.0
+        elif waiting and (waiting[0]() or time.monotonic() > until_s):
+            del waiting[0]
+            now_s[0] += 60.0
+        return now_s[0]
+
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=clock))
 
 
 def sender_of(run, service, said=None, **facts):
@@ -89,7 +108,7 @@ def sender_of(run, service, said=None, **facts):
     return Sender(subject, (said if said is not None else []).append, open_=service.open, **facts)
 
 
-def finished(run, service, said=None, limit_s=60.0, **facts):
+def finished(run, service, said=None, limit_s=EVENT_S, **facts):
     """A sender after the end of its run."""
     ending = threading.Event()
     ending.set()
@@ -138,11 +157,12 @@ def test_a_failure_is_said_once_and_its_end_too(run):
     assert sent_text(found) == "jsonl: 17 rows sent, up to step 16"
 
 
-def test_a_service_that_is_down_for_ever_ends_with_what_is_missing(run):
+def test_a_service_that_is_down_for_ever_ends_with_what_is_missing(run, monkeypatch):
     """After the limit. It was asked again until then."""
     said = []
     service = Service().does(*[nothing] * 4, *[down] * 10_000)
-    found = finished(run, service, said, limit_s=0.3)
+    minutes_pass_with(monkeypatch, lambda: len(service.plans) < 10_000 - 2)
+    found = finished(run, service, said, limit_s=30.0)
     assert not found.is_done
     assert service.steps == [0, 1, 2]
     assert len(service.plans) < 10_000 - 2
@@ -150,8 +170,8 @@ def test_a_service_that_is_down_for_ever_ends_with_what_is_missing(run):
     assert said[0] == "jsonl: ConnectionError: at this port"
 
 
-def test_a_service_that_hangs_holds_neither_the_others_nor_the_end(run):
-    """One hangs in `open`, one in `log`. The third has everything."""
+def test_a_service_that_hangs_holds_neither_the_others_nor_the_end(run, monkeypatch):
+    """One hangs in `open`, one in `log`. The third has everything, and then the time passes."""
     for_ever, said = threading.Event(), []
     in_open, in_log, well = Service().does(for_ever.wait), Service().does(nothing, nothing, for_ever.wait), Service()
     senders = [sender_of(run, service, said) for service in (in_open, in_log, well)]
@@ -159,7 +179,9 @@ def test_a_service_that_hangs_holds_neither_the_others_nor_the_end(run):
         each._name = f"{each._name}{number}"
     ending = threading.Event()
     ending.set()
-    assert not follow(senders, said.append, ending, End(limit_s=1.5))
+    monkeypatch.setattr(child, "_BRIEF_S", 1.0)
+    minutes_pass_with(monkeypatch, lambda: senders[2].is_done and not (in_open.plans or in_log.plans), lambda: said)
+    assert not follow(senders, said.append, ending, End(limit_s=90.0))
     assert [each.is_done for each in senders] == [False, False, True]
     assert well.steps == ALL
     assert "sending the last 0 steps to jsonl, 0 to jsonl" in said  # its commits have no manifests
@@ -168,26 +190,28 @@ def test_a_service_that_hangs_holds_neither_the_others_nor_the_end(run):
 
 
 def test_a_hanging_service_is_said_while_the_run_goes_on(run, monkeypatch):
-    """Once, then at growing intervals."""
-    monkeypatch.setattr(child, "_HANGS_S", 0.05)
-    for_ever, ending, said, heard = threading.Event(), threading.Event(), [], threading.Event()
-
-    def say(text):
-        said.append(text)
-        heard.set()
-
-    found = sender_of(run, Service().does(for_ever.wait))
-    thread = threading.Thread(target=follow, args=([found], say, ending, End(limit_s=0.1)))
+    """Once, then at growing intervals, on a clock of the test's own."""
+    now_s, for_ever, ending, said = [100.0], threading.Event(), threading.Event(), []
+    for module in (child, sender):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    service = Service().does(for_ever.wait)
+    found = sender_of(run, service)
+    thread = threading.Thread(target=follow, args=([found], said.append, ending), daemon=True)
     thread.start()
-    assert heard.wait(60)
+    wait_for(lambda: not service.plans)
+    now_s[0] += 75.0
+    wait_for(lambda: said)
     ending.set()
     for_ever.set()
-    thread.join(60)
-    assert said[0] == "jsonl: has not answered for 0 s. Training goes on"
+    thread.join(EVENT_S)
+    assert found.is_done
+    assert said == ["jsonl: has not answered for 75 s. Training goes on"]
 
 
-def test_rows_follow_the_run_while_it_trains(tmp_path):
+def test_rows_follow_the_run_while_it_trains(tmp_path, monkeypatch):
     """What is committed is sent, and the newest loss is shown as a live value. The rest comes at the end."""
+    now_s = [100.0]
+    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     run = Run(tmp_path / "run").begin(0).steps(3).commit().steps(2)
     service, found = Service(), None
     found = sender_of(run, service)
@@ -195,6 +219,7 @@ def test_rows_follow_the_run_while_it_trains(tmp_path):
     assert service.steps == [1, 2, 3]
     assert service.lives == [{"live/step": 5, "live/loss": loss(1, 4), "live/world_size": 2}]
     run.steps(1)
+    now_s[0] += 9.0
     found.send()
     assert service.steps == [1, 2, 3]
     assert len(service.lives) == 1  # at most every ten seconds

@@ -4,19 +4,17 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from events import EVENT_S, wait_for
 from ledgers import Run
 from mlflow_server import stored
 
 from planner.job.tracking import MlflowTracking, WandbTracking
 from planner.tracking import sender
-from planner.tracking.child import END_LIMIT_S, End, follow
+from planner.tracking.child import End, follow
 from planner.tracking.sender import Sender, Subject
-
-LIMIT_S = 120.0
 
 
 class Server:
@@ -42,10 +40,7 @@ class Server:
         return [step for name, step, _ in stored(self.store) if name == "train/loss"]
 
     def await_step(self, step):
-        deadline = time.monotonic() + LIMIT_S
-        while max(self.steps(), default=0) < step:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: max(self.steps(), default=0) >= step, self.steps)
 
 
 @pytest.fixture
@@ -69,25 +64,19 @@ class Following:
     def __init__(self, run, section):
         self.said, self._ending = [], threading.Event()
         self.sender = Sender(Subject(url=run.url, section=section, name="walk", config={"a": 1}), self.said.append)
-        arguments = ([self.sender], self.said.append, self._ending, End(limit_s=END_LIMIT_S))
+        arguments = ([self.sender], self.said.append, self._ending, End(limit_s=EVENT_S))
         self._thread = threading.Thread(target=follow, args=arguments, daemon=True)
         self._thread.start()
 
     def await_problem(self):
-        deadline = time.monotonic() + LIMIT_S
-        while not self.sender.problem:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: self.sender.problem, lambda: self.said)
 
     def await_line(self, line):
-        deadline = time.monotonic() + LIMIT_S
-        while line not in self.said:
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.05)
+        wait_for(lambda: line in self.said, lambda: self.said)
 
     def end(self):
         self._ending.set()
-        self._thread.join(LIMIT_S)
+        self._thread.join(EVENT_S)
         assert not self._thread.is_alive()
         return self.sender
 
@@ -127,8 +116,8 @@ def test_a_server_that_is_down_at_the_start_gets_everything_later(tmp_path, serv
     assert server.steps() == list(range(1, 7))
 
 
+@pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_server_that_answers_after_ten_seconds_has_everything_at_the_end(tmp_path, server):
     """Five requests open its run, and each batch is one more."""
     run = Run(tmp_path / "run").begin(0).steps(20).commit()
@@ -141,6 +130,7 @@ def test_a_server_that_answers_after_ten_seconds_has_everything_at_the_end(tmp_p
     assert server.steps() == list(range(1, 22))
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("soon")
 def test_a_wrong_key_is_named(tmp_path, monkeypatch):
     """W&B refuses it. The line says so, and training goes on."""

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from events import EVENT_S
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +16,7 @@ def process_group(tmp_path_factory):
     torch.set_num_threads(1)
     rendezvous = tmp_path_factory.mktemp("world") / "rendezvous"
     dist.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1, timeout=timedelta(seconds=EVENT_S)
     )
     yield
     dist.destroy_process_group()

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from events import EVENT_S
 
 from planner.errors import UserError
 from planner.train.export.atomic_folder import unfinished_folder
@@ -22,7 +23,8 @@ def test_what_a_killed_export_left_goes_at_the_next_one(tmp_path):
     target = tmp_path / "a model[1]"
     process = multiprocessing.get_context("fork").Process(target=fill_and_die, args=(target,))
     process.start()
-    process.join(30)
+    process.join(EVENT_S)
+    assert process.exitcode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     other = tmp_path / ".b.12345678.half"
     other.mkdir()
@@ -34,7 +36,7 @@ def test_what_a_killed_export_left_goes_at_the_next_one(tmp_path):
     assert list(tmp_path.iterdir()) == [other]
 
 
-def test_a_place_that_is_none_is_a_mistake_of_the_user(tmp_path):
+def test_an_invalid_folder_is_a_mistake_of_the_user(tmp_path):
     """A file where the folder above should be."""
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be made there"), unfinished_folder(tmp_path / "file" / "model"):

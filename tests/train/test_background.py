@@ -3,13 +3,12 @@
 import threading
 
 import pytest
+from events import EVENT_S
 
 from planner.base import progress_counter
 from planner.errors import StoreError, TrainingFailed
 from planner.train import background
 from planner.train.background import BackgroundWork
-
-WAIT_S = 60  # a limit for what never comes
 
 
 def failed(error):
@@ -19,7 +18,7 @@ def failed(error):
 def test_the_result_is_waited_for():
     """It is not done before, and the work is not on the caller's thread."""
     go = threading.Event()
-    work = BackgroundWork(lambda _moved: (go.wait(WAIT_S), threading.current_thread()), failed)
+    work = BackgroundWork(lambda _moved: (go.wait(EVENT_S), threading.current_thread()), failed)
     assert (work.is_done, work.failure, work.ended_s) == (False, None, 0.0)
     go.set()
     was_set, thread = work.result()
@@ -27,8 +26,6 @@ def test_the_result_is_waited_for():
     assert thread is not threading.current_thread()
     assert thread.daemon  # a frozen disk must not keep the process
     assert work.is_done
-    assert work.seconds >= 0
-    assert work.ended_s >= work.began_s
 
 
 @pytest.mark.parametrize("error", [OSError("disk"), StoreError("store"), AssertionError("odd"), MemoryError("much")])
@@ -61,7 +58,7 @@ def test_an_error_of_which_no_error_can_be_made_is_a_failure_too():
     assert not background_work.is_done
 
 
-def test_what_is_no_exception_is_a_failure_too():
+def test_a_base_exception_is_a_failure_too():
     """A library of the store may end its thread, or panic: that is no result, and whoever waits is told."""
 
     def work(_moved):
@@ -79,11 +76,11 @@ def test_silence_ends_with_each_piece(monkeypatch):
     monkeypatch.setattr(background.time, "monotonic", lambda: now_s[0])
 
     def work(moved):
-        go.wait(WAIT_S)
+        assert go.wait(EVENT_S)
         go.clear()
         moved()
         moved_once.set()
-        go.wait(WAIT_S)
+        assert go.wait(EVENT_S)
         return "done"
 
     before = progress_counter.work_done()
@@ -91,7 +88,7 @@ def test_silence_ends_with_each_piece(monkeypatch):
     now_s[0] = 130.0
     assert background_work.silent_s == 30.0
     go.set()
-    assert moved_once.wait(WAIT_S)
+    assert moved_once.wait(EVENT_S)
     assert background_work.silent_s == 0.0
     assert progress_counter.work_done() > before
     now_s[0] = 145.0
@@ -110,12 +107,12 @@ def test_abandoned_work_ends_at_its_next_piece():
 
     def work(moved):
         begun.set()
-        go.wait(WAIT_S)
+        assert go.wait(EVENT_S)
         moved()
         after.append("went on")
 
     background_work = BackgroundWork(work, failed)
-    assert begun.wait(WAIT_S)
+    assert begun.wait(EVENT_S)
     background_work.abandon(0.0)
     go.set()
     with pytest.raises(TrainingFailed, match="RuntimeError: abandoned"):
@@ -126,7 +123,7 @@ def test_abandoned_work_ends_at_its_next_piece():
 def test_abandoning_work_that_is_stuck_returns():
     """A frozen disk takes no piece: the caller goes on, and the thread is still there."""
     stuck = threading.Event()
-    background_work = BackgroundWork(lambda _moved: stuck.wait(WAIT_S), failed)
+    background_work = BackgroundWork(lambda _moved: stuck.wait(EVENT_S), failed)
     background_work.abandon(0.01)
     assert not background_work.is_done
     assert background_work.failure is None
@@ -138,5 +135,5 @@ def test_work_that_ended_may_be_abandoned():
     """Its result stays."""
     background_work = BackgroundWork(lambda _moved: "done", failed)
     assert background_work.result() == "done"
-    background_work.abandon(WAIT_S)
+    background_work.abandon(EVENT_S)
     assert background_work.is_done

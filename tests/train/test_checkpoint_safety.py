@@ -489,7 +489,7 @@ class Attribute:
         (torch.Size, "numel"),
     ],
 )
-def test_no_other_attribute_is_had(harmed, owner, name):
+def test_a_pickle_gets_no_other_attribute(harmed, owner, name):
     """An attribute of an attribute leads anywhere."""
     with pytest.raises(StoreError, match=r"it names builtins\.getattr"):
         harmed(pickle.dumps(Attribute(owner, name)))

@@ -4,9 +4,11 @@ import errno
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
+from events import EVENT_S
 from test_checkpoint_safety import NAME, make_job, make_state, manifest_of
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
@@ -14,7 +16,8 @@ from planner.errors import DiskFull, PlannerError, StaleGeneration, StoreError, 
 from planner.store.records import digest_of
 from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
-from planner.train import commit_files
+from planner.train import background, commit_files
+from planner.train import commits as commits_module
 from planner.train.checkpoints.checkpoint import read_digests
 from planner.train.checkpoints.held_copy import HeldCopy
 from planner.train.checkpoints.layout import pieces_of
@@ -23,8 +26,6 @@ from planner.train.copies import Copies, Owner
 from planner.train.memory_copies import MemoryCopies
 from planner.train.state import tensor_digest
 from planner.train.world import World, cpu_device
-
-WAIT_S = 60  # a limit for what never comes, no time that is measured
 
 
 class Journal:
@@ -64,7 +65,7 @@ class Gate:
 
     def wait(self):
         self.begun.set()
-        assert self.opened.wait(WAIT_S)
+        assert self.opened.wait(EVENT_S)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def digests(state):
 
 
 def wait_for(work):
-    assert work._ended.wait(WAIT_S)
+    assert work._ended.wait(EVENT_S)
 
 
 def until_durable(commits):
@@ -133,7 +134,7 @@ def test_a_held_step_becomes_durable_as_it_was(world, run, gate):
     commits, journal = make_commits(world, run, state)
     journal.head, held = "a" * 64, digests(state)
     assert commits.begin(7, 35, is_last=False) is None
-    assert gate.begun.wait(WAIT_S)
+    assert gate.begun.wait(EVENT_S)
     for head in ("b" * 64, "c" * 64):
         train_on(state)
         journal.head = head
@@ -153,6 +154,28 @@ def test_a_held_step_becomes_durable_as_it_was(world, run, gate):
     assert (landed.step, commits.is_in_flight, commits.failure) == (7, False, None)
     assert record.seconds == landed.paused_s
     assert record.write_s == landed.write_s
+
+
+def test_a_commit_says_how_long_it_kept_training_waiting_and_when_it_was_durable(world, run, gate, monkeypatch):
+    """On a clock of the test's own: the copy takes 2 s, and the write 30 s beside training."""
+    now_s, take = [100.0], HeldCopy.take
+
+    def slow(self, shards):
+        now_s[0] += 2.0
+        return take(self, shards)
+
+    monkeypatch.setattr(HeldCopy, "take", slow)
+    for module in (background, commits_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    commits, journal = make_commits(world, run, make_state(world, steps=1))
+    commits.begin(7, 35, is_last=False)
+    assert gate.begun.wait(EVENT_S)
+    now_s[0] += 30.0
+    gate.opened.set()
+    landed = until_durable(commits)
+    assert (landed.paused_s, landed.write_s) == (2.0, 32.0)
+    [record] = journal.records
+    assert (record.seconds, record.write_s) == (2.0, 32.0)
 
 
 def test_the_manifest_follows_only_after_all_that_it_names(world, run, gate):
@@ -201,7 +224,7 @@ def test_the_next_commit_waits_for_the_one_in_flight(world, run, gate, monkeypat
     monkeypatch.setattr(RunFolder, "put_manifest", lambda *args: log.append("manifest") or put(*args))
     first = digests(state)
     commits.begin(1, 5, is_last=False)
-    assert gate.begun.wait(WAIT_S)
+    assert gate.begun.wait(EVENT_S)
     train_on(state)
     gather = commits._gather
     monkeypatch.setattr(commits, "_gather", lambda flight: gate.opened.set() or gather(flight))
@@ -461,7 +484,7 @@ def test_closing_abandons_a_commit_that_is_written(world, run, monkeypatch):
     def slow(storage, folder, plan, shards, on_piece):
         def piece():
             pieces.set()
-            assert go.wait(WAIT_S)
+            assert go.wait(EVENT_S)
             on_piece()
 
         return write(storage, folder, plan, shards, piece)
@@ -470,9 +493,9 @@ def test_closing_abandons_a_commit_that_is_written(world, run, monkeypatch):
     commits, journal = make_commits(world, run, make_state(world, steps=1))
     commits.begin(1, 5, is_last=False)
     work = commits._flight.writing
-    assert pieces.wait(WAIT_S)
+    assert pieces.wait(EVENT_S)
     abandon = work.abandon
-    monkeypatch.setattr(work, "abandon", lambda wait_s: abandon(0.0) or go.set() or abandon(WAIT_S + wait_s))
+    monkeypatch.setattr(work, "abandon", lambda wait_s: abandon(0.0) or go.set() or abandon(EVENT_S + wait_s))
     commits.close()
     assert not work.is_done
     assert not commits.is_in_flight
@@ -487,7 +510,7 @@ class Meeting:
     """Gathers a value of each thread."""
 
     def __init__(self, size):
-        self._barrier, self._values = threading.Barrier(size, timeout=WAIT_S), [None] * size
+        self._barrier, self._values = threading.Barrier(size, timeout=EVENT_S), [None] * size
 
     def gather(self, rank, value):
         self._values[rank] = value

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from events import EVENT_S
 from test_evidence import make_job
 
 from planner.keeper.addresses import Keepers
@@ -51,7 +52,8 @@ def generation(job, url, node, stop_at=None):
     def should_stop(step):
         for thread in threading.enumerate():  # what looks for a keeper or publishes is done before the next step
             if thread.name in {"planner-keepers", "planner-commit"} and thread is not threading.current_thread():
-                thread.join()
+                thread.join(EVENT_S)
+                assert not thread.is_alive()
         node.at(step)
         return step == stop_at
 

@@ -1,6 +1,7 @@
 """Connections to keepers that go and come back, with real keepers and a clock of the test."""
 
 import pytest
+from events import EVENT_S
 
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperFull, KeeperGone
@@ -35,7 +36,8 @@ class Place:
         self.now_s += seconds
         links.advance()
         if links._search is not None:
-            links._search.join()
+            links._search.join(EVENT_S)
+            assert not links._search.is_alive()
         links.advance()
 
 

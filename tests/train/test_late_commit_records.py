@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from events import EVENT_S
 from test_checkpoint_safety import make_job
 
 from planner.errors import StoreError
@@ -31,7 +32,6 @@ from planner.train.world import cpu_device
 
 pytestmark = pytest.mark.usefixtures("process_group")
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify_run.py"
-WAIT_S = 60  # a limit for what never comes
 TOTAL, EVERY = 8, 3
 
 
@@ -60,7 +60,7 @@ class Driven:
         def should_stop(step):
             flight = self._made[-1]._flight
             for work in (flight.writing, flight.sealing) if flight and slow else ():
-                assert work is None or work._ended.wait(WAIT_S)
+                assert work is None or work._ended.wait(EVENT_S)
             if step == kill_at:
                 raise Killed
             return step == stop_at
@@ -104,8 +104,6 @@ def test_the_record_stands_behind_later_steps(killed):
     manifest = killed.run.manifest(commit_name(3, 1))
     assert manifest.ledger_head in {link.head for link in links[at : at + 3]}
     assert (manifest.step, manifest.cursor) == (3, 15)
-    [record] = [record for record in records if isinstance(record, CommitRecord)]
-    assert 0 < record.seconds <= record.write_s
 
 
 def test_a_stop_measures_the_commit_in_flight_and_its_own(tmp_path, monkeypatch):

@@ -1,11 +1,11 @@
 """What one worker measures: tokens of every kind of micro-batch, times, memory, and the records of a meter."""
 
 import dataclasses
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from planner.store.records import StepRecord
 from planner.train import meter as meters
 from planner.train.batches import TokenBatch, TokenCounts, collate
 from planner.train.flops import PassFlops, StepFlops
-from planner.train.meter import Meter
+from planner.train.meter import Meter, peak_memory_bytes
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.stopwatch import CpuStopwatch
 from planner.train.world import World, cpu_device
@@ -96,26 +96,13 @@ def test_a_lap_belongs_to_one_part(monkeypatch):
     assert set(watch.take(all_of_it=False).values()) == {0.0}
 
 
-_PEAKS = """
-import numpy as np, torch
-from planner.train.meter import peak_memory_bytes
-for mib in (1, 256, 1):
-    held = np.ones(mib * 2**17)
-    print(peak_memory_bytes(torch.device("cpu")))
-    del held
-"""
-
-
-@pytest.mark.process
-def test_peak_memory_is_that_of_this_process():
-    """256 MiB more are seen, and not forgotten. What the process that started this one had is not seen."""
-    held = np.ones(2**27)  # 1 GiB
-    run = subprocess.run([sys.executable, "-c", _PEAKS], capture_output=True, text=True, check=True)
-    before, most, after = map(int, run.stdout.split())
-    assert before < held.nbytes
-    # Linux counts the last pages of each CPU roughly: 32 MiB on a machine with 64.
-    assert most - before > 2**27
-    assert after > most - 2**26
+def test_peak_memory_is_what_linux_says_of_this_process(tmp_path, monkeypatch):
+    """Its largest resident set, not the one of now, nor its address space, nor that of the process that started it."""
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmPeak:\t 9000000 kB\nVmHWM:\t    3000 kB\nVmRSS:\t    2000 kB\n")
+    assert Path("/proc/self/status") == meters._STATUS
+    monkeypatch.setattr(meters, "_STATUS", status)
+    assert peak_memory_bytes(torch.device("cpu")) == 3000 * 1024
 
 
 STEP = StepRecord(

@@ -4,13 +4,13 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from ctypes import c_uint64
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from events import EVENT_S, wait_for
 
 from planner.errors import DataError, TrainingFailed
 from planner.order.order import Order
@@ -63,9 +63,9 @@ def test_steps_come_in_order_and_an_error_is_the_loaders_own(processes):
     prefetcher = Prefetcher(loader.load, range(8, 8 + 9 * 4, 4), processes=processes, device=CPU)
     try:
         for cursor in [8, 12, 16]:
-            require_equal(prefetcher.start().result(), loader.load(cursor))
+            require_equal(prefetcher.start().result(EVENT_S), loader.load(cursor))
         with pytest.raises(DataError, match=f"^row {broken} has gone$"):
-            prefetcher.start().result()
+            prefetcher.start().result(EVENT_S)
     finally:
         prefetcher.close()
     assert torch.equal(torch.get_rng_state(), random_state)
@@ -73,11 +73,11 @@ def test_steps_come_in_order_and_an_error_is_the_loaders_own(processes):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("planner-load")]
 
 
-def test_who_stops_early_waits_for_no_step():
+def test_a_run_that_stops_early_waits_for_no_step():
     """A run that stops for a resize has requested a step that it will not take. Its processes end."""
     others = set(multiprocessing.active_children())
     prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
-    prefetcher.start().result()
+    prefetcher.start().result(EVENT_S)
     prefetcher.start()
     prefetcher.close()
     assert set(multiprocessing.active_children()) == others
@@ -87,13 +87,13 @@ def test_a_load_that_hangs_is_left_behind(monkeypatch, caplog):
     """If a disk hangs, the error that ended the loop is still reported."""
     monkeypatch.setattr("planner.train.prefetch._CLOSE_S", 0.2)
     answers = threading.Event()
-    prefetcher = Prefetcher(lambda _cursor: answers.wait(30) and [], range(0, 8, 4), processes=0, device=CPU)
+    prefetcher = Prefetcher(lambda _cursor: answers.wait(EVENT_S) and [], range(0, 8, 4), processes=0, device=CPU)
     pending = prefetcher.start()
     prefetcher.close()
     assert not pending.done()
     assert "were not read within" in caplog.text
     answers.set()
-    assert pending.result(10) == []
+    assert pending.result(EVENT_S) == []
 
 
 def much(_cursor):
@@ -107,7 +107,7 @@ def test_a_process_that_is_killed_in_the_midst_of_a_step_is_named():
     process.ask(0)
     process.ask(1)
     assert len(process.answer()[0]) == 10_000_000
-    process._pipe.poll(None)  # it has begun to send the next one
+    assert process._pipe.poll(EVENT_S)  # it has begun to send the next one
     os.kill(process._process.pid, signal.SIGKILL)
     process.ask(2)
     with pytest.raises(TrainingFailed, match=r"was killed by signal 9, .*Lower workers\.loader_processes"):
@@ -149,7 +149,7 @@ def orphan_maker(pipe):
     """A worker that is killed while its loader process lives."""
     prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
     for _ in range(2):
-        prefetcher.start().result()
+        prefetcher.start().result(EVENT_S)
     pipe.send([process.pid for process in multiprocessing.active_children()])
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -158,11 +158,9 @@ def test_a_loader_process_ends_when_its_worker_is_killed():
     """Its pipe ends."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     multiprocessing.get_context("spawn").Process(target=orphan_maker, args=(theirs,)).start()
+    assert ours.poll(EVENT_S)
     (pid,) = ours.recv()
-    deadline = time.monotonic() + 60
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not is_alive(pid)
+    wait_for(lambda: not is_alive(pid))
 
 
 def is_alive(pid):

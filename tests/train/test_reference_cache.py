@@ -41,7 +41,7 @@ HARMS = ("cut", "a byte", "a letter", "no format", "empty", "only a digest", "an
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_harmed_part_is_none(parts, tmp_path, harm):
+def test_a_damaged_part_does_not_count(parts, tmp_path, harm):
     """The reason names the file."""
     for start in parts.starts:
         parts.write(start, values(parts, start))
