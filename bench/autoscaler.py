@@ -33,7 +33,9 @@ from typing import TYPE_CHECKING, Any
 from _cluster import POLICIES, Log, paced_job, set_policy, train
 from _results import write
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "dispatch"))  # the cloud is that of the tests
+sys.path += [
+    str(Path(__file__).parents[1] / "tests" / name) for name in ("dispatch", "harness")
+]  # the cloud of the tests
 if TYPE_CHECKING:
     from spot_trace import Trace
 

@@ -140,7 +140,8 @@ class EmbeddedCluster:
     def kill_node(self, node_id: str | None = None) -> str:
         """SIGKILL a node with all its workers, as a preemption without notice does. Returns its id.
 
-        The default is the node added last. The processes are gone on return. Ray notices 1 to 4 s later.
+        The default is the node added last. On return its raylet has ended, and its other processes end within
+        moments. Ray notices 1 to 4 s later.
         """
         return self._end_node("kill", node_id)
 

@@ -40,7 +40,8 @@ class Fault:
     """`Storm.hits` counts how often it met what it is for"""
 
 
-_DEAD_S = 10.0
+# A process that was killed ends at once, but not while a busy machine does not come to it.
+_DEAD_S = 300.0
 
 
 def add(storm: "Storm", dice: random.Random) -> bool:

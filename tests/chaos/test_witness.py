@@ -15,7 +15,7 @@ from planner.provenance.audit import audit
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-pytestmark = [pytest.mark.fsdp, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.fsdp
 
 # 55 steps of 12 samples: the epoch of 509 samples is over after 42 of them.
 _TRAIN = """

@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from events import EVENT_S
 
 from planner.local_cluster.processes import children
 from planner.runner import driver_end
 from planner.runner.driver_end import EndedProcess, RayListeners, ended_process
 
 pytestmark = pytest.mark.process
-
-LIMIT_S = 120
 
 # A driver: its subject and its head as JSON; then it says that it is there, and does what it is told.
 DRIVER = """
@@ -85,10 +84,10 @@ def head_of(listeners, *, is_embedded):
     return {"gcs": f"127.0.0.1:{gcs.getsockname()[1]}", "raylet": raylet.getsockname(), "is_embedded": is_embedded}
 
 
-def test_who_leaves_in_order_has_nothing_said(start, listeners):
+def test_a_driver_that_ends_normally_prints_nothing(start, listeners):
     """No process stays behind either: the driver's stderr is closed."""
     process = start(head_of(listeners, is_embedded=True))
-    assert process.communicate("leave\n", timeout=LIMIT_S) == ("", "")
+    assert process.communicate("leave\n", timeout=EVENT_S) == ("", "")
     assert process.returncode == 0
 
 
@@ -98,7 +97,7 @@ def test_a_driver_that_ends_silently_is_reported(start, run, end):
     process = start()
     if end == "killed":
         process.send_signal(signal.SIGKILL)
-    _, err = process.communicate("end\n" if end == "by itself" else None, timeout=LIMIT_S)
+    _, err = process.communicate("end\n" if end == "by itself" else None, timeout=EVENT_S)
     assert err == (
         f"planner: this driver was ended from outside (killed, or out of memory): step 4 of 9 is committed in {run}. "
         "Resume with: planner run job.yaml\n"
@@ -111,8 +110,8 @@ def test_a_driver_without_its_head_is_ended_with_a_message(start, listeners, run
     head = head_of(listeners, is_embedded=is_embedded)
     process = start(head)
     listeners[["raylet", "gcs"].index(dead)].close()
-    assert process.wait(LIMIT_S) == 1  # its stdin is open: nobody has told it to end
-    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.wait(EVENT_S) == 1  # its stdin is open: nobody has told it to end
+    _, err = process.communicate(timeout=EVENT_S)
     why = {
         "raylet": "the raylet of this driver's node has died",
         "gcs": f"the head's gcs_server ({head['gcs']}) has died",
@@ -127,10 +126,10 @@ def test_a_killed_driver_is_not_reported_as_a_dead_raylet(start, listeners, is_e
     (watch,) = children(process.pid)
     os.kill(watch, signal.SIGSTOP)  # it looks when both have ended
     process.kill()
-    process.wait(LIMIT_S)
+    process.wait()
     listeners[0].close()
     os.kill(watch, signal.SIGCONT)
-    _, err = process.communicate(timeout=LIMIT_S)
+    _, err = process.communicate(timeout=EVENT_S)
     assert err.startswith(
         "planner: this driver and its local Ray cluster have ended (killed, or out of memory): step 4 of 9 is committed"
         if is_embedded
@@ -146,7 +145,7 @@ def test_a_head_that_ends_after_the_driver_has_let_go_is_not_missed(start, liste
     assert process.stdout.readline() == "disconnected\n"
     for listener in listeners:
         listener.close()
-    _, err = process.communicate("end\n", timeout=LIMIT_S)
+    _, err = process.communicate("end\n", timeout=EVENT_S)
     assert err.startswith("planner: this driver was ended from outside")
 
 
@@ -160,7 +159,7 @@ def test_a_gcs_of_others_may_come_back(start, listeners):
         "this driver\n"
     )
     assert process.poll() is None
-    _, err = process.communicate("end\n", timeout=LIMIT_S)
+    _, err = process.communicate("end\n", timeout=EVENT_S)
     assert err.startswith(f"planner: the head's gcs_server ({head['gcs']}) has died: step 4 of 9 is committed in ")
 
 
@@ -168,12 +167,12 @@ def test_an_unreadable_folder_still_gets_a_message(start, run):
     """The message still has the command that resumes."""
     (run / "run.json").write_text("torn")
     process = start()
-    _, err = process.communicate("end\n", timeout=LIMIT_S)
+    _, err = process.communicate("end\n", timeout=EVENT_S)
     assert ": what is committed cannot be read now (" in err
     assert err.endswith(". Resume with: planner run job.yaml\n")
 
 
-def test_of_two_losses_the_raylet_is_named():
+def test_if_both_connections_are_lost_the_raylet_is_named():
     """It is the one that cannot come back."""
     head = RayListeners(gcs="host:1", raylet="/socket", is_embedded=False)
     raylet = EndedProcess(description="the raylet of this driver's node has died", is_final=True)

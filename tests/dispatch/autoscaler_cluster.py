@@ -16,9 +16,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from events import EVENT_S, wait_for
 from job_cluster import serve
 from spot_trace import Trace
 
@@ -91,7 +91,9 @@ class AutoscalerCluster:
             stderr=self._log,
             env={
                 **self.environment,
-                "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1]), self.nodes_path]).rstrip(os.pathsep),
+                "PYTHONPATH": os.pathsep.join(
+                    [str(HERE), str(HERE.parent / "harness"), str(HERE.parents[1]), self.nodes_path]
+                ).rstrip(os.pathsep),
                 "RAY_TMPDIR": str(self.home),
                 "GLOO_SOCKET_IFNAME": "lo",
                 "RAY_FAKE_CLUSTER": "1",
@@ -127,7 +129,7 @@ class AutoscalerCluster:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _where(self):
-        ready = select.select([self._process.stdout], [], [], 300)[0]
+        ready = select.select([self._process.stdout], [], [], EVENT_S)[0]
         if line := self._process.stdout.readline() if ready else b"":
             return json.loads(line)
         raise RuntimeError(f"the cluster did not start: {(self.home / 'cluster.log').read_text()[-2000:]}")
@@ -158,13 +160,9 @@ class AutoscalerCluster:
         gone = {event["node"] for event in self.events("terminated", "killed")}
         return [event["node"] for event in self.events("launched") if event["node"] not in gone]
 
-    def wait_until(self, condition, within_s):
-        """Raises TimeoutError with what happened."""
-        deadline_s = time.monotonic() + within_s
-        while not condition(self):
-            if time.monotonic() > deadline_s:
-                raise TimeoutError(f"not within {within_s:.0f} s: {self.events()}")
-            time.sleep(0.1)
+    def wait_until(self, condition):
+        """Raises AssertionError with what happened."""
+        wait_for(lambda: condition(self), self.events)
 
     def _cluster_file(self, gcs_port):
         return {

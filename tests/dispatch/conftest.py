@@ -2,11 +2,12 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from live_runs import TEST_TIMINGS
-from shared_cluster import FAILED, SharedCluster
+from shared_cluster import FAILED, SharedCluster, whole
 
 from planner.dispatch.launch import set_environment
 
@@ -30,38 +31,20 @@ def cluster(whole_cluster):
 def whole_cluster(shared_cluster, pytestconfig):
     """`whole_cluster()` -> the shared cluster with three nodes: a new one if a test has failed since the last call."""
 
-    def make_whole():
-        if pytestconfig.stash.get(FAILED, False):
-            pytestconfig.stash[FAILED] = False
-            shared_cluster.start_anew()
-        return shared_cluster.whole()
-
-    return make_whole
+    return partial(whole, shared_cluster, pytestconfig.stash)
 
 
 @pytest.fixture(scope="session")
 def resized(whole_cluster, tmp_path_factory):
-    """A run at 3, 2 and 3 workers, by notice and by a new node, for all tests that look at such a run."""
+    """A run at 3, 2 and 3 workers, by a notice and by a new node, for all tests that look at such a run."""
     from resized_run import resize
 
     return resize(whole_cluster(), tmp_path_factory.mktemp("resized"))
 
 
-@pytest.fixture(scope="module")
-def resumed(whole_cluster, tmp_path_factory):
-    """A folder with a run of six steps on two workers, and of four more on three."""
-    from live_runs import fit, make_job
-
-    whole_cluster()
-    folder = tmp_path_factory.mktemp("resumed")
-    fit(make_job(folder, steps=6, most=2))
-    fit(make_job(folder, steps=10, most=3))
-    return folder
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def ray_environment():
-    """Ray reads the token when it is imported: a test that imports it into this process asks for this first."""
+    """Ray reads the token when it is imported, and any of these tests may be the first to import it."""
     came_late = "ray" in sys.modules
     # Workers unpickle functions of the test modules by name.
     here = str(Path(__file__).parent)

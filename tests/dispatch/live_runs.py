@@ -4,8 +4,9 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
+
+from events import wait_for
 
 from planner.dispatch import launch as dispatch
 from planner.job import Job
@@ -16,9 +17,10 @@ from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-TEST_TIMINGS = dispatch.PollSettings(poll_s=0.25, start_timeout_s=10.0, resize_monitor_s=2.0)
-# Events are waited for. Only what hangs takes so long, also at a load of 20.
-LIMIT_S = 300.0
+# Ray's own policy waits this long for its workers' places, and so does planner's where it has asked for a dead node's.
+TEST_TIMINGS = dispatch.PollSettings(
+    poll_s=0.25, start_timeout_s=dispatch.CLUSTER.start_timeout_s, resize_monitor_s=2.0
+)
 
 
 def make_job(tmp_path, *, steps, most, every_steps=5, **train):
@@ -39,53 +41,40 @@ def make_job(tmp_path, *, steps, most, every_steps=5, **train):
     )
 
 
-def fit(job, accept=()):
-    launch = dispatch.new_launch(job, job.run_path, frozenset(accept))
-    dispatch.train_on_ray(launch, TEST_TIMINGS, on_cpu=True, embedded=True)
+def fit(job, **options):
+    """Train on the shared cluster, in the main thread, until the job is done, refused or interrupted."""
+    train(dispatch.new_launch(job, job.run_path, frozenset()), **options)
+
+
+def train(launch, **options):
+    """`fit` for a launch that the test knows."""
+    dispatch.train_on_ray(launch, TEST_TIMINGS, on_cpu=True, embedded=True, **options)
 
 
 def run_of(job):
     return RunFolder(Storage(job.run_path))
 
 
-class When(threading.Thread):
-    """Does something once the run has done so many steps at a world size. Fails the test if it never came to it."""
+INTERRUPT = "as Ctrl-C does"
+"""an act of a `Script`"""
 
-    def __init__(self, job, world_size, steps, act):
-        super().__init__(daemon=True)
-        self._follower = Follower(run_of(job), from_now=True)
-        self._world_size, self._steps, self._act = world_size, steps, act
-        self.done = False
 
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.join(timeout=5)
-
-    def run(self):
-        size = seen = 0
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            for record in self._follower.new_records():
-                if isinstance(record, GenerationRecord):
-                    size, seen = record.world_size, 0
-                seen += isinstance(record, StepRecord)
-            if size == self._world_size and seen >= self._steps:
-                self._act()
-                self.done = True
-                return
-            time.sleep(0.1)
+class RunIsOver(Exception):
+    """Raised in a `Script` whose run has ended before its last act."""
 
 
 class Script(threading.Thread):
-    """Does one thing after another: `(world size, steps done at it since the last act, what)`."""
+    """Does one thing after another in a run of this process: `(world size, steps done at it since the last act, what)`.
 
-    def __init__(self, job, acts, within_s=LIMIT_S):
+    An act that fails, or whose turn does not come, interrupts the run, and its error is raised on exit.
+    """
+
+    def __init__(self, job, acts):
         super().__init__(daemon=True)
-        self._follower = Follower(run_of(job), from_now=True)
-        self._acts, self._within_s = list(acts), within_s
+        self._ledger = Ledger(run_of(job), from_now=True)
+        self._acts = list(acts)
+        self._is_over = threading.Event()
+        self._error = None
         self.done = 0
 
     def __enter__(self):
@@ -93,44 +82,57 @@ class Script(threading.Thread):
         return self
 
     def __exit__(self, *_):
-        self.join(timeout=5)
+        self._is_over.set()
+        self.join()
+        if self._error is not None:
+            raise self._error
 
     def run(self):
-        size = 0
-        for world_size, steps, act in self._acts:
-            seen = 0
-            deadline = time.monotonic() + self._within_s
-            while size != world_size or seen < steps:
-                for record in self._follower.new_records():
-                    if isinstance(record, GenerationRecord):
-                        size, seen = record.world_size, 0
-                    seen += isinstance(record, StepRecord)
-                if time.monotonic() > deadline:
-                    os.kill(os.getpid(), signal.SIGINT)
-                    return
-                time.sleep(0.1)
-            act()
-            self.done += 1
+        try:
+            for world_size, steps, act in self._acts:
+                self._ledger.await_steps(world_size, steps, self.wait_for)
+                self.interrupt() if act is INTERRUPT else act()
+                self.done += 1
+        except RunIsOver:
+            pass
+        except BaseException as error:  # noqa: BLE001  # raised in the main thread
+            self._error = error
+            self.interrupt()
+
+    def wait_for(self, event, *missing):
+        """As `events.wait_for`, but it ends with the run."""
+        found = wait_for(lambda: self._is_over.is_set() or event(), *missing)
+        if self._is_over.is_set():
+            raise RunIsOver
+        return found
+
+    def interrupt(self):
+        """End the run that this process drives, as Ctrl-C does. It still commits, and this does not wait for it."""
+        if not self._is_over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 class Ledger:
     """What the run has done, as it goes on."""
 
-    def __init__(self, run):
+    def __init__(self, run, *, from_now=False):
         self._run = run
-        self._follower = Follower(run)
+        self._follower = Follower(run, from_now=from_now)
         self._size = 0
 
-    def await_steps(self, world_size, steps, within_s=LIMIT_S):
+    def await_steps(self, world_size, steps, wait_for=wait_for):
         """Until so many more have been done at this size, one after another."""
-        seen, deadline_s = 0, time.monotonic() + within_s
-        while self._size != world_size or seen < steps:
-            assert time.monotonic() < deadline_s, f"{seen} of {steps} at {world_size}; {messages(self._run)}"
+        seen = 0
+
+        def are_done():
+            nonlocal seen
             for record in self._follower.new_records():
                 if isinstance(record, GenerationRecord):
                     self._size, seen = record.world_size, 0
                 seen += isinstance(record, StepRecord)
-            time.sleep(0.1)
+            return self._size == world_size and seen >= steps
+
+        wait_for(are_done, lambda: f"{seen} of {steps} at {world_size}; {messages(self._run)}")
 
 
 def notes(job):

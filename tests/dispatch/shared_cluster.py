@@ -40,3 +40,11 @@ class SharedCluster(EmbeddedCluster):
         while len(self.nodes()) < _NODES:
             self.add_node()
         return self
+
+
+def whole(shared, stash):
+    """The shared cluster with three nodes: a new one if a test has failed since the last call, by pytest's stash."""
+    if stash.get(FAILED, False):
+        stash[FAILED] = False
+        shared.start_anew()
+    return shared.whole()

@@ -7,19 +7,19 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from autoscaler_cluster import AutoscalerCluster
-from live_runs import LIMIT_S, Ledger, make_job, notes, run_of
+from events import wait_for
+from live_runs import Ledger, make_job, notes, run_of
 from spot_trace import Trace
 
 from planner.provenance.audit import audit
 from planner.store.follow import Follower
 from planner.store.records import GenerationRecord
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.ray
 
 
 def elastic_job(tmp_path, *, batch, most, least=1):
@@ -45,7 +45,8 @@ def driven(job, tmp_path, cluster):
     try:
         yield process
         process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT_S) == 130, said(tmp_path)
+        wait_for(lambda: process.poll() is not None, lambda: said(tmp_path))
+        assert process.returncode == 130, said(tmp_path)
     finally:
         process.kill()
         process.wait()
@@ -55,17 +56,12 @@ def said(tmp_path):
     return (tmp_path / "driver.log").read_text()
 
 
-def await_text(tmp_path, text, within_s=LIMIT_S):
-    deadline_s = time.monotonic() + within_s
-    while text not in said(tmp_path):
-        assert time.monotonic() < deadline_s, said(tmp_path)
-        time.sleep(0.1)
+def await_text(tmp_path, text):
+    wait_for(lambda: text in said(tmp_path), lambda: said(tmp_path))
 
 
 def called(command, folder, environment):
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -81,7 +77,7 @@ def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
             ledger.await_steps(2, 5)
             cluster.begin()
             ledger.await_steps(1, 5)
-        cluster.wait_until(lambda cloud: not cloud.nodes(), LIMIT_S)
+        cluster.wait_until(lambda cloud: not cloud.nodes())
         assert len(cluster.events("launched")) == 2
         assert len(cluster.events("notice")) == 1
     result = audit(run_of(job))
@@ -111,12 +107,12 @@ def test_a_trace_is_followed_without_a_step_lost(tmp_path):
     """
     trace = Trace(times_s=(0, 10, 20, 30, 40, 50, 60), counts=(2, 3, 1, 2, 3, 1, 3))
     job = elastic_job(tmp_path, batch=12, most=3)
-    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=8.0) as cluster:
+    with AutoscalerCluster(max_nodes=3, available=trace, notice_s=60.0) as cluster:
         with driven(job, tmp_path, cluster):
             ledger = Ledger(run_of(job))
             ledger.await_steps(2, 10)
             cluster.begin()
-            cluster.wait_until(lambda cloud: len(cloud.nodes()) == 3 and len(cloud.events("notice")) >= 4, LIMIT_S)
+            cluster.wait_until(lambda cloud: len(cloud.nodes()) == 3 and len(cloud.events("notice")) >= 4)
         assert "notice failed" not in {event["event"] for event in cluster.events()}
     result = audit(run_of(job))
     assert result.clean, result.findings
@@ -152,7 +148,7 @@ def test_a_job_sent_by_rays_own_command_with_a_token_gets_its_nodes(tmp_path):
         done = called(by_hand, tmp_path, clients)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "finished: 400 steps committed" in done.stdout + done.stderr
-        cluster.wait_until(lambda cloud: not cloud.nodes(), LIMIT_S)
+        cluster.wait_until(lambda cloud: not cloud.nodes())
         assert len(cluster.events("launched")) == 2
     phases = [
         record.world_size for record in Follower(run_of(job)).new_records() if isinstance(record, GenerationRecord)

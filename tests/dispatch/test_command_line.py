@@ -1,4 +1,4 @@
-"""`planner run` as a user types it, on its own embedded cluster."""
+"""`planner run` as a user types it, and `planner.run` from Python, on embedded clusters of their own."""
 
 import json
 import os
@@ -6,19 +6,22 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from live_runs import LIMIT_S, command_line
+from events import ended, wait_for
+from live_runs import command_line
 
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.local_cluster.environment import driver_environment
 from planner.local_cluster.processes import members
+from planner.provenance.audit import audit
+from planner.store.commit_names import commit_of
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.ray
 
 JOB = """
 name: typed
@@ -33,24 +36,43 @@ checkpoint: {every: 5}
 """
 
 
+# As docs/reference/python-api.md shows it. A second call has nothing to do.
+MINE = """
+import planner
+if __name__ == "__main__":
+    result = planner.run("job.yaml", nodes=2, say=print)
+    print(result.step, result.finished, planner.audit(result.url).clean, planner.run("job.yaml").step)
+"""
+
+
+def made(folder):
+    """A working directory with a job and its data."""
+    (folder / "job.yaml").write_text(JOB)
+    rows = [json.dumps({"text": f"row {i} " * (i % 9)}) for i in range(100)]
+    (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """A working directory with a job and its data."""
-    (tmp_path / "job.yaml").write_text(JOB)
-    rows = [json.dumps({"text": f"row {i} " * (i % 9)}) for i in range(100)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n")
-    return tmp_path
+    """A folder for runs of the test's own."""
+    return made(tmp_path)
 
 
 def start(folder, *arguments, ignores_sigint=False):
-    # An address on loopback reaches an embedded cluster only with what `driver_environment` says.
-    package = {"PYTHONPATH": str(Path(__file__).parents[2]), "RAY_ADDRESS": ""}
-    environment = {**os.environ, **driver_environment(), **package}
+    """A command of planner."""
     shell = ["env", "--ignore-signal=INT"] if ignores_sigint else []  # as a shell starts what it puts behind itself
+    # An address on loopback reaches an embedded cluster only with what `driver_environment` says.
+    return started(folder, *shell, sys.executable, "-m", "planner.cli", *arguments, **driver_environment())
+
+
+def started(folder, *command, **variables):
+    """A process that finds this checkout, and no cluster of others."""
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(
-        [*shell, sys.executable, "-m", "planner.cli", *arguments],
+        command,
         cwd=folder,
-        env=environment,
+        env={**mine, "PYTHONPATH": str(Path(__file__).parents[2]), **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -58,79 +80,139 @@ def start(folder, *arguments, ignores_sigint=False):
     )
 
 
-def wait_for_commits(folder, least):
-    run = RunFolder(Storage(str(folder / "runs" / "typed")))
-    deadline = time.monotonic() + LIMIT_S
-    while len(run.commits()) < least:
-        assert time.monotonic() < deadline, f"{len(run.commits())} commits of {least}"
-        time.sleep(0.2)
+def run_in(folder):
+    return RunFolder(Storage(str(folder / "runs" / "typed")))
+
+
+def wait_for_commits(folder, least, driver):
+    """Until there are so many. The driver must not end before."""
+    run = run_in(folder)
+    wait_for(lambda: len(run.commits()) >= least or driver.poll() is not None)
+    assert driver.poll() is None, driver.communicate()
     return run
 
 
-def wait_for_generation(run, after):
-    """Until a generation later than that has committed."""
-    deadline = time.monotonic() + LIMIT_S
-    while int(run.commits()[-1][13:]) <= after and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert int(run.commits()[-1][13:]) > after
+def wait_for_generation(run, after, driver):
+    """Until a generation later than that has committed. The driver must not end before."""
+    wait_for(lambda: commit_of(run.commits()[-1])[1] > after or driver.poll() is not None)
+    assert driver.poll() is None, driver.communicate()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A run that is killed, typed again, interrupted, and finished from Python, and what its drivers printed."""
+
+    run: RunFolder
+    committed: int
+    """step of the last commit of the driver that was killed"""
+    opening: str
+    """the first line of the next one"""
+    interrupted: tuple[int, str, str]
+    """its exit code, and the rest of its output"""
+    left: int
+    """step of its last commit"""
+    finished: tuple[int, str, str]
+    """exit code and output of the program"""
+    end: int
+    """steps that the job has then"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """One run, three drivers."""
+    folder = made(tmp_path_factory.mktemp("typed"))
+    typed = ("run", "job.yaml", "--nodes", "1")
+    killed = start(folder, *typed)
+    run = wait_for_commits(folder, 2, killed)
+    killed.kill()
+    killed.communicate()
+    committed, generation = run.manifest(run.commits()[-1]).step, run.newest_generation()
+
+    again = start(folder, *typed)
+    opening = again.stdout.readline()
+    wait_for_generation(run, generation, again)
+    again.send_signal(signal.SIGINT)
+    interrupted = ended(again)
+    left = run.manifest(run.commits()[-1]).step
+
+    end = left + 3
+    (folder / "job.yaml").write_text(JOB.replace("steps: 5000", f"steps: {end}"))
+    (folder / "mine.py").write_text(MINE)
+    return Seen(
+        run=run,
+        committed=committed,
+        opening=opening,
+        interrupted=interrupted,
+        left=left,
+        finished=ended(started(folder, sys.executable, "mine.py")),
+        end=end,
+    )
+
+
+def test_a_killed_driver_is_resumed_by_the_same_command_at_once(seen):
+    """SIGKILL leaves its lease behind. The next driver does not wait for its beats, and a later generation goes on."""
+    assert "typed: resuming at step " in seen.opening, seen.interrupted
+    assert int(seen.opening.split()[4]) >= seen.committed
+
+
+def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(seen):
+    """Ctrl-C: exit code 130 and no traceback, and the step at which it stopped is durable."""
+    code, out, err = seen.interrupted
+    assert code == 130, (out, err)
+    assert "Traceback" not in out + err
+    assert "stopping: all workers finish their step, then it becomes durable" in out
+    assert f"interrupted: step {seen.left} of 5000 is committed" in out
+    assert "Resume with: planner run job.yaml --nodes 1" in out
+
+
+def test_a_run_from_python_resumes_at_another_size_and_finishes(seen):
+    """On a local cluster, in a process of its own: no step is lost, and none is done again after the interrupt."""
+    code, out, err = seen.finished
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0].startswith(f"typed: resuming at step {seen.left} of {seen.end} in ")
+    assert lines[1] == "starting a local Ray cluster with room for 2 workers"
+    assert lines[-1] == f"{seen.end} True True {seen.end}"
+    found = audit(seen.run)
+    assert (found.findings, found.steps, found.lost, found.repeated) == ((), seen.end, 0, 0)
+    assert [phase.world_size for phase in found.phases] == [1, 1, 2]
+    assert found.phases[-1].recomputed_before == 0
 
 
 @pytest.mark.slow  # `make chaos` does so, too
 def test_a_second_driver_is_refused_and_the_first_goes_on(folder):
     """One line that names the first one's pid, no cluster; the first commits on, and Ctrl-C ends it as ever."""
     first = start(folder, "run", "job.yaml", "--nodes", "1")
-    run = wait_for_commits(folder, 1)
-    second = start(folder, "run", "job.yaml", "--nodes", "1")
-    out, err = second.communicate(timeout=LIMIT_S)
-    assert second.returncode == 1
+    run = wait_for_commits(folder, 1, first)
+    code, out, err = ended(start(folder, "run", "job.yaml", "--nodes", "1"))
+    assert code == 1
     assert out == ""
     assert f"another driver (pid {first.pid} on " in err
     assert f"(kill {first.pid} on " in err
     assert len(err.splitlines()) == 1
-    assert first.poll() is None
-    wait_for_commits(folder, len(run.commits()) + 2)
+    wait_for_commits(folder, len(run.commits()) + 2, first)
     first.send_signal(signal.SIGINT)
-    out, err = first.communicate(timeout=LIMIT_S)
-    assert first.returncode == 130, (out, err)
+    code, out, err = ended(first)
+    assert code == 130, (out, err)
     assert run.newest_generation() == 1
     assert f"interrupted: step {run.manifest(run.commits()[-1]).step} of 5000 is committed" in out
 
 
-def test_a_killed_driver_is_resumed_by_the_same_command_at_once(folder):
-    """SIGKILL leaves its lease behind. The next driver does not wait for its beats, and a later generation goes on."""
-    killed = start(folder, "run", "job.yaml", "--nodes", "1")
-    run = wait_for_commits(folder, 2)
-    killed.kill()
-    assert killed.wait(timeout=LIMIT_S) == -signal.SIGKILL
-    committed, generation = run.manifest(run.commits()[-1]).step, run.newest_generation()
-    again = start(folder, "run", "job.yaml", "--nodes", "1")
-    opening = again.stdout.readline()
-    assert "typed: resuming at step " in opening
-    assert int(opening.split()[4]) >= committed
-    wait_for_generation(run, generation)
-    again.send_signal(signal.SIGINT)
-    out, err = again.communicate(timeout=LIMIT_S)
-    assert again.returncode == 130, (out, err)
-    audit = start(folder, "audit", "runs/typed")
-    out, err = audit.communicate(timeout=LIMIT_S)
-    assert audit.returncode == 0, (out, err)
-
-
-@pytest.mark.parametrize("ignores_sigint", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, ignores_sigint):
-    """Exit code 130 and no traceback; typing what it says resumes there, and the audit is clean.
+@pytest.mark.slow  # CI has Ctrl-C and one node, above
+@pytest.mark.parametrize("ignores_sigint", [False, True])
+def test_what_an_interrupted_run_says_resumes_it(folder, ignores_sigint):
+    """Two workers, and then the command that it has printed: the run goes on from there, and the audit is clean.
 
     By Ctrl-C; and by SIGTERM, where a background shell has started it with SIGINT ignored, which stays ignored.
     """
     process = start(folder, "run", "job.yaml", "--nodes", "2", ignores_sigint=ignores_sigint)
-    run = wait_for_commits(folder, 3)
+    run = wait_for_commits(folder, 3, process)
     process.send_signal(signal.SIGINT)
     if ignores_sigint:
-        wait_for_commits(folder, len(run.commits()) + 2)
-        assert process.poll() is None
+        wait_for_commits(folder, len(run.commits()) + 2, process)
         process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130, (out, err)
+    code, out, err = ended(process)
+    assert code == 130, (out, err)
     assert "Traceback" not in out + err
     assert "stopping: all workers finish their step, then it becomes durable" in out
     committed = run.manifest(run.commits()[-1]).step
@@ -138,15 +220,13 @@ def test_an_interrupted_run_keeps_its_commit_and_says_how_to_resume(folder, igno
     assert "Resume with: planner run job.yaml" in out
 
     end = committed + 3
-    finished = start(folder, "run", "job.yaml", "--nodes", "1", "--set", f"train.steps={end}")
-    out, err = finished.communicate(timeout=LIMIT_S)
-    assert finished.returncode == 0, (out, err)
+    code, out, err = ended(start(folder, "run", "job.yaml", "--nodes", "1", "--set", f"train.steps={end}"))
+    assert code == 0, (out, err)
     assert f"resuming at step {committed} of {end}" in out
     assert f"finished: {end} steps committed" in out
 
-    audit = start(folder, "audit", "runs/typed")
-    out, err = audit.communicate(timeout=LIMIT_S)
-    assert audit.returncode == 0, (out, err)
+    code, out, err = ended(start(folder, "audit", "runs/typed"))
+    assert code == 0, (out, err)
     assert "lost          0" in out
     assert "recomputed    0 steps" in out  # all workers had committed before they were ended
 
@@ -172,11 +252,11 @@ def process_of_the_head(driver, name):
 def test_a_head_that_is_killed_ends_the_run_with_what_is_committed(folder, name, says):
     """SIGKILL: exit code 1, what is safe and the command that resumes; typed, it goes on from there."""
     process = start(folder, "run", "job.yaml", "--nodes", "1")
-    run = wait_for_commits(folder, 2)
+    run = wait_for_commits(folder, 2, process)
     before = run.manifest(run.commits()[-1]).step
     os.kill(process_of_the_head(process, name), signal.SIGKILL)
-    out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 1, (out, err)
+    code, out, err = ended(process)
+    assert code == 1, (out, err)
     last = next(line for line in err.splitlines() if line.startswith("planner: "))
     assert last.startswith(says)
     words = f" of 5000 is committed in {run.storage.url}. Resume with: "
@@ -187,9 +267,8 @@ def test_a_head_that_is_killed_ends_the_run_with_what_is_committed(folder, name,
     assert int(told.rpartition(": step ")[2]) in [step for step in steps if step >= before]
     assert shlex.split(resume) == ["planner", "run", "job.yaml", "--nodes", "1"]
     end = steps[-1] + 3
-    finished = start(folder, *shlex.split(resume)[1:], "--set", f"train.steps={end}")
-    out, err = finished.communicate(timeout=LIMIT_S)
-    assert finished.returncode == 0, (out, err)
+    code, out, err = ended(start(folder, *shlex.split(resume)[1:], "--set", f"train.steps={end}"))
+    assert code == 0, (out, err)
     assert f"resuming at step {steps[-1]} of {end}" in out
 
 
@@ -204,8 +283,8 @@ def test_a_job_that_waits_for_nodes_says_so_and_can_be_interrupted(folder):
         assert "waiting: the cluster has room for 1 worker, and workers.min is 9. The run begins when" in first, first
         assert process.stdout.readline()  # the controller has begun to wait
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130, (out, err)
+        code, out, err = ended(process)
+    assert code == 130, (out, err)
     assert "interrupted: nothing was committed yet" in out
 
 
@@ -216,7 +295,7 @@ def test_verify_on_ray_loses_real_nodes_and_finds_the_same_bits(folder):
     settings = [argument for item in bitwise for argument in ("--set", item)]
     command = ("verify", "job.yaml", "--ray", "--history", "2,1,3", "--steps", "7", "--json", *settings)
     process = start(folder, *command)
-    out, err = process.communicate(timeout=1000)
+    out, err = process.communicate()
     assert process.returncode == 0, out + err
     found = json.loads(out)
     results = {check["what"]: check["words"] for check in found["checks"]}
@@ -234,7 +313,7 @@ def test_ten_planned_and_five_unplanned_changes_give_the_same_bits(folder):
     settings = [argument for item in bitwise for argument in ("--set", item)]
     history = "4,3,2,3,2,3,2,1,2,1,2,1,2,1,3,2"
     process = start(folder, "verify", "job.yaml", "--ray", "--history", history, "--steps", "48", "--json", *settings)
-    out, err = process.communicate(timeout=1400)
+    out, err = process.communicate()
     assert process.returncode == 0, out + err
     results = {check["what"]: check["words"] for check in json.loads(out)["checks"]}
     assert results["world sizes"] == history.replace(",", ", ")

@@ -3,6 +3,8 @@
 import queue
 import threading
 
+from events import EVENT_S
+
 from planner.dispatch import controller_heartbeat, mailbox
 from planner.dispatch.controller_heartbeat import HeartbeatMonitor, HeartbeatSender
 
@@ -29,7 +31,7 @@ def test_before_the_first_beat_ray_is_starting_it_and_has_half_an_hour():
     assert listen([*[""] * 300, *map(str, range(1000))])[1] == ""
 
 
-def test_silence_is_said_less_and_less_often_and_ends_the_run():
+def test_a_silent_controller_is_reported_less_and_less_often_and_then_ended():
     """After 30 s, after a minute, and so on; after five minutes it is enough."""
     said, verdict = listen(["1", *["2"] * 62])
     assert [at - 5 for at, _ in said] == [30, 60, 120, 240, 305]
@@ -44,7 +46,7 @@ def test_a_machine_that_was_only_slow_is_forgiven():
     assert not verdict
 
 
-def test_a_pause_of_everything_is_nobodys_silence():
+def test_a_pause_of_the_whole_machine_is_not_counted_as_silence():
     """The driver did not look, either: of 400 s between two looks, 15 count."""
     listener = HeartbeatMonitor(lambda: "", lambda _text: None)
     assert [listener.judge("2", at) for at in (5, 405, 410)] == ["", "", ""]
@@ -60,7 +62,7 @@ def test_a_driver_that_is_always_slow_ends_it_all_the_same():
     assert listener.verdict
 
 
-def test_a_head_that_does_not_answer_is_said_less_and_less_often():
+def test_a_head_that_does_not_answer_is_reported_less_and_less_often():
     """And it says nothing about the controller, which is not ended for it."""
     listener = HeartbeatMonitor(lambda: "", lambda _text: None)
     listener.judge("1", 0)
@@ -73,7 +75,7 @@ def test_a_head_that_does_not_answer_is_said_less_and_less_often():
     assert listener.unheard(1040, 1041)
 
 
-def test_who_could_not_be_ended_is_ended_at_the_next_beat(monkeypatch):
+def test_a_controller_that_could_not_be_ended_is_ended_at_the_next_beat(monkeypatch):
     """The head restarts: `ray.kill` fails twice."""
     monkeypatch.setattr(controller_heartbeat, "_BEAT_S", 0.01)
     monkeypatch.setattr(controller_heartbeat, "_GIVE_UP_S", 0.0)
@@ -87,12 +89,12 @@ def test_who_could_not_be_ended_is_ended_at_the_next_beat(monkeypatch):
 
     with HeartbeatMonitor(lambda: "1", said.append) as listener:
         listener.listen_to(end)
-        assert is_ended.wait(20)
+        assert is_ended.wait(EVENT_S)
     assert tries == [0, 1, 2]
     assert len(said) == 1
 
 
-def test_a_head_that_raises_is_said(monkeypatch):
+def test_an_error_of_the_head_is_reported(monkeypatch):
     """From the thread that listens."""
     monkeypatch.setattr(controller_heartbeat, "_BEAT_S", 0.01)
     monkeypatch.setattr(controller_heartbeat, "_SAID_AFTER_S", 0.02)
@@ -103,7 +105,7 @@ def test_a_head_that_raises_is_said(monkeypatch):
 
     with HeartbeatMonitor(heard, said.put) as listener:
         listener.listen_to(lambda: None)
-        assert "the head of the Ray cluster" in said.get(timeout=20)
+        assert "the head of the Ray cluster" in said.get(timeout=EVENT_S)
 
 
 def test_a_loop_that_does_not_come_round_stops_the_heartbeat():

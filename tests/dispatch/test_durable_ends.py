@@ -4,18 +4,18 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from functools import partial
 
 import pytest
-from held_writes import ONLY_COMMIT, held_hooks
-from live_runs import LIMIT_S, TEST_TIMINGS, make_job, records, run_of
+from events import wait_for
+from held_writes import ONLY_COMMIT, Gate, only_commit
+from live_runs import fit, make_job, records, run_of
 
-from planner.dispatch import launch as dispatch
 from planner.dispatch.ray_internal import drain_node
 from planner.provenance.audit import audit
+from planner.store.commit_names import commit_of
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.ray
 
 
 class Director(threading.Thread):
@@ -24,48 +24,42 @@ class Director(threading.Thread):
     def __init__(self, job, folder, act, after=lambda: None):
         super().__init__(daemon=True)
         self._run, self._folder, self._act, self._after = run_of(job), folder, act, after
+        self._gate = Gate(folder)
         self.durable_before = None
         """the commits there were when training waited for the one in flight"""
 
     def __enter__(self):
+        self._folder.mkdir()
+        self._gate.close()
         self.start()
         return self
 
     def __exit__(self, *_):
-        (self._folder / "go").touch()
+        self._gate.open()
         self.join(timeout=5)
 
     def run(self):
-        self._await((self._folder / "writing").exists)
-        self._act()
-        self._await((self._folder / "waited_for").exists)
+        try:
+            wait_for((self._folder / "writing").exists)
+            self._act()
+            wait_for((self._folder / "waited_for").exists)
+        except BaseException:
+            os.kill(os.getpid(), signal.SIGINT)
+            raise
         self.durable_before = self._run.commits()
-        (self._folder / "go").touch()
+        self._gate.open()
         self._after()
-
-    def _await(self, condition):
-        deadline_s = time.monotonic() + LIMIT_S
-        while not condition():
-            if time.monotonic() > deadline_s:
-                os.kill(os.getpid(), signal.SIGINT)
-                raise AssertionError("it never came to this")
-            time.sleep(0.05)
 
 
 def fit_held(job, folder):
-    folder.mkdir()
-    launch = dispatch.new_launch(job, job.run_path, frozenset())
-    hooks = partial(held_hooks, str(folder))
-    dispatch.train_on_ray(launch, TEST_TIMINGS, on_cpu=True, embedded=True, hooks=hooks)
+    fit(job, hooks=partial(only_commit, str(folder)))
 
 
-def check_ended(job, director, num_before=0):
+def check_ended(job, director):
     """Nothing is in flight, the newest manifest is at the step at which the run has stopped, and all is on record."""
     run = run_of(job)
-    assert director.durable_before is not None
-    assert len(director.durable_before) == num_before
-    stopped = records(run, "step")[-1]["step"] + 1
-    assert run.manifest(run.commits()[-1]).step == stopped
+    assert director.durable_before == []
+    stopped = stopped_at(run)
     assert [commit["step"] for commit in records(run, "commit")] == [ONLY_COMMIT, stopped]
     assert set(run.storage.names("checkpoints")) <= set(run.commits())
     found = audit(run)
@@ -73,9 +67,32 @@ def check_ended(job, director, num_before=0):
     assert (found.steps, found.uncommitted, found.recomputed) == (stopped, 0, 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def stopped_at(run):
+    """How many steps the run has done. All of them are durable."""
+    stopped = records(run, "step")[-1]["step"] + 1
+    assert run.manifest(run.commits()[-1]).step == stopped
+    return stopped
+
+
+def test_ctrl_c_waits_for_the_commit_in_flight(resized):
+    """The driver ends when the step at which it stopped is durable."""
+    assert resized.acts_done == 3
+    run = run_of(resized.job)
+    stopped = stopped_at(run)
+    assert {commit_of(name)[1] for name in resized.before_the_stop} == {2}
+    in_flight, last = [name for name in run.commits() if commit_of(name)[1] == 3]
+    assert commit_of(in_flight)[0] < commit_of(last)[0] == stopped
+    assert [record["name"] for record in records(run, "commit")][-2:] == [in_flight, last]
+    assert set(run.storage.names("checkpoints")) <= set(run.commits())
+    found = audit(run)
+    assert (found.steps, found.uncommitted, found.recomputed) == (stopped, 0, 0)
+
+
+@pytest.mark.slow  # CI has Ctrl-C, in the resized run
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_the_commit_in_flight(tmp_path, number):
-    """Ctrl-C and SIGTERM, as `ray job stop` sends it. The driver ends when the step at which it stopped is durable."""
+    """Ctrl-C, and SIGTERM as `ray job stop` sends it. The driver ends when the step at which it stopped is durable."""
     job = make_job(tmp_path, steps=100_000, most=2, every_steps=ONLY_COMMIT)
     act = partial(os.kill, os.getpid(), number)
     with Director(job, tmp_path / "held", act) as director, pytest.raises(KeyboardInterrupt):
@@ -84,6 +101,7 @@ def test_a_signal_waits_for_the_commit_in_flight(tmp_path, number):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 def test_the_end_of_a_run_waits_for_the_commit_in_flight(tmp_path):
     """Held at 20 of 30 steps, and written when all 30 are done."""
     job = make_job(tmp_path, steps=30, most=2, every_steps=ONLY_COMMIT)
@@ -100,12 +118,10 @@ def test_a_notice_to_all_nodes_waits_for_the_commit_in_flight(cluster, tmp_path)
 
     def notice():
         for node in nodes:
-            drain_node(node, 60, "test")
+            drain_node(node, 60, "test")  # they train until the last moment
 
     def interrupt():
-        run, deadline_s = run_of(job), time.monotonic() + LIMIT_S
-        while len(run.commits()) < 2 and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        wait_for(lambda: len(run_of(job).commits()) == 2)
         os.kill(os.getpid(), signal.SIGINT)
 
     director = Director(job, tmp_path / "held", notice, after=interrupt)

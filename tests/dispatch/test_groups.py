@@ -226,7 +226,7 @@ def test_the_synchronisation_actor_is_kept_without_touching_rays_module(groups, 
     assert len(sync_actors) == 1
 
 
-def test_a_start_that_fails_ends_whom_it_was_handed(groups, monkeypatch, ray):
+def test_a_start_that_fails_ends_the_workers_that_it_was_handed(groups, monkeypatch, ray):
     """Survivors and newcomers, and their places. The next start has none of them."""
     owner = Owner(groups)
     group = owner.new_group(2)

@@ -5,6 +5,7 @@ import signal
 import threading
 
 import pytest
+from events import EVENT_S
 
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.mailbox import end_reply_key, end_request_key, status_key
@@ -32,7 +33,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_others_take_the_way_of_ctrl_c(number):
+def test_sigterm_and_sighup_stop_a_run_as_ctrl_c_does(number):
     """And the handlers of before are there again."""
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), Interrupts("launch", print):
@@ -58,20 +59,20 @@ def publish(mailbox, stop):
     )  # fmt: skip
 
 
-def test_the_first_one_stops_the_second_says_what_for_and_the_third_is_rays(mailbox):
+def test_the_first_interrupt_stops_the_second_reports_and_the_third_ends_the_workers(mailbox):
     """The second is answered at once, with what is waited for now. Only the third ends the workers."""
     publish(mailbox, "step 4 becomes durable: about 9 s")
     rays, said = [], queue.Queue()
     with Interrupts("launch", said.put) as interrupts:
         handle = interrupts.soften(lambda number, _frame: rays.append(number))
         handle(signal.SIGINT, None)
-        assert said.get(timeout=30) == (
+        assert said.get(timeout=EVENT_S) == (
             "stopping: step 4 becomes durable: about 9 s. To end the workers at once and keep the last durable step, "
             "interrupt two more times"
         )
         publish(mailbox, "step 4 becomes durable: about 7 s")
         handle(signal.SIGINT, None)
-        text = said.get(timeout=30)
+        text = said.get(timeout=EVENT_S)
         assert text.startswith("still stopping after ")
         assert text.endswith(
             ": step 4 becomes durable: about 7 s. Interrupt once more to end the workers at once: the run then "
@@ -80,7 +81,7 @@ def test_the_first_one_stops_the_second_says_what_for_and_the_third_is_rays(mail
         assert rays == []
         handle(signal.SIGINT, None)
         assert rays == [signal.SIGINT]
-        assert said.get(timeout=30) == "ending the workers at once. The run resumes from the last durable step"
+        assert said.get(timeout=EVENT_S) == "ending the workers at once. The run resumes from the last durable step"
     assert said.empty()
 
 
@@ -91,13 +92,13 @@ def test_when_all_have_committed_the_workers_are_ended_without_another_interrupt
         handle = interrupts.soften(lambda *_: ended.set())
         signal.signal(signal.SIGINT, handle)
         handle(signal.SIGINT, None)
-        assert said.get(timeout=30).startswith("stopping: all workers finish their step")
+        assert said.get(timeout=EVENT_S).startswith("stopping: all workers finish their step")
         mailbox[end_reply_key("launch")] = "yes"
-        assert ended.wait(30)
+        assert ended.wait(EVENT_S)
     assert said.empty()
 
 
-def test_a_ray_that_does_not_end_hears_of_it_until_it_gives_up(mailbox, monkeypatch):
+def test_ray_is_interrupted_again_until_it_ends(mailbox, monkeypatch):
     """Found by a storm: a node was lost in a stop, and two signals at once were heard as one. Ray waited for ever."""
     monkeypatch.setattr("planner.dispatch.interrupt._ABORT_S", 0.2)
     monkeypatch.setattr("planner.dispatch.interrupt._AGAIN_S", 0.2)
@@ -113,7 +114,7 @@ def test_a_ray_that_does_not_end_hears_of_it_until_it_gives_up(mailbox, monkeypa
         handle = interrupts.soften(rays)
         signal.signal(signal.SIGINT, handle)
         handle(signal.SIGINT, None)
-        threading.Event().wait(60)
+        threading.Event().wait(EVENT_S)
     assert heard == [signal.SIGINT] * 3
 
 
@@ -130,13 +131,13 @@ def test_a_stop_goes_on_when_nobody_reads_what_it_says(mailbox, error):
         handle = interrupts.soften(lambda *_: ended.set())
         signal.signal(signal.SIGINT, handle)
         handle(signal.SIGINT, None)
-        assert tried.get(timeout=30).startswith("stopping: ")
+        assert tried.get(timeout=EVENT_S).startswith("stopping: ")
         assert mailbox[end_request_key("launch")] == "yes"
         handle(signal.SIGINT, None)
-        assert tried.get(timeout=30).startswith("still stopping after ")
+        assert tried.get(timeout=EVENT_S).startswith("still stopping after ")
         assert not ended.is_set()
         mailbox[end_reply_key("launch")] = "yes"
-        assert ended.wait(30)
+        assert ended.wait(EVENT_S)
 
 
 def test_an_ignored_sigint_stays_ignored_and_sigterm_stops_all_the_same():
@@ -154,7 +155,7 @@ def test_an_ignored_sigint_stays_ignored_and_sigterm_stops_all_the_same():
         signal.raise_signal(signal.SIGINT)
         assert not interrupts._num_asked
         signal.raise_signal(signal.SIGTERM)
-        assert asked.wait(30)
+        assert asked.wait(EVENT_S)
         assert rays == []
         signal.raise_signal(signal.SIGTERM)
         assert rays == []

@@ -77,7 +77,7 @@ def turn(census, nodes, ends_others=False, leaving="", there=PLACES):
     census.turn()
 
 
-def test_each_wanted_node_gets_one_and_workers_are_told(made):
+def test_each_wanted_node_gets_a_keeper_and_workers_are_told(made):
     """First that it starts, then where it is."""
     census, actors, published, _ = made()
     turn(census, "ab")
@@ -166,7 +166,7 @@ class TestCanHold:
         assert not census.can_hold("ab")
 
 
-def test_one_that_failed_is_tried_again_after_a_while(made):
+def test_a_keeper_that_failed_is_started_again_later(made):
     census, actors, _, clock = made()
     actors.broken = {"a"}
     for now_s, tries in [(100.0, 1), (105.0, 1), (111.0, 2)]:
@@ -175,7 +175,7 @@ def test_one_that_failed_is_tried_again_after_a_while(made):
         assert len(actors.opened) == tries
 
 
-def test_one_that_ray_cannot_reach_stays_known(made):
+def test_a_keeper_that_ray_cannot_reach_stays_known(made):
     """Workers may reach it. Without an answer for long, no step is trusted to it. Then it answers again."""
     census, actors, published, clock = made()
     turn(census, "ab")
@@ -195,14 +195,14 @@ def test_one_that_ray_cannot_reach_stays_known(made):
     assert actors.opened == ["a", "b"]
 
 
-def test_one_that_cannot_be_reached_before_it_has_an_address_is_tried_again(made):
+def test_a_keeper_without_an_address_that_cannot_be_reached_is_started_again(made):
     census, actors, published, _ = made()
     actors.unreached = {"a"}
     turn(census, "a")
     assert published[-1] == Published()
 
 
-def test_one_that_never_starts_is_given_up(made):
+def test_a_keeper_that_never_starts_is_given_up(made):
     """Workers of that node must not wait for it at each start."""
     census, actors, published, clock = made()
     actors.silent = {"a"}
@@ -221,7 +221,7 @@ def test_a_dead_node_takes_its_keeper_along(made):
     assert actors.ended == []
 
 
-def test_others_end_only_when_the_group_has_what_it_needs(made):
+def test_keepers_of_other_nodes_end_only_when_the_group_has_what_it_needs(made):
     census, actors, published, _ = made()
     turn(census, "abc")
     turn(census, "ab", leaving="c")
@@ -231,13 +231,13 @@ def test_others_end_only_when_the_group_has_what_it_needs(made):
     assert published[-1].addresses == (address("a"), address("b"))
 
 
-def test_a_leaving_node_gets_none(made):
+def test_a_node_with_notice_gets_no_keeper(made):
     census, actors, _, _ = made()
     turn(census, "ab", leaving="b")
     assert actors.opened == ["a"]
 
 
-def test_after_the_end_of_the_launch_none_starts(made):
+def test_after_the_end_of_the_launch_no_keeper_starts(made):
     """The driver has ended them all. The controller may live a little longer."""
     census, actors, _, _ = made(is_closed=lambda: True)
     turn(census, "ab")

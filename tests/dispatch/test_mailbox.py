@@ -46,7 +46,7 @@ def test_the_next_generation_begins_without_requests():
     assert not mailbox.stop_requested()
 
 
-def test_whoever_sees_a_durable_stop_sees_that_it_is_durable(monkeypatch):
+def test_a_worker_that_sees_a_durable_stop_knows_that_it_is_durable(monkeypatch):
     """Ray's thread writes while training reads."""
     seen = []
 

@@ -1,14 +1,14 @@
 """Ray's metrics endpoint, scraped by HTTP: every series that the documentation names, with the ledger's values."""
 
 import json
-import time
 import urllib.error
 import urllib.request
 from itertools import pairwise
 
 import pytest
 from autoscaler_cluster import AutoscalerCluster
-from live_runs import LIMIT_S, make_job, run_of
+from events import EVENT_S, wait_for
+from live_runs import make_job, run_of
 from made_up_records import commit, header, measurement, step
 from spot_trace import Trace
 from test_autoscaler import driven
@@ -31,7 +31,7 @@ from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.ray
 
 # What Ray adds to the labels, or the exporter of its agent.
 _RAYS = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
@@ -73,10 +73,13 @@ class Endpoint:
 
     def await_scrape(self, fits):
         """A scrape that fits."""
-        deadline_s = time.monotonic() + LIMIT_S
-        while not fits(seen := self.scrape()):
-            assert time.monotonic() < deadline_s, seen
-            time.sleep(0.2)
+        seen = {}
+
+        def is_there():
+            nonlocal seen
+            return fits(seen := self.scrape())
+
+        wait_for(is_there, lambda: seen)
         self._hear()
         return seen
 
@@ -86,23 +89,25 @@ class Endpoint:
 
     def await_moment(self, fits):
         """A scrape that fits, and agrees with the ledger at one moment between the last such scrape and now."""
-        deadline_s = time.monotonic() + LIMIT_S
-        while True:
+        seen = {}
+
+        def is_there():
+            nonlocal seen
             seen = self.scrape()
             self._hear()
-            if fits(seen):
-                for count in range(self._shown, len(self.records) + 1):
-                    if agrees(seen, expected(self.records[:count])):
-                        self._shown = count
-                        return seen
-            assert time.monotonic() < deadline_s, difference(seen, self.records)
-            time.sleep(0.2)
+            counts = range(self._shown, len(self.records) + 1) if fits(seen) else ()
+            found = next((count for count in counts if agrees(seen, expected(self.records[:count]))), None)
+            self._shown = self._shown if found is None else found
+            return found is not None
+
+        wait_for(is_there, lambda: difference(seen, self.records))
+        return seen
 
 
 def text_of(target):
     """What an endpoint says. Nothing if a node is just coming or going: Prometheus would take that target for down."""
     try:
-        with urllib.request.urlopen(f"http://{target}/metrics", timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=EVENT_S) as answer:
             return answer.read().decode()
     except (urllib.error.URLError, ConnectionError):
         return ""
@@ -232,7 +237,7 @@ def test_every_series_is_there_with_the_ledgers_values_while_a_run_resizes(tmp_p
         assert seen.get("mfu_ratio", 0) in {0, *(each.mfu for each in measured)}
     newest = [run_of(job).manifest(name).time_s for name in run_of(job).commits()]
     assert before["commit_timestamp_seconds"] < after["commit_timestamp_seconds"] < max(newest) + 60
-    assert before["commit_timestamp_seconds"] == pytest.approx(min(newest), abs=LIMIT_S)
+    assert before["commit_timestamp_seconds"] == pytest.approx(min(newest), abs=EVENT_S)
     assert left == {key: value for key, value in expected(endpoint.records).items() if key.endswith("_total")}
 
 

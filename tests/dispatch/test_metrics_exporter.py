@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from events import EVENT_S
 from made_up_records import header, step
 
 from planner.dispatch import metrics_exporter
@@ -14,8 +15,6 @@ from planner.store.records import NO_HEAD
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
-
-LIMIT_S = 60.0
 
 
 class FakeMetrics:
@@ -32,7 +31,7 @@ class FakeMetrics:
 
     def await_value(self, name, value):
         with self.changed:
-            assert self.changed.wait_for(lambda: self.seen and self.last(name) == value, LIMIT_S), self.seen[-1:]
+            assert self.changed.wait_for(lambda: self.seen and self.last(name) == value, EVENT_S), self.seen[-1:]
 
     def last(self, name):
         return self.seen[-1].get((name, ""))
@@ -110,7 +109,7 @@ def test_an_error_ends_the_thread_with_one_line(exporter, exported, said, monkey
 
     monkeypatch.setattr(exported, "set", fails)
     with exporter:
-        exporter._thread.join(LIMIT_S)
+        exporter._thread.join(EVENT_S)
     assert said == ["metrics: not exported any more (label is not ASCII). The run goes on without them"]
 
 
@@ -120,16 +119,16 @@ def test_a_disk_that_hangs_does_not_hold_up_the_end(exporter, exported, monkeypa
 
     def hangs():
         asked.set()
-        answer.wait(LIMIT_S)
+        answer.wait(EVENT_S)
         return []
 
     monkeypatch.setattr(metrics_exporter, "_LAST_LOOK_S", 0.05)
     monkeypatch.setattr(exporter._ledger, "new_records", hangs)
     with exporter:
-        asked.wait(LIMIT_S)
+        asked.wait(EVENT_S)
     assert exporter._thread.is_alive()
     answer.set()
-    exporter._thread.join(LIMIT_S)
+    exporter._thread.join(EVENT_S)
     assert exported.seen == []
 
 

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from events import ended, wait_for
 
 from planner.errors import PlannerError, RunError, StoreError
 from planner.local_cluster.environment import driver_environment
@@ -16,7 +16,7 @@ from planner.probe.figures import MB
 from planner.probe.measure import measure
 from planner.probe.node import LOOPBACK, NodeProbe
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.ray
 
 TOKEN = b"t" * 32
 
@@ -68,11 +68,11 @@ def test_a_node_that_cannot_see_the_path_is_named(place):
     assert str(caught.value).startswith(f"{nodes.names[1]}, {nodes.names[2]}: {place / 'gone'}: no such folder")
 
 
+@pytest.mark.slow
 def test_a_url_that_no_node_can_open_is_refused(cluster):
     """In one line, and without what Ray says of it."""
-    probe = start(cluster, "nonsense://bucket")
-    out, err = probe.communicate(timeout=300)
-    assert (probe.returncode, out) == (1, "")
+    code, out, err = ended(start(cluster, "nonsense://bucket"))
+    assert (code, out) == (1, "")
     (line,) = err.splitlines()
     assert line.endswith("no file system is known for nonsense://. Write a folder, or a URL such as s3://bucket/run")
 
@@ -102,9 +102,10 @@ def start(cluster, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_the_command_measures_a_cluster(cluster, place):
     """As a user types it."""
-    out, err = start(cluster, str(place), "--size", "1", "--json").communicate(timeout=300)
+    _, out, err = ended(start(cluster, str(place), "--size", "1", "--json"))
     found = json.loads(out)
     assert len(found["nodes"]) == 3, err
     assert found["storage_gbps"] > 0
@@ -114,11 +115,10 @@ def test_the_command_measures_a_cluster(cluster, place):
 def test_an_interrupt_leaves_nothing(cluster, place):
     """While a node writes."""
     probe = start(cluster, str(place))
-    while not list(place.glob("probe-*/0-0*")):
-        assert probe.poll() is None, probe.communicate()
-        time.sleep(0.01)
+    wait_for(lambda: list(place.glob("probe-*/0-0*")) or probe.poll() is not None)
+    assert probe.poll() is None, probe.communicate()
     probe.send_signal(signal.SIGINT)
-    out, err = probe.communicate(timeout=300)
-    assert (probe.returncode, out) == (130, ""), err
+    code, out, err = ended(probe)
+    assert (code, out) == (130, ""), err
     assert "Traceback" not in err
     assert names(place) == ["mine"]

@@ -1,18 +1,16 @@
 """How many workers fit on a node: ours and Ray's own placement give one answer."""
 
-import json
-import subprocess
-import sys
-
 import pytest
+from events import EVENT_S, wait_for
 
 from planner.dispatch.resources import gpus_for_several, room_for, taken_by_a_worker
 from planner.job import Workers
+from planner.local_cluster.embedded import NodeShape
 from planner.plan import workers_on_node
 from planner.runner.local import LocalShape
 
-# NPU is a resource that Ray cuts into instances of 1, as it does GPUs.
-NODE = {"CPU": 1, "slot": 3, "wide": 57, "NPU": 3}
+# NPU is a resource that Ray cuts into instances of 1, as it does GPUs. Only the node under test has a `here`.
+NODE = {"CPU": 1, "slot": 3, "wide": 57, "NPU": 3, "here": 1000}
 TAKEN = [
     {"CPU": 0.1},
     {"CPU": 0.2},
@@ -27,52 +25,40 @@ TAKEN = [
     {"NPU": 2},
     {"CPU": 0.1, "slot": 0.4},
 ]
+_REFUSED = {"NO_RESOURCES", "INFEASIBLE", "FAILED_TO_COMMIT_RESOURCES"}
 
-# Places as many bundles as it is told, then one more. Ray Train places a worker by a bundle, too.
-PLACE = """
-import json, os, sys, time
-from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
-from planner.local_cluster.environment import driver_environment
-os.environ.update(driver_environment())
-import ray
-from planner.dispatch.connection import connected
-from ray.util import placement_group, placement_group_table, remove_placement_group
 
-REFUSED = {"NO_RESOURCES", "INFEASIBLE", "FAILED_TO_COMMIT_RESOURCES"}
-
-def place(bundles):
-    group = placement_group(bundles)
-    for _ in range(1200):
-        state = placement_group_table(group)["stats"]["scheduling_state"]
-        if state in {"FINISHED", *REFUSED}:
-            break
-        time.sleep(0.05)
-    return group, state
-
-node, cases = json.loads(sys.argv[1])
-shape = NodeShape(cpus=node.pop("CPU"), resources=node)
-with EmbeddedCluster(num_nodes=1, shape=shape) as cluster, connected(cluster.address, verbose=False):
-    for taken, count in cases:
-        group = placement_group([taken] * count)
-        fits = group.wait(60)  # it waits for what the last case gives back
-        more, state = place([taken])
-        print(json.dumps([taken, count, fits, state in REFUSED]), flush=True)
-        remove_placement_group(group)
-        remove_placement_group(more)
-"""
+@pytest.fixture
+def node(cluster):
+    """One more node of the shared cluster."""
+    before = cluster.shape
+    cluster.shape = NodeShape(cpus=NODE["CPU"], resources={name: NODE[name] for name in NODE if name != "CPU"})
+    try:
+        found = cluster.add_node()
+    finally:
+        cluster.shape = before
+    yield found
+    cluster.kill_node(found)
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("node")
 def test_ray_places_as_many_workers_as_we_say_and_not_one_more():
-    """On a real node, for parts of CPUs, of custom resources and of units."""
-    cases = [(taken, workers_on_node(NODE, taken)) for taken in TAKEN]
-    done = subprocess.run(
-        [sys.executable, "-c", PLACE, json.dumps([NODE, cases])], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert found == [[taken, count, True, True] for taken, count in cases]
+    """Bundles, as Ray Train places workers: on a real node, for parts of CPUs, of custom resources and of units."""
+    from ray.util import placement_group, placement_group_table, remove_placement_group
+
+    def state(group):
+        found = placement_group_table(group)["stats"]["scheduling_state"]
+        return found in {"FINISHED", *_REFUSED} and found
+
+    for takes in TAKEN:
+        taken = {**takes, "here": 1}
+        group = placement_group([taken] * workers_on_node(NODE, taken))
+        assert group.wait(EVENT_S), takes  # also for what the last one gives back
+        more = placement_group([taken])
+        assert wait_for(lambda more=more: state(more)) in _REFUSED, takes
+        remove_placement_group(group)
+        remove_placement_group(more)
 
 
 @pytest.mark.parametrize("gpus", [0, 4])

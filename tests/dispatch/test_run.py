@@ -4,21 +4,25 @@ import os
 import signal
 
 import pytest
-from live_runs import When, fit, make_job, run_of, workers_of
+from live_runs import Script, fit, make_job, run_of, workers_of
 
 from planner.errors import RunError
 from planner.provenance.audit import audit
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900), pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.ray
 
 
 def sizes(result):
     return [phase.world_size for phase in result.phases]
 
 
-def test_a_job_runs_at_one_size_and_resumes_at_another(resumed):
+@pytest.mark.slow  # CI has it by `planner run`, in test_command_line.py
+@pytest.mark.usefixtures("cluster")
+def test_a_job_runs_at_one_size_and_resumes_at_another(tmp_path):
     """Two workers, then three by the same folder with more steps; clean, nothing done twice."""
-    result = audit(run_of(make_job(resumed, steps=10, most=3)))
+    fit(make_job(tmp_path, steps=6, most=2))
+    fit(make_job(tmp_path, steps=10, most=3))
+    result = audit(run_of(make_job(tmp_path, steps=10, most=3)))
     assert result.clean, result.findings
     assert (result.steps, result.recomputed, sizes(result)) == (10, 0, [2, 3])
 
@@ -27,10 +31,9 @@ def test_a_job_runs_at_one_size_and_resumes_at_another(resumed):
 def test_a_lost_node_and_a_new_one(cluster, tmp_path):
     """3 workers, a node killed, 2 workers, a node added, 3 workers: every step exact, the rest counted as again."""
     job = make_job(tmp_path, steps=260, most=3, every_steps=10)
-    with When(job, 3, 15, cluster.kill_node) as lost, When(job, 2, 10, cluster.add_node) as gained:
+    with Script(job, [(3, 15, cluster.kill_node), (2, 10, cluster.add_node)]) as script:
         fit(job)
-    assert lost.done
-    assert gained.done
+    assert script.done == 2
     result = audit(run_of(job))
     assert result.clean, result.findings
     assert result.steps == 260
@@ -46,25 +49,26 @@ def test_a_killed_worker_costs_the_steps_since_the_last_commit(cluster, tmp_path
     def kill_one():
         os.kill(workers_of(cluster)[0], signal.SIGKILL)
 
-    with When(job, 2, 12, kill_one) as killed:
+    with Script(job, [(2, 12, kill_one)]) as script:
         fit(job)
-    assert killed.done
+    assert script.done == 1
     result = audit(run_of(job))
     assert result.clean, result.findings
     assert result.steps == 40
     assert len(result.phases) >= 2
 
 
-def test_a_refusal_reaches_the_driver_unchanged(resumed):
+def test_a_refusal_reaches_the_driver_unchanged(resized):
     """A changed seed is refused by the workers, once: Ray does not try again and again."""
-    run = run_of(make_job(resumed, steps=10, most=2))
+    run = run_of(resized.job)
     generations = run.generations()
     with pytest.raises(RunError, match=r"the run was made with another seed \(train.seed: 0 -> 1\). .* --accept seed"):
-        fit(make_job(resumed, steps=12, most=2, seed=1))
+        fit(make_job(resized.folder, steps=resized.job.train.steps, most=1, seed=1))
     assert run.generations() == generations
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 def test_never_more_workers_than_samples(tmp_path):
     """A global batch of 2 on three nodes runs on two workers."""
     job = make_job(tmp_path, steps=2, most=3)

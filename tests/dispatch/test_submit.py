@@ -10,18 +10,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from live_runs import LIMIT_S
+from events import EVENT_S, ended, wait_for
 
 from planner.local_cluster.environment import loopback_environment
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.ray
 PROJECT = Path(__file__).parents[2]
 JOB = """
 name: sent
@@ -71,11 +70,11 @@ def place(tmp_path_factory):
         start_new_session=True,
     )
     try:
-        assert select.select([process.stdout], [], [], LIMIT_S)[0], f"the cluster did not start in {LIMIT_S:.0f} s"
+        assert select.select([process.stdout], [], [], EVENT_S)[0], f"the cluster did not start in {EVENT_S:.0f} s"
         where = json.loads(process.stdout.readline())
         yield Place(f"http://{where['dashboard']}", where["gcs"], environment)
     finally:
-        process.communicate(timeout=LIMIT_S)
+        process.communicate(timeout=EVENT_S)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -111,11 +110,10 @@ def start(place, folder, run):
     return call
 
 
-def await_commits(run, least):
-    deadline = time.monotonic() + LIMIT_S
-    while len(run.commits()) < least and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert len(run.commits()) >= least
+def await_commits(run, least, follower):
+    """Until there are so many. Who follows the job must not have ended before."""
+    wait_for(lambda: len(run.commits()) >= least or follower.poll() is not None)
+    assert follower.poll() is None, follower.communicate()
 
 
 def command_named(name, out):
@@ -127,20 +125,19 @@ def command_named(name, out):
 def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
     """Ctrl-C leaves it running; `ray job stop` as printed ends it in order; the same command goes on to the end."""
     followed = start("--follow")
-    await_commits(run, 1)
+    await_commits(run, 1, followed)
     followed.send_signal(signal.SIGINT)
-    out, err = followed.communicate(timeout=LIMIT_S)
-    assert followed.returncode == 130, (out, err)
+    code, out, err = ended(followed)
+    assert code == 130, (out, err)
     assert err == ""
     assert "sent: a new run in" in out
     assert "is still running\n" in out
-    await_commits(run, len(run.commits()) + 1)
+    known = len(run.commits())
+    wait_for(lambda: len(run.commits()) > known)
 
     def asked(name):
         command = command_named(name, out)
-        done = subprocess.run(
-            command, env=place.environment, capture_output=True, text=True, timeout=LIMIT_S, check=True
-        )
+        done = subprocess.run(command, env=place.environment, capture_output=True, text=True, check=True)
         return done.stdout + done.stderr
 
     asked("stop")
@@ -150,23 +147,24 @@ def test_one_leaves_a_job_stops_it_and_sends_it_again(start, place, run):
 
     end = committed + 3
     assert command_named("resume", out)[:3] == ["planner", "submit", "job.yaml"]
-    finished = start("--follow", "--set", f"train.steps={end}")
-    out, err = finished.communicate(timeout=LIMIT_S)
-    assert (finished.returncode, err) == (0, ""), out
+    code, out, err = ended(start("--follow", "--set", f"train.steps={end}"))
+    assert (code, err) == (0, ""), out
     assert f"resuming at step {committed} of {end}" in out
     assert f"finished: {end} steps committed" in out
     assert out.endswith(" succeeded\n")
 
 
-def test_a_job_that_fails_gives_its_exit_code(start, run):
-    """The run is refused by its driver on the cluster; JSON on stdout, the log on stderr."""
-    if not run.commits():
-        out, err = start("--follow", "--set", "train.steps=2").communicate(timeout=LIMIT_S)
-        assert run.commits(), (out, err)
-    failed = start("--follow", "--json", "--set", "train.seed=5")
-    out, err = failed.communicate(timeout=LIMIT_S)
+def test_a_job_that_ends_and_one_that_fails_give_their_exit_codes(start, run):
+    """Two steps, and then a run that its driver on the cluster refuses; JSON on stdout, the log on stderr."""
+    steps = 2 if not run.commits() else run.manifest(run.commits()[-1]).step
+    code, out, err = ended(start("--follow", "--set", f"train.steps={steps}"))
+    assert (code, err) == (0, ""), out
+    assert out.endswith(" succeeded\n")
+    assert run.manifest(run.commits()[-1]).step == steps
+
+    code, out, err = ended(start("--follow", "--json", "--set", "train.seed=5"))
     found = json.loads(out)
-    assert failed.returncode == found["exit_code"] == 1
+    assert code == found["exit_code"] == 1
     assert (found["status"], found["reason"]) == ("FAILED", "exit code 1")
     assert "the run was made with another seed (train.seed: 0 -> 5)" in err
 
@@ -184,23 +182,20 @@ def test_a_job_that_fails_gives_its_exit_code(start, run):
 )
 def test_without_the_right_token_nothing_is_sent(start, environment, says):
     """Missing, wrong, unreadable: one line and exit code 2."""
-    refused = start(**environment)
-    out, err = refused.communicate(timeout=LIMIT_S)
-    assert (refused.returncode, out) == (2, "")
+    code, out, err = ended(start(**environment))
+    assert (code, out) == (2, "")
     assert says in err
     assert len(err.splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_rays_own_command_does_the_same(start, place, folder, tmp_path):
+def test_ray_job_submit_as_printed_trains_the_job(start, place, folder, tmp_path):
     """As the dry run prints it, typed by hand."""
     steps = ("--set", "train.steps=4", "--set", f"checkpoint.path={tmp_path}/run")
-    out, err = start("--dry-run", "--json", *steps).communicate(timeout=LIMIT_S)
+    _, out, err = ended(start("--dry-run", "--json", *steps))
     assert err == ""
     by_hand = shlex.split(json.loads(out)["by_hand"])
-    done = subprocess.run(
-        by_hand, cwd=folder, env=place.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    done = subprocess.run(by_hand, cwd=folder, env=place.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"finished: 4 steps committed in {tmp_path}/run" in done.stdout + done.stderr
 
@@ -216,7 +211,6 @@ def test_the_notice_agent_needs_the_token_too(place, changed, says):
         env={**place.environment, "PLANNER_METADATA_ENDPOINT": "http://127.0.0.1:1", **changed},
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
         check=True,
     )
     cloud, node, *_ = found.stdout.splitlines()

@@ -4,9 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from live_runs import TEST_TIMINGS, Script, make_job, notes, records, run_of, workers_of
-from resized_run import interrupt
-from test_keepers import await_that
+from events import EVENT_S
+from live_runs import Script, make_job, notes, records, run_of, train, workers_of
 
 from planner.dispatch import launch as dispatch
 from planner.dispatch.ray_internal import drain_node
@@ -16,7 +15,7 @@ from planner.provenance.audit import audit
 from planner.store.commit_names import commit_of
 from planner.store.run_status import RunStatus
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 # The other nodes of the shared cluster have one CPU and no seats, so no worker of this job goes there.
 # GPUs are logical, and CPUs stand in for them.
@@ -56,7 +55,7 @@ def pairs(cluster):
             cluster.kill_node(node)
 
 
-def trained(launch, count):
+def trained(launch, count, wait_for):
     """Rank -> node, once so many workers train."""
 
     def look():
@@ -64,7 +63,7 @@ def trained(launch, count):
         workers = RunStatus.model_validate_json(text).workers if text else ()
         return {worker.rank: worker.node for worker in workers if worker.state == "training"}
 
-    return await_that(lambda: len(found := look()) == count and found)
+    return wait_for(lambda: len(found := look()) == count and found)
 
 
 def changed(cluster, folder, **workers):
@@ -78,7 +77,7 @@ def changed(cluster, folder, **workers):
     seen = Changed(job=job)
 
     def look(count):
-        seen.nodes.append(trained(launch, count))
+        seen.nodes.append(trained(launch, count, script.wait_for))
         seen.processes.append(set(workers_of(cluster)))
 
     def grow():
@@ -88,9 +87,9 @@ def changed(cluster, folder, **workers):
     def give_notice():
         look(6)
         # Of two stops in memory one after another, the second needs a commit since the first.
-        await_that(lambda: any(commit_of(name)[1] == 2 for name in run_of(job).commits()))
+        script.wait_for(lambda: any(commit_of(name)[1] == 2 for name in run_of(job).commits()))
         seen.gone.append(cluster.nodes()[-1])
-        drain_node(seen.gone[0], 60, "test")
+        drain_node(seen.gone[0], EVENT_S, "test")
 
     def kill():
         look(4)
@@ -99,11 +98,11 @@ def changed(cluster, folder, **workers):
 
     def end():
         look(2)
-        interrupt()
+        script.interrupt()
 
     acts = [(4, 20, grow), (6, 20, give_notice), (4, 20, kill), (2, 20, end)]
     with Script(job, acts) as script, pytest.raises(KeyboardInterrupt):
-        dispatch.train_on_ray(launch, TEST_TIMINGS, on_cpu=True, embedded=True, eager=True)
+        train(launch, eager=True)
     seen.acts_done = script.done
     return seen
 

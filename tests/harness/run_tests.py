@@ -2,7 +2,7 @@
 
 A pure test says the same thing each time: one failure ends the run at once. A test that starts processes (marker
 `process`) can fail because a machine is busy. If at most three of them fail, they are run once more, in a new pytest
-process with new fixtures. What passes then is printed as `FLAKY test: reason`, and kept in `flaky-tests.log`. It is a
+process with new fixtures. A fixture that fails counts once, however many tests use it. What passes then is printed as `FLAKY test: reason`, and kept in `flaky-tests.log`. It is a
 defect, and to be mended, but it refuses nobody's change.
 
 With `--all` (`make test-all`), slow tests are run, too.
@@ -30,7 +30,7 @@ _PASSED, _SOME_FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit codes. Any other is 
 _SHARED = ["--durations=15", "--max-worker-restart=0"]
 PURE = ["--maxfail=1", *_SHARED]
 # One worker of xdist runs all tests that share the Ray cluster.
-PROCESSES = ["--dist", "loadgroup", f"--maxfail={MOST_AGAIN + 1}", *_SHARED]
+PROCESSES = ["--dist", "loadgroup", f"--most-failures={MOST_AGAIN}", *_SHARED]
 AGAIN = ["-n", "0", "--last-failed", "--last-failed-no-failures=none", *_SHARED]
 
 
@@ -43,6 +43,8 @@ class Outcome:
     """test ids"""
     failed: dict[str, str]
     """test id -> the line of the exception"""
+    num_causes: int
+    """failures, of which a fixture's counts once"""
     uncollected: list[str]
     """files"""
     crashed: list[str]
@@ -52,7 +54,7 @@ class Outcome:
     def can_be_repeated(self) -> bool:
         """Whether there are failures, all of them of tests, and few."""
         is_whole = self.code == _SOME_FAILED and not self.uncollected and not self.crashed
-        return is_whole and 0 < len(self.failed) <= MOST_AGAIN
+        return is_whole and 0 < self.num_causes <= MOST_AGAIN
 
 
 def run_pytest(options: list[str], cache: Path) -> Outcome:
@@ -62,7 +64,7 @@ def run_pytest(options: list[str], cache: Path) -> Outcome:
         command = [sys.executable, "-m", "pytest", *options, "-o", f"cache_dir={cache}", "--outcomes", str(file)]
         print(shlex.join(command), flush=True)
         code = subprocess.run(command, check=False).returncode
-        nothing = {"passed": [], "failed": {}, "uncollected": [], "crashed": []}
+        nothing = {"passed": [], "failed": {}, "num_causes": 0, "uncollected": [], "crashed": []}
         found = json.loads(file.read_text()) if file.exists() else nothing
     return Outcome(code=code, **found)
 

@@ -31,6 +31,20 @@ def test_sometimes(number):
     assert so_far >= fails, f"try {so_far}"
 
 
+@pytest.fixture(scope="module")
+def shared():
+    tries = Path("fixture")
+    if "FIXTURE_FAILS" in os.environ and not tries.exists():
+        tries.write_text("")
+        raise RuntimeError("no cluster")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", range(5))
+def test_of_one_fixture(shared, number):
+    pass
+
+
 @pytest.mark.process
 def test_skipped():
     if "SKIPS" in os.environ:
@@ -84,6 +98,14 @@ def test_what_passes_when_run_again_is_flaky(run):
     assert [line.partition(": ")[0] + ": " for line in last] == expected
     assert [line.partition("]: ")[2] for line in last] == ["AssertionError: try 0"] * 3
     assert [line.split(" ", 2)[2] for line in log] == last
+
+
+def test_a_fixture_that_fails_counts_once(run):
+    """Five tests use it. All are run again."""
+    code, output, log = run(FAILS="0,0,0,0,1", FIXTURE_FAILS="1")
+    assert code == 0, output
+    assert len(log) == 6
+    assert sum("RuntimeError: no cluster" in line for line in log) == 5
 
 
 def test_what_does_not_pass_when_run_again_refuses(run):
