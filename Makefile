@@ -85,7 +85,7 @@ bench: .venv/ready
 gpu: .venv/ready
 	$(BIN)/python bench/gpu.py
 
-# Every piece of `make gpu` on the CPU, at toy size (three minutes). `make test` tries two of them.
+# Every piece of `make gpu` on the CPU, at toy size (three minutes). `make test` tries one of them.
 gpu-smoke: .venv/ready
 	$(BIN)/pytest tests/bench/test_gpu_bench.py
 

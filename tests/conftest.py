@@ -15,7 +15,7 @@ settings.load_profile("planner")
 # A shell starts a background job with SIGINT ignored. Then nothing here could be interrupted, nor what tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_RAY_TESTS = ("tests/dispatch/", "tests/chaos/", "tests/cli/test_python_api")
+_RAY_TESTS = ("tests/dispatch/", "tests/chaos/")
 
 # Families of causal language models, as small as they go.
 _SIZES = {

@@ -42,9 +42,9 @@ def gpu(monkeypatch):
                 "ray",
                 "packed",
                 "step",
+                "loss",
             )
         ),
-        "loss",
         "bitwise",
     ],
 )

@@ -157,13 +157,14 @@ CONFIGURATIONS = {
     ),
     "adapters with dropout": ("llama", {}, {"lora": {"rank": 2, "dropout": 0.1}}, {"train": {"clip_norm": 0.1}}),
     "packed rows": ("qwen3", {}, {}, {"data": {"packing": True}}),
-    "adapters over four bits": ("llama", {}, {"lora": {"rank": 2}, "frozen": "nf4"}, {}),
+    "adapters over four bits": ("llama", {}, {"lora": {"rank": 2, "dropout": 0.1}, "frozen": "nf4"}, {}),
 }
+QUICK = ("packed rows", "adapters over four bits")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if "," in name else []) for name in CONFIGURATIONS],
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CONFIGURATIONS],
 )
 def test_one_hash_for_every_world_size_and_history(workers, texts, tiny_model, tmp_path, name):
     """W = 1, 2, 3, and 3 then 2 with a resume in between: one set of digests, losses and norms."""

@@ -32,7 +32,7 @@ def alone(workers, texts, tmp_path_factory):
     return records(url), records(url, "eval")
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 5])
+@pytest.mark.parametrize("world_size", [2, 5])
 def test_every_world_size_trains_alike(workers, texts, tmp_path, alone, world_size):
     """The same checksums per step; losses, and held-out losses of 3 samples on up to 5 workers, equal to 1e-6."""
     job = make_job(texts, steps=20, eval={"samples": 3, "every": 7})
@@ -68,10 +68,14 @@ def test_resizes_change_nothing(workers, texts, tmp_path, alone):
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({"precision": "bf16"}, id="bf16"),
-        pytest.param({"activation_checkpointing": True}, id="activation checkpointing"),
-        pytest.param({"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}}, id="sgd"),
-        pytest.param({"optimizer": {"kind": "rmsprop", "lr": 1e-3}, "clip_norm": None}, id="rmsprop, no clipping"),
+        pytest.param(
+            {"precision": "bf16", "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}},
+            id="bf16, sgd",
+        ),
+        pytest.param(
+            {"optimizer": {"kind": "rmsprop", "lr": 1e-3}, "clip_norm": None, "activation_checkpointing": True},
+            id="rmsprop, no clipping, activation checkpointing",
+        ),
         pytest.param({"schedule": {"kind": "cosine", "warmup": 2}, "clip_norm": 0.1}, id="cosine, clipped"),
     ],
 )

@@ -2,8 +2,8 @@
 
 A pure test says the same thing each time: one failure ends the run at once. A test that starts processes (marker
 `process`) can fail because a machine is busy. If at most three of them fail, they are run once more, in a new pytest
-process with new fixtures. A fixture that fails counts once, however many tests use it. What passes then is printed as `FLAKY test: reason`, and kept in `flaky-tests.log`. It is a
-defect, and to be mended, but it refuses nobody's change.
+process with new fixtures. A fixture that fails counts once, however many tests use it. What passes then is printed as
+`FLAKY test: reason`, and kept in `flaky-tests.log`. It is a defect, and to be mended, but it refuses nobody's change.
 
 With `--all` (`make test-all`), slow tests are run, too.
 
