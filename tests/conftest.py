@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 
 import pytest
 from fixed_examples import empty_the_pool, register_profiles
@@ -59,6 +60,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker("process")
 
 
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup():
+    """Each test draws the same numbers from torch, whatever ran before. A new process has a random seed."""
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(0)
+
+
 def pytest_xdist_make_scheduler(config, log):
     """With `--dist loadgroup`, one process runs all tests that start Ray clusters. Others run anywhere.
 
@@ -86,12 +94,12 @@ def tiny_model(tmp_path_factory):
         with torch.random.fork_rng():
             torch.manual_seed(7)
             model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if parameter.ndim == 1:  # ones and zeros would hide that one of them was not read
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
-                if "embed" in name and parameter.ndim == 2:
-                    parameter.mul_(20)  # attention that sees the difference
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if parameter.ndim == 1:  # ones and zeros would hide that one of them was not read
+                        parameter.add_(torch.randn_like(parameter) * 0.1)
+                    if "embed" in name and parameter.ndim == 2:
+                        parameter.mul_(20)  # attention that sees the difference
         model.save_pretrained(folder, max_shard_size=max_shard_size)
         return folder
 

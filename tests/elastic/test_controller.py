@@ -182,6 +182,18 @@ def test_a_crash_loop_stops():
         cluster.fail(reason="boom")
 
 
+def test_a_crash_loop_that_repeats_its_steps_stops():
+    """Each group does the steps since the last commit again, up to the one that fails: no step is new."""
+    cluster = Cluster(2).run(30)
+    failing_step = cluster.step
+    for _ in range(5):
+        cluster.fail(reason="boom")
+        while cluster.step < failing_step:
+            cluster.tick()
+    with pytest.raises(TrainingFailed, match="failed 6 times in a row without progress: boom"):
+        cluster.fail(reason="boom")
+
+
 def test_failures_now_and_then_do_not_stop_it():
     """One an hour, for two days."""
     cluster = Cluster(2).run(60)

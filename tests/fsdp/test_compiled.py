@@ -1,6 +1,8 @@
 """Compiled blocks: the same losses as without, at every world size, and few graphs."""
 
 import math
+from functools import partial
+from unittest import mock
 
 import pytest
 from test_hf_training import hf_job, run_hf
@@ -14,12 +16,14 @@ HISTORIES = {"short": [(2, 2), (1, None)], "long": [(4, 2), (3, 2), (5, 2), (1, 
 """workers, and after how many steps they stop"""
 
 
-def run_counted(rank, job, url, stop_at):
-    """Graphs that this process has compiled in a generation."""
+def run_counted(rank, job, url, stop_at, backend):
+    """Graphs that this process has compiled in a generation, by this backend of torch."""
+    import torch
     from torch._dynamo.utils import counters
 
     before = counters["stats"]["unique_graphs"]
-    run_hf(rank, job, url, stop_at)
+    with mock.patch.object(torch, "compile", partial(torch.compile, backend=backend)):
+        run_hf(rank, job, url, stop_at)
     return counters["stats"]["unique_graphs"] - before
 
 
@@ -28,10 +32,14 @@ def losses(url):
 
 
 @pytest.mark.parametrize(
-    ("kind", "history"),
-    [("gpt", "short"), *(pytest.param(kind, "long", marks=pytest.mark.slow) for kind in ("gpt", "hf"))],
+    ("kind", "history", "backend"),
+    [
+        # The same graphs, forward and backward, without a minute of a C++ compiler.
+        ("gpt", "short", "aot_eager"),
+        *(pytest.param(kind, "long", "inductor", marks=pytest.mark.slow) for kind in ("gpt", "hf")),
+    ],
 )
-def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, tmp_path, kind, history):
+def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, tmp_path, kind, history, backend):
     """Losses equal to 1e-5 at all sizes, and two graphs for all blocks and sizes."""
     settings = {"steps": 8, "eval": {"samples": 3, "every": 4}}
     plain = make_job(texts, **settings)
@@ -42,7 +50,7 @@ def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, t
     graphs = [0] * 8
     for num_workers, stop_at in HISTORIES[history]:
         workers.run(run_hf, num_workers, plain, str(tmp_path / "plain"), stop_at)
-        found = workers.run(run_counted, num_workers, compiled, str(tmp_path / "compiled"), stop_at)
+        found = workers.run(run_counted, num_workers, compiled, str(tmp_path / "compiled"), stop_at, backend)
         graphs = [total + new for total, new in zip(graphs, [*found, *[0] * (8 - num_workers)], strict=True)]
     expected, found = losses(tmp_path / "plain"), losses(tmp_path / "compiled")
     assert len(found) == len(expected) == 8
