@@ -19,6 +19,7 @@ pytestmark = pytest.mark.fsdp
 
 # 55 steps of 12 samples: the epoch of 509 samples is over after 42 of them.
 _TRAIN = """
+import multiprocessing
 import sys
 from planner.files import read_job
 from planner.rehearsal.stages import SizePhase
@@ -29,7 +30,9 @@ from planner.train.setup import Launch
 if __name__ == "__main__":
     job = read_job(sys.argv[1], ["train.steps=55"])
     parts = [SizePhase(world_size=2, end_step=20), SizePhase(world_size=3, end_step=55)]
-    with LocalWorkers(3) as workers:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["planner.train.generation"])
+    with LocalWorkers(3, context=context) as workers:
         rehearse(workers, Launch(job=job, url=job.run_path), parts, train_observed)
 """
 

@@ -32,7 +32,7 @@ train:
   steps: 5000
   optimizer: {kind: adamw, lr: 1e-3}
 workers: {max: 2, gpus: 0}
-checkpoint: {every: 5}
+checkpoint: {every: 5, memory: off}
 """
 
 

@@ -58,6 +58,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_commit(cluster, tmp_path
     assert len(result.phases) >= 2
 
 
+@pytest.mark.slow  # CI has it by `planner submit`, in test_submit.py
 def test_a_refusal_reaches_the_driver_unchanged(resized):
     """A changed seed is refused by the workers, once: Ray does not try again and again."""
     run = run_of(resized.job)

@@ -162,11 +162,14 @@ def test_a_job_that_ends_and_one_that_fails_give_their_exit_codes(start, run):
     assert out.endswith(" succeeded\n")
     assert run.manifest(run.commits()[-1]).step == steps
 
+    generations = run.generations()
     code, out, err = ended(start("--follow", "--json", "--set", "train.seed=5"))
     found = json.loads(out)
     assert code == found["exit_code"] == 1
     assert (found["status"], found["reason"]) == ("FAILED", "exit code 1")
     assert "the run was made with another seed (train.seed: 0 -> 5)" in err
+    assert "--accept seed" in err
+    assert run.generations() == generations  # the workers refused it once: Ray does not try again and again
 
 
 @pytest.mark.parametrize(

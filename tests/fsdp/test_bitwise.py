@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_training import crash_at
-from worker_functions import make_job, records, run_job
+from worker_functions import TWO_BLOCKS, make_job, records, run_job
 
 from planner.errors import ResumeRefused, TrainingFailed
 from planner.provenance.audit import audit
@@ -20,13 +20,16 @@ from planner.train.checkpoints.checkpoint import read_digests
 pytestmark = pytest.mark.fsdp
 
 CONFIGURATIONS = {
-    "fp32, prime G": {},
+    "fp32, prime G": {"model": TWO_BLOCKS},
     "bf16": {"train": {"precision": "bf16"}},
     "dropout, tied embeddings, clipping": {
         "model": {"dropout": 0.1, "tied_embeddings": True},
         "train": {"clip_norm": 0.3},
     },
-    "activation checkpointing, dropout": {"model": {"dropout": 0.2}, "train": {"activation_checkpointing": True}},
+    "activation checkpointing, dropout": {
+        "model": {**TWO_BLOCKS, "dropout": 0.2},
+        "train": {"activation_checkpointing": True},
+    },
     "sgd, no clipping": {"train": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}, "clip_norm": None}},
     "rmsprop": {"train": {"optimizer": {"kind": "rmsprop", "lr": 1e-3}}},
     # A layer norm of 3 elements on 5 and more workers: shards without an element.

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 from test_hf_training import hf_job, run_hf
-from worker_functions import make_job, records
+from worker_functions import TWO_BLOCKS, make_job, records
 
 from planner.job import HfModel
 
@@ -42,7 +42,7 @@ def losses(url):
 def test_compiled_blocks_lose_nothing_over_resizes(workers, texts, tiny_model, tmp_path, kind, history, backend):
     """Losses equal to 1e-5 at all sizes, and two graphs for all blocks and sizes."""
     settings = {"steps": 8, "eval": {"samples": 3, "every": 4}}
-    plain = make_job(texts, **settings)
+    plain = make_job(texts, model=TWO_BLOCKS, **settings)
     if kind == "hf":
         model = HfModel.model_validate({"kind": "hf", "path": str(tiny_model("llama")), "context": 24})
         plain = hf_job(texts, model, train={"steps": 8}, eval=settings["eval"])

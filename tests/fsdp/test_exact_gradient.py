@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from worker_functions import make_job
+from worker_functions import TWO_BLOCKS, make_job
 
 from planner.job import batch_sizes
 from planner.plan import make_plan
@@ -67,7 +67,7 @@ def test_the_gradient_is_the_true_mean_per_token(workers, texts, global_batch, m
 
     Whether workers exchange their gradients after every round or once per step.
     """
-    job = make_job(texts, global_batch=global_batch, max_micro=max_micro)
+    job = make_job(texts, global_batch=global_batch, max_micro=max_micro, model=TWO_BLOCKS)
     cursor = 5 * global_batch
     loss, gradient = reference_gradient(job, cursor)
     for world_size in range(1, 6):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from sample_sets import write_rows
-from worker_functions import make_job, records, run_job
+from worker_functions import TWO_BLOCKS, make_job, records, run_job
 
 pytestmark = pytest.mark.fsdp
 
@@ -28,7 +28,7 @@ def by_world_size(workers, texts, tmp_path_factory):
     found = {}
     for world_size in (1, 2, 3):
         url = tmp_path_factory.mktemp("measured")
-        found[world_size] = measured(workers, world_size, make_job(texts, steps=STEPS), url), records(url)
+        found[world_size] = measured(workers, world_size, make_job(texts, steps=STEPS, model=TWO_BLOCKS), url), records(url)
     return found
 
 
@@ -65,7 +65,7 @@ def test_tokens_and_flops_do_not_depend_on_the_split(by_world_size, world_size):
 
 def test_one_epoch_has_the_tokens_of_the_file(workers, texts, tmp_path):
     """Each row once: a begin and its bytes, cut to the context. The end is only predicted."""
-    job = make_job(texts, global_batch=20, max_micro=4, steps=10)
+    job = make_job(texts, global_batch=20, max_micro=4, steps=10, model=TWO_BLOCKS)
     found = measured(workers, 3, job, tmp_path)
     lengths = [min(len(json.loads(row)["text"]) + 1, 24) for row in Path(texts).read_text().splitlines()]
     assert total(found, "input_tokens") == sum(lengths)

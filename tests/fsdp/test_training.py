@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from events import EVENT_S
-from worker_functions import make_job, newest_commit, records, run_job, run_job_in_own_folder
+from worker_functions import TWO_BLOCKS, make_job, newest_commit, records, run_job, run_job_in_own_folder
 
 from planner.errors import DataError, NewerFormat, ResumeRefused, StoreError, TrainingFailed
 from planner.provenance.audit import audit
@@ -24,18 +24,22 @@ def audited(url):
     return audit(RunFolder(Storage(str(url))))
 
 
+def whole_job(texts):
+    return make_job(texts, steps=20, model=TWO_BLOCKS, eval={"samples": 3, "every": 7})
+
+
 @pytest.fixture(scope="module")
 def alone(workers, texts, tmp_path_factory):
     """20 undisturbed steps at W=1: what every other history is held against."""
     url = str(tmp_path_factory.mktemp("alone"))
-    workers.run(run_job, 1, make_job(texts, steps=20, eval={"samples": 3, "every": 7}), url)
+    workers.run(run_job, 1, whole_job(texts), url)
     return records(url), records(url, "eval")
 
 
 @pytest.mark.parametrize("world_size", [2, 5])
 def test_every_world_size_trains_alike(workers, texts, tmp_path, alone, world_size):
     """The same checksums per step; losses, and held-out losses of 3 samples on up to 5 workers, equal to 1e-6."""
-    job = make_job(texts, steps=20, eval={"samples": 3, "every": 7})
+    job = whole_job(texts)
     workers.run(run_job, world_size, job, str(tmp_path))
     steps, evals = alone
     measured = records(tmp_path)
@@ -48,7 +52,7 @@ def test_every_world_size_trains_alike(workers, texts, tmp_path, alone, world_si
 
 def test_resizes_change_nothing(workers, texts, tmp_path, alone):
     """Stopped at W = 4, 2, 5, 1 and 3, mid-epoch, the run goes on to the losses of the undisturbed one."""
-    job = make_job(texts, steps=20, eval={"samples": 3, "every": 7})
+    job = whole_job(texts)
     for world_size, stop_at in [(4, 3), (2, 5), (5, 4), (1, 2)]:
         outcome = workers.run(run_job, world_size, job, str(tmp_path), stop_at)
         assert not outcome[0].finished
@@ -156,17 +160,17 @@ def crash_at(rank, job, url, step, does=lambda: None):
 
 def test_rank_0_says_when_to_commit(workers, texts, tmp_path):
     """Others follow it, though they would never commit; the loss is seen by the next generation, and told."""
-    job = make_job(texts, steps=60, checkpoint={"every": "auto"})
+    job = make_job(texts, steps=26, checkpoint={"every": "auto"})
     with pytest.raises(TrainingFailed, match="planted crash"):
-        workers.run(by_a_clock, 3, job, str(tmp_path), 40)
+        workers.run(by_a_clock, 3, job, str(tmp_path), 22)
     [first] = [commit["step"] for commit in records(tmp_path, "commit")]
     assert first == FIRST_COMMIT_S  # a step takes a second. The next commit is due after more than a minute
-    workers.run(by_a_clock, 2, job, str(tmp_path), 60)
+    workers.run(by_a_clock, 2, job, str(tmp_path), 26)
     result = audited(tmp_path)
     assert result.clean, result.findings
-    assert (result.steps, result.lost, result.repeated) == (60, 0, 0)
-    assert (result.recomputed, result.uncommitted) == (40 - first, 0)
-    assert [commit["step"] for commit in records(tmp_path, "commit")] == [first, 60]
+    assert (result.steps, result.lost, result.repeated) == (26, 0, 0)
+    assert (result.recomputed, result.uncommitted) == (22 - first, 0)
+    assert [commit["step"] for commit in records(tmp_path, "commit")] == [first, 26]
     before, after = [event["message"] for event in records(tmp_path, "event")]
     assert before.startswith("commits only at the end, in ")
     assert "(0 in " in before

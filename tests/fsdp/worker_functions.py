@@ -9,7 +9,9 @@ from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 from planner.train.world import cpu_device
 
-TINY = {"kind": "gpt", "layers": 2, "width": 32, "heads": 2, "context": 24}
+TINY = {"kind": "gpt", "layers": 1, "width": 32, "heads": 2, "context": 24}
+TWO_BLOCKS = {"layers": 2}
+"""where FSDP gathers a block's weights, or reduces its gradients, while another one computes"""
 
 
 def make_job(texts, *, global_batch=13, max_micro=3, steps=6, **sections):
