@@ -28,7 +28,8 @@ def by_world_size(workers, texts, tmp_path_factory):
     found = {}
     for world_size in (1, 2, 3):
         url = tmp_path_factory.mktemp("measured")
-        found[world_size] = measured(workers, world_size, make_job(texts, steps=STEPS, model=TWO_BLOCKS), url), records(url)
+        job = make_job(texts, steps=STEPS, model=TWO_BLOCKS)
+        found[world_size] = measured(workers, world_size, job, url), records(url)
     return found
 
 
